@@ -1,7 +1,7 @@
 """How close the equal-budget rule is to what programs submit: `python -m benchmarks.anytime RUN
 [RUN ...]`.
 
-At the last step of a trace, the ranking of evals/measuring/traces.py is compared with the
+At the last step of a trace, the ranking of evals/scoring/attribution.py is compared with the
 submission by nDCG@10, over all queries of each program's runs; docs/decisions/curves-and-replay.md
 has the table for OBLIQ-Bench's miniatures. Left out: earlier steps, for which the submission is
 unknown; runs over pools or over some of the queries; and all but the latest run of a program on a
@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from evals.measuring import scored
-from evals.measuring.metrics import ranking_value
-from evals.measuring.traces import Anytime
+from evals.scoring import scored_run
+from evals.scoring.attribution import Anytime
+from evals.scoring.metrics import ranking_value
 from tools.console import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"
@@ -85,7 +85,7 @@ def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
     """Program -> its queries, of the last whole run of each task."""
     runs = [
         run
-        for run in scored.find(paths)[0]
+        for run in scored_run.find(paths)[0]
         if not run.config["pool"] and run.config["split"] == "all"
     ]
     runs.sort(key=lambda run: (run.path / "outcomes.jsonl").stat().st_mtime)
@@ -100,7 +100,7 @@ def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
     return made
 
 
-def compared(run: scored.Run, query_id: str) -> Compared:
+def compared(run: scored_run.Run, query_id: str) -> Compared:
     """The rule's ranking of one query beside its submission."""
     outcome = run.outcomes[query_id]
     row = run.judged[query_id]

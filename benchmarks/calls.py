@@ -36,10 +36,10 @@ import aiohttp
 import orjson
 
 import environments
-from evals.folder import Rows, RunFolder
-from evals.running import evaluation, runner
+from evals.run_folder import Rows, RunFolder
+from evals.running import evaluate, runner
 from evals.running.request import Request
-from evals.workers.keeper import Keeper
+from evals.running.workers.coordinator import Keeper
 from programs.multihop import MultiHop
 from tools import retrievers
 from tools.console import Parser, positive, put_out, run_command, say
@@ -228,7 +228,7 @@ def run_by(
     """The same by so many workers of one keeper, whose CPU it is, after a query for each that
     is in flight.
     """
-    with starting("evals.workers.worker") as start, tempfile.TemporaryDirectory() as runs:
+    with starting("evals.running.workers.worker") as start, tempfile.TemporaryDirectory() as runs:
         request = Request(
             program="multihop",
             task=arguments.task,
@@ -242,7 +242,7 @@ def run_by(
             workers=many,
             runs=Path(runs),
         )
-        ready = evaluation.prepare(request)
+        ready = evaluate.prepare(request)
         place = Path(runs) / "task" / "run"
         place.mkdir(parents=True)
         ready.start = start

@@ -15,8 +15,8 @@ from statistics import fmean
 
 import environments
 from environments.base import SPLITS, Environment
-from evals.measuring.metrics import Ranking, compute
-from evals.running import pools
+from evals.running import candidate_pools
+from evals.scoring.metrics import Ranking, compute
 from tools import retrievers
 from tools.console import Parser, put_out, run_and_leave
 from tools.disk import home
@@ -64,7 +64,8 @@ def command(arguments: argparse.Namespace) -> int:
     retriever = retrievers.build(spec, environment.documents, home())
     sizes = arguments.size or [100, 300]
     columns = [
-        measured(environment, retriever, pools.read(f"oracle:{size}", spec)) for size in sizes
+        measured(environment, retriever, candidate_pools.read(f"oracle:{size}", spec))
+        for size in sizes
     ]
     rows = [[METRIC, *(f"oracle:{size}" for size in sizes)]]
     rows += [[name, *(f"{column[name]:.4f}" for column in columns)] for name in columns[0]]
@@ -73,7 +74,9 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -> dict[str, float]:
+def measured(
+    environment: Environment, retriever: Retriever, pool: candidate_pools.Pool
+) -> dict[str, float]:
     """The mean of every order over the pools of a task, by its name."""
     made = pool.add_to(environment, [retriever])
     places = range(0, pool.size, max(1, pool.size // 20))

@@ -33,7 +33,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1"}
 import evals.run
 from agents import AGENTS
 from benchmarks import chat_model
-from evals.running import evaluation
+from evals.running import evaluate
 from evals.running.request import Request
 from programs import PROGRAMS
 from tools import options
@@ -239,7 +239,7 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
     asked = ["--program", system, *TASK, "--lm", spec, "--runs", str(runs), *parameters, *words]
     try:
         request = options.from_options(Request, vars(evals.run.parser().parse_args(asked)))
-        result = evaluation.run(request)
+        result = evaluate.run(request)
     except SextantError as error:
         return Run(system, str(error), {}, 0, 0.0, Counter())
     # A model that writes no usable answer fails its query by itself; nothing else may.

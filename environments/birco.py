@@ -4,7 +4,7 @@ is ranked.
 Labels are kept as released, fractions included (DORIS-MAE's are means over annotators), and gain is
 linear. Queries without a label of 1 or more are left out of mean recall, as in the official script.
 The paper's figures are means over 1,000 bootstrap resamples with seed 42; both these and plain
-means are given (evals/measuring/stats.py).
+means are given (evals/scoring/statistics.py).
 
 The dev split is the release's: other queries and documents, for which the paper counts triplets
 (appendix D): how often the more relevant of two documents is ranked higher. `:corpus` ranks all

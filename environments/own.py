@@ -56,7 +56,7 @@ Documents = (
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
-# evals/measuring/metrics.py: those of RANKING, and those of comparisons
+# evals/scoring/metrics.py: those of RANKING, and those of comparisons
 METRIC = (
     r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8}|Win(\(\w+\))?|Triplets|Flip)$"
 )
@@ -115,7 +115,7 @@ class Settings(TypedDict, total=False):
         str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
     )
     twins: str  # a file, {query: the query that asks for the same in another style}, for Flip
-    made: dict[str, Any]  # how it was built: evals/building/release.py
+    made: dict[str, Any]  # how it was built: evals/build/release.py
 
 
 # Keys that only a folder can have.

@@ -15,7 +15,7 @@ require_ours("agents", "environments", "programs", "tools")
 
 def __getattr__(name: str) -> Any:
     """Import what is for Python when it is used: --help does not wait for it."""
-    modules = {"evaluate": "evaluation", "Request": "request", "Result": "evaluation"}
+    modules = {"evaluate": "evaluate", "Request": "request", "Result": "evaluate"}
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"evals.running.{modules[name]}"), name)

@@ -1,7 +1,7 @@
 """What searchers do: `python -m evals.behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
 
-evals/measuring/behaviour.py counts; docs/guide/behaviour.md says what the figures mean. Only with
---name-failures is a model asked (evals/measuring/naming.py).
+evals/scoring/behaviour.py counts; docs/guide/behaviour.md says what the figures mean. Only with
+--name-failures is a model asked (evals/judging/loss_causes.py).
 """
 
 import argparse
@@ -40,20 +40,20 @@ def command(arguments: argparse.Namespace) -> int:
     """Count, have failures named where that is asked for, and print."""
     if arguments.dry_run and not arguments.name_failures:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
-    from evals.measuring import behaviour  # NumPy and rich: not for --help
+    from evals.scoring import behaviour  # NumPy and rich: not for --help
 
     found = behaviour.behave(arguments.paths)
     text = behaviour.render(found)
     if arguments.name_failures:
-        from evals.measuring import naming  # DSPy
+        from evals.judging import loss_causes  # DSPy
 
         about = {"program": "programs.explaining:Explainer", "task": found["task"]}
         request = options.from_options(Common, vars(arguments) | about)
-        named = naming.name_failures(
+        named = loss_causes.name_failures(
             arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run
         )
         found = found | named
-        text = text + naming.render(named)
+        text = text + loss_causes.render(named)
     put_out(json.dumps(found) + "\n" if arguments.json else text)
     return 0
 

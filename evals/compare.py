@@ -1,14 +1,14 @@
 """Which run is better, by how much, and why: `python -m evals.compare RUN RUN [RUN ...]`. Nothing
 is run.
 
-The first run is the baseline; evals/measuring/comparison.py compares the others with it.
+The first run is the baseline; evals/scoring/comparison.py compares the others with it.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from evals.measuring.metrics import LANGUAGE
+from evals.scoring.metrics import LANGUAGE
 from tools.console import Parser, put_out, run_and_leave
 
 
@@ -50,16 +50,17 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compare and print."""
-    from evals.measuring.comparison import compare  # NumPy: not for --help
+    from evals.scoring.comparison import compare  # NumPy: not for --help
 
     result = compare([arguments.baseline, *arguments.runs], arguments.metric, force=arguments.force)
     if arguments.json:
         put_out(json.dumps(result) + "\n")
         return 0
-    from evals.showing import compare_tables, tables  # rich: not for --help or --json
+    from evals import text_tables  # rich: not for --help or --json
+    from evals.reporting import comparison_tables  # rich: not for --help or --json
 
     form = "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"
-    put_out(tables.FORMS[form](compare_tables.lay_out_comparison(result)))
+    put_out(text_tables.FORMS[form](comparison_tables.lay_out_comparison(result)))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Which run is better for the same budget: `python -m evals.curves RUN [RUN ...]`. Nothing is run.
 
-evals/measuring/curves.py computes a metric after each search, call, token and cent, from stored
+evals/scoring/budget_curves.py computes a metric after each search, call, token and cent, from stored
 traces alone.
 """
 
@@ -8,7 +8,7 @@ import argparse
 import json
 from pathlib import Path
 
-from evals.folder import check_output
+from evals.run_folder import check_output
 from tools import disk
 from tools.console import Parser, put_out, run_and_leave
 from tools.errors import UsageError
@@ -43,9 +43,9 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, write what is to be written, print."""
-    from evals.measuring.curves import AXES, curves  # NumPy: not for --help
-    from evals.showing.compare_tables import curves_csv, render_curves  # rich: not for --help
-    from evals.showing.plots import curves_svg  # matplotlib: not for --help
+    from evals.reporting.comparison_tables import curves_csv, render_curves  # rich: not for --help
+    from evals.reporting.plots import curves_svg  # matplotlib: not for --help
+    from evals.scoring.budget_curves import AXES, curves  # NumPy: not for --help
 
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)

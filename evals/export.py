@@ -35,7 +35,7 @@ def export(
     something else. UsageError for what cannot be written there, DataError for a run that cannot be
     read.
     """
-    from evals.formats import writing  # here, for the sake of --help
+    from evals.formats import export_run  # here, for the sake of --help
 
     to = "otlp" if to == "openinference" and "://" in out else to
     write = pick("format", to, FOLDERS | SERVICES)
@@ -43,17 +43,17 @@ def export(
     notes = list[str]()
     made = dict[str, Any](format=to)
     if run:
-        source, notes = writing.select(run, query_ids, limit, prompts=prompts)
+        source, notes = export_run.select(run, query_ids, limit, prompts=prompts)
         made |= {"run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
         if "://" not in out:
             mend = "http://host:port" + f" or sqlite:///{out}.db" * (to == "mlflow")
             raise UsageError(f"--out {out!r} is no address; give {mend}")
         return {"out": out, **made, "notes": notes + write(source, out, force=force)}
-    with writing.fill_folder(Path(out), force=force) as folder:
-        made |= {"notes": notes + write(source, folder), "files": writing.files_in(folder)}
+    with export_run.fill_folder(Path(out), force=force) as folder:
+        made |= {"notes": notes + write(source, folder), "files": export_run.files_in(folder)}
         disk.replace(
-            folder / writing.MANIFEST, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+            folder / export_run.MANIFEST, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
         )
     return {"out": out, **made}
 

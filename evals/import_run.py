@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import environments
-from evals import folder as run_folder
+from evals import run_folder
 from tools.console import Parser, plural, put_out, queries, run_and_leave, say
 from tools.errors import DataError, UsageError
 from tools.installation import find_page
@@ -74,16 +74,16 @@ def command(arguments: argparse.Namespace) -> int:
     """Check, import, score, print; exit code 7 when queries of the run had failed, 3 for
     files of no use.
     """
-    from evals.formats import (
-        birco_ranks,
-        importing,
+    from evals.formats import (  # here, as all below, for the sake of --help
+        birco_rankings,
+        import_run,
         inspect_log,
-    )  # here, as all below, for the sake of --help
-    from evals.measuring.scoring import count_looks, record_look  # as above
-    from evals.showing.tables import show_scores  # as above
+    )
+    from evals.reporting.score_table import show_scores  # as above
+    from evals.scoring.score_run import count_looks, record_look  # as above
 
     if arguments.form:
-        made = list(birco_ranks.import_ranks(arguments.run, arguments.data, arguments.runs))
+        made = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
         rows = [{"file": str(file), "run": str(one)} for file, one in made]
         lines = "".join(f"{row['file']}: {row['run']}\n" for row in rows)
         put_out(json.dumps(rows) + "\n" if arguments.json else lines)
@@ -94,7 +94,7 @@ def command(arguments: argparse.Namespace) -> int:
                 f"{refused[0]}"
             )
         return 0
-    if arguments.name is not None and arguments.name != (fit := importing.as_name(arguments.name)):
+    if arguments.name is not None and arguments.name != (fit := import_run.as_name(arguments.name)):
         raise UsageError(
             f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}"
         )
@@ -118,11 +118,11 @@ def command(arguments: argparse.Namespace) -> int:
             model, file, given["trajectories"] = inspect_log.unpack(file, Path(folder))
             given |= {"model": arguments.model or model, "encoded": True}
         try:
-            path = importing.import_run(file, environment, name=name, **given)
+            path = import_run.import_run(file, environment, name=name, **given)
         except DataError as error:
             if file != arguments.run:
                 raise error.saying(
-                    importing.say_of(arguments.run, str(error), Path(folder))
+                    import_run.say_of(arguments.run, str(error), Path(folder))
                 ) from None
             raise
     config = run_folder.read_config(path)

@@ -1,7 +1,7 @@
 """What other searching would have brought: `python -m evals.replay RUN --retriever SPEC`. No model
 is called.
 
-evals/measuring/searches.py issues the searches of the run again. This says what a retriever could
+evals/running/replay.py issues the searches of the run again. This says what a retriever could
 have given the searcher, and not what it would have scored: with other results it would have
 searched for other things.
 """
@@ -36,8 +36,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Replay and print."""
-    from evals.measuring.searches import replay  # NumPy and retrievers: not for --help
-    from evals.showing.compare_tables import render_replay  # rich: not for --help
+    from evals.reporting.comparison_tables import render_replay  # rich: not for --help
+    from evals.running.replay import replay  # NumPy and retrievers: not for --help
 
     result = replay(arguments.run, arguments.retriever, arguments.depth)
     put_out(json.dumps(result) + "\n" if arguments.json else render_replay(result))

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from evals.measuring.metrics import LANGUAGE
+from evals.scoring.metrics import LANGUAGE
 from tools.console import Parser, plural, put_out, run_and_leave
 
 
@@ -53,16 +53,18 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, say where it is."""
-    from evals.showing.report import (
-        build,
-        groups,
-        page,
-    )  # matplotlib, NumPy, pydantic: not for --help
+    from evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
+        report,
+        report_page,
+        run_groups,
+    )
 
     out: Path = arguments.out
-    page.check(out)
-    made = build.build(arguments.runs, list(dict.fromkeys(arguments.metric)), force=arguments.force)
-    files = [path.relative_to(out).as_posix() for path in page.write(made, out)]
+    report_page.check(out)
+    made = report.build(
+        arguments.runs, list(dict.fromkeys(arguments.metric)), force=arguments.force
+    )
+    files = [path.relative_to(out).as_posix() for path in report_page.write(made, out)]
     index = out / "index.html"
     if arguments.json:
         about = {"runs": made.runs, "left_out": made.left_out, "notes": made.warnings}
@@ -70,7 +72,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     lines = [made.summary, *made.warnings, *(f"left out: {why}" for why in made.left_out.values())]
     lines += [f"{plural(len(made.tables), 'table')}, {plural(len(made.plots), 'plot')}: {index}"]
-    put_out("".join(f"{groups.readable(line)}\n" for line in lines))
+    put_out("".join(f"{run_groups.readable(line)}\n" for line in lines))
     return 0
 
 

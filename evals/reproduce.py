@@ -71,7 +71,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     Cells that nobody can make are no failure, but those not made here are.
     """
-    from evals.showing.reproduced import make  # what these import takes time that --help has not
+    from evals.papers.reproduce import make  # what these import takes time that --help has not
 
     given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
     made = make(arguments.name, **given, quiet=arguments.json)

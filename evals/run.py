@@ -2,7 +2,7 @@
 it, print it.
 
 The options are the fields of evals/running/request.py; what is done with them is in
-evals/running/evaluation.py. Several tasks, as `--task "obliq/*"` or `--task congress,math`, are run
+evals/running/evaluate.py. Several tasks, as `--task "obliq/*"` or `--task congress,math`, are run
 in turn, each as a command of its own would do.
 """
 
@@ -32,7 +32,7 @@ from tools.errors import (
 from tools.options import list_parameters
 
 if TYPE_CHECKING:
-    from evals.running.evaluation import Opened, Result
+    from evals.running.evaluate import Opened, Result
     from evals.running.events import Events
 
 # The errors that a command over several tasks may end with; the first that a task has met decides.
@@ -83,10 +83,10 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         return run_tasks(arguments, events)
     request = options.from_options(Request, vars(arguments))
     if arguments.dry_run:
-        from evals.running import forecast  # as above
+        from evals.running import cost_estimate  # as above
 
-        found = forecast.forecast(request)
-        put_out(json.dumps(found) + "\n" if arguments.json else forecast.render(found))
+        found = cost_estimate.forecast(request)
+        put_out(json.dumps(found) + "\n" if arguments.json else cost_estimate.render(found))
         return 0
     result = run_request(request, arguments, events)
     if events:
@@ -107,18 +107,18 @@ def run_request(
     """Run one request, and print its scores where a person reads them."""
     from tools.processes import starting  # not for --help
 
-    with starting("evals.workers.worker") if request.forks else nullcontext() as start:
-        from evals.running import evaluation  # as above, and while workers import what they need
+    with starting("evals.running.workers.worker") if request.forks else nullcontext() as start:
+        from evals.running import evaluate  # as above, and while workers import what they need
 
-        opening = opening or evaluation.open_run
+        opening = opening or evaluate.open_run
         if events:
-            return evaluation.run(request, events.report, opening=opening, start=start)
+            return evaluate.run(request, events.report, opening=opening, start=start)
         if arguments.json:
-            return evaluation.run(request, opening=opening, start=start)
-        from evals.running.watch import report  # rich: not for --json
-        from evals.showing.tables import show_scores  # as above
+            return evaluate.run(request, opening=opening, start=start)
+        from evals.reporting.score_table import show_scores  # as above
+        from evals.running.progress_display import report  # rich: not for --json
 
-        result = evaluation.run(request, report, opening=opening, start=start)
+        result = evaluate.run(request, report, opening=opening, start=start)
         show_scores(result.json())
         return result
 
@@ -157,18 +157,18 @@ def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
     A task that fails keeps no other from running.
     """
     requests = list_requests(arguments)
-    from evals.running import (
+    from evals.running import (  # with what they import, --help would take longer
+        cost_estimate,
         earlier,
-        evaluation,
-        forecast,
-    )  # with what they import, --help would take longer
+        evaluate,
+    )
 
-    budget = evaluation.make_terms(next(iter(requests.values()))).budget
+    budget = evaluate.make_terms(next(iter(requests.values()))).budget
 
     def open_on_shared_budget(request: Request) -> "Opened":
-        terms = evaluation.make_terms(request)
+        terms = evaluate.make_terms(request)
         terms.budget = budget
-        return evaluation.open_run(request, terms)
+        return evaluate.open_run(request, terms)
 
     if not arguments.dry_run:
         earlier.count_all(requests.values(), budget, open_on_shared_budget)
@@ -180,9 +180,9 @@ def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
         values: dict[str, Any] = {"task": task}
         try:
             if arguments.dry_run:
-                values = forecast.forecast(request)
+                values = cost_estimate.forecast(request)
                 if not arguments.json:
-                    put_out(("\n" if results else "") + forecast.render(values))
+                    put_out(("\n" if results else "") + cost_estimate.render(values))
             else:
                 if results and not (arguments.json or events):
                     put_out("\n")

@@ -1,13 +1,13 @@
 """Turn recorded outcomes into scores: `python -m evals.score RUN`. No model, no retriever, no
 network.
 
-evals/measuring/scoring.py does it. Metrics that are asked for come after the task's own.
+evals/scoring/score_run.py does it. Metrics that are asked for come after the task's own.
 """
 
 import argparse
 from pathlib import Path
 
-from evals.measuring.metrics import LANGUAGE
+from evals.scoring.metrics import LANGUAGE
 from tools.console import Parser, run_and_leave
 
 
@@ -31,8 +31,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
-    from evals.measuring.scoring import rescore  # NumPy: not for --help
-    from evals.showing.tables import show_scores  # rich: not for --help
+    from evals.reporting.score_table import show_scores  # rich: not for --help
+    from evals.scoring.score_run import rescore  # NumPy: not for --help
 
     scores = rescore(arguments.run, arguments.qrels, arguments.metric)
     show_scores(scores, as_json=arguments.json)

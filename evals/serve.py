@@ -14,7 +14,7 @@ from dataclasses import fields
 from importlib import import_module
 
 from evals.running.request import Request
-from evals.serving.clients import TOKEN, Place, print_config
+from evals.serving.client_config import TOKEN, Place, print_config
 from tools import options
 from tools.console import Parser, cost, positive, run_and_leave, say
 from tools.errors import UsageError
@@ -132,7 +132,7 @@ def command(arguments: argparse.Namespace) -> int:
         if missing := _find_missing(arguments):
             say(f"before an agent can come in, {missing}")
         return 0
-    from evals.serving import episode, host  # what a run takes: not for --help
+    from evals.serving import episode, episode_server  # what a run takes: not for --help
 
     worth = (
         arguments.reward,
@@ -143,7 +143,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     name = next(door for door in DOORS if getattr(arguments, door))
     reward = episode.Reward(*worth) if arguments.rewards else None
-    result = host.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
+    result = episode_server.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0

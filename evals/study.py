@@ -11,29 +11,12 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from tools.console import Parser, put_out, run_and_leave, say
+from evals.studies.command_result import CommandResult
+from tools.console import Parser, put_out, run_and_leave
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
-
-
-class Done(NamedTuple):
-    """What came of a study, or of a paper's table."""
-
-    json: dict[str, Any]  # as --json prints it
-    text: str  # as a person reads it
-    problem: SextantError | None = None  # why cells are unfinished, if any are
-    failed: int = 0  # queries that programs failed, which score 0
-    reasons: Sequence[str] = ()  # a line for each problem, where there are several
-
-    def end(self) -> int:
-        """Return the exit code, or raise the problem after the reasons: 7 where queries failed."""
-        for reason in self.reasons:
-            say(reason)
-        if self.problem:
-            raise self.problem
-        return 7 if self.failed else 0
 
 
 def parser() -> Parser:
@@ -67,26 +50,26 @@ def parser() -> Parser:
 
 def run(
     file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, quiet: bool = True
-) -> Done:
+) -> CommandResult:
     """Run the cells of a study that are not finished, and write its results; or, as a dry
     run, say what that takes.
     """
-    from evals.studies import (
-        plan,
+    from evals.studies import (  # NumPy, matplotlib, pydantic, rich: not for --help
         results,
-        work,
-    )  # NumPy, matplotlib, pydantic, rich: not for --help
+        run_cells,
+        study_file,
+    )
 
-    study = plan.read(Path(file))
-    cells = plan.cells(study, runs)
-    work.check(cells)
+    study = study_file.read(Path(file))
+    cells = study_file.cells(study, runs)
+    run_cells.check(cells)
     if dry_run:
-        ahead, cannot = work.look_ahead(cells)
+        ahead, cannot = run_cells.look_ahead(cells)
         reasons, problem = explain(cannot)
-        text = results.printed(work.lay_out_ahead(ahead))
-        return Done({"study": study.name, **ahead}, text, problem, reasons=reasons)
-    made = work.run_cells(
-        cells, None if quiet else work.Board(cells), study.compare.get("metric", "")
+        text = results.printed(run_cells.lay_out_ahead(ahead))
+        return CommandResult({"study": study.name, **ahead}, text, problem, reasons=reasons)
+    made = run_cells.run_cells(
+        cells, None if quiet else run_cells.Board(cells), study.compare.get("metric", "")
     )
     gathered = results.gather(study, made)
     page = results.write(gathered, runs)
@@ -102,18 +85,20 @@ def run(
     failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
     found = {**gathered.json(), "failed": failed, "report": page and str(page)}
     reasons, problem = explain(made)
-    return Done(found, results.printed(told), problem, failed, reasons)
+    return CommandResult(found, results.printed(told), problem, failed, reasons)
 
 
 def explain(made: Sequence[Any]) -> tuple[list[str], SextantError | None]:
     """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
-    from evals.studies import work  # NumPy and more: not for --help
+    from evals.studies import run_cells  # NumPy and more: not for --help
 
     unfinished = [
-        work.Unfinished(one.cell.row, one.cell.task, one.problem) for one in made if one.problem
+        run_cells.Unfinished(one.cell.row, one.cell.task, one.problem)
+        for one in made
+        if one.problem
     ]
     if unfinished:
-        return work.explain(unfinished, len(made))
+        return run_cells.explain(unfinished, len(made))
     fitting_rows = {one.cell.row for one in made if not one.unfit}
     for one in made:
         if one.cell.row not in fitting_rows:

@@ -1,7 +1,7 @@
 """Look at runs in a browser: `python -m evals.view RUNS`, or one file that can be sent: `--export
 FILE.html`.
 
-From Python, `evals.showing.page_server.write_page(Answers(runs, exported=True), file)` writes such
+From Python, `evals.viewer.server.write_page(Answers(runs, exported=True), file)` writes such
 a file.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from evals.folder import check_output
+from evals.run_folder import check_output
 from tools import disk
 from tools.console import Parser, clean, plural, port, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
@@ -82,9 +82,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 def serve(arguments: argparse.Namespace) -> None:
     """Serve the page of runs until it is interrupted, and print its address."""
-    from evals.showing import page_data, page_server  # not for --help
+    from evals.viewer import data  # not for --help
+    from evals.viewer import server as page_server  # as above
 
-    answers = page_data.Answers(arguments.runs)
+    answers = data.Answers(arguments.runs)
     for path, why in answers.unreadable:
         say(f"not shown: {path}: {why}")
     say(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
@@ -103,7 +104,8 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def export(arguments: argparse.Namespace) -> None:
     """Write the page of runs into one file, with all queries or some, and print what is in it."""
-    from evals.showing import page_data, page_server  # as above
+    from evals.viewer import data  # not for --help
+    from evals.viewer import server as page_server  # as above
 
     path = arguments.export
     wanted = arguments.query
@@ -125,7 +127,7 @@ def export(arguments: argparse.Namespace) -> None:
 
     texts = not arguments.no_texts
     prompts = arguments.prompts
-    answers = page_data.Answers(
+    answers = data.Answers(
         arguments.runs, exported=True, texts=texts, prompts=prompts, chosen=choose
     )
     for folder, why in answers.unreadable:

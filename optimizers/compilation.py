@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from environments import load
-from evals import folder as run_folder
-from evals.measuring.comparison import compare
-from evals.measuring.scoring import count_looks
-from evals.running import configuration
-from evals.running.evaluation import Opened, open_run, run
+from evals import run_folder
+from evals.running import resolve
+from evals.running.evaluate import Opened, open_run, run
 from evals.running.request import Request
+from evals.scoring.comparison import compare
+from evals.scoring.score_run import count_looks
 from optimizers import result
 from optimizers.books import Candidate
 from optimizers.request import SAME, UNTRAINED, CompileRequest
@@ -104,11 +104,9 @@ def _configuration(
     request = inputs.request
     plan = inputs.plan
     environment = inputs.training.environment
-    of_run = configuration.configuration(
-        plan.resolved, environment, inputs.retriever, inputs.student
-    )
+    of_run = resolve.configuration(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
-    own = configuration.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    own = resolve.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     if pool := plan.resolved.pool:
         of_run["pool"] = pool.config(list(map(str, pool.parts)), environment)
     several = [[one.task, one.fingerprint] for one in inputs.training.environments]

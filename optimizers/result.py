@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from evals.measuring.stats import bootstrap_mean, holm, paired
-from evals.showing.compare_tables import HEADS, lay_out_comparison, metric_rows
-from evals.showing.tables import Grid, Part, printed
+from evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_rows
+from evals.scoring.statistics import bootstrap_mean, holm, paired
+from evals.text_tables import Grid, Part, printed
 from optimizers.books import Candidate
 from optimizers.study import OBJECTIVE, Study
 from optimizers.teleprompters import TELEPROMPTERS

@@ -15,9 +15,9 @@ from typing import Any
 import dspy
 
 import environments
-from evals.running.configuration import Engines, Resolved, check_prices, fit, resolve, trial
-from evals.running.evaluation import connect, make_terms
+from evals.running.evaluate import connect, make_terms
 from evals.running.request import find_program, query_limits
+from evals.running.resolve import Engines, Resolved, check_prices, fit, resolve, trial
 from evals.running.runner import GRACE
 from optimizers import tune
 from optimizers.request import UNTRAINED, CompileRequest

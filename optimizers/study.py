@@ -29,9 +29,9 @@ from typing import Any
 import dspy
 from dspy.utils.parallelizer import ParallelExecutor
 
-from evals.folder import Outcome
-from evals.measuring.metrics import ranking_of
+from evals.run_folder import Outcome
 from evals.running.runner import OUTAGE, answer
+from evals.scoring.metrics import ranking_of
 from optimizers.books import Books, Candidate, Evaluation
 from optimizers.request import CompileRequest
 from optimizers.training.demonstrations import example, trim

@@ -8,8 +8,8 @@ import argparse
 import json
 from typing import Any
 
-from evals.running.configuration import trial
 from evals.running.request import find_program, parse_parameters
+from evals.running.resolve import trial
 from programs.prompts import describe, write_toml
 from tools.console import Parser, put_out, run_and_leave
 from tools.errors import UsageError

@@ -1,7 +1,7 @@
 """Name why a searcher lost a relevant document, from its steps: what evals.behaviour
 --name-failures asks a model.
 
-The kinds of failure that are counted (evals/measuring/behaviour.py) say what happened to a
+The kinds of failure that are counted (evals/scoring/behaviour.py) say what happened to a
 document; a cause says why, as far as a reader can tell. The causes are ours. It is no search
 program, and not in the table of them.
 """

@@ -1,1 +1,1 @@
-"""The command evals.build; what it does is in evals/building."""
+"""Benchmarks made from a corpus: stages, checks, human review and release (`python -m evals.build`)."""

@@ -35,12 +35,12 @@ _BLANK = {"program": "programs.building.fill:Fill", "task": "build"}
 # Commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
 _ELSEWHERE = {
     "review": (
-        "evals.building.review",
+        "evals.build.human_review",
         "write a page on which people judge, or take in their answers",
     ),
-    "check": ("evals.building.checks", "check a finished benchmark, and say how far to trust it"),
+    "check": ("evals.build.checks", "check a finished benchmark, and say how far to trust it"),
     "contamination": (
-        "evals.building.contamination",
+        "evals.build.contamination",
         "say what share of a task a model knows by heart",
     ),
 }
@@ -131,7 +131,7 @@ def _add_folder(sub_command: Parser, do: Command) -> None:
 
 def list_recipes(arguments: argparse.Namespace) -> int:
     """Print every recipe, with what it is for."""
-    from evals.building.recipe import RECIPES  # not for --help
+    from evals.build.recipe import RECIPES  # not for --help
 
     for name, reference in RECIPES.items():
         about = import_module(reference.partition(":")[0]).__doc__ or ""
@@ -141,7 +141,7 @@ def list_recipes(arguments: argparse.Namespace) -> int:
 
 def new(arguments: argparse.Namespace) -> int:
     """Write recipe.toml into a folder that has none."""
-    from evals.building import recipe  # not for --help
+    from evals.build import recipe  # not for --help
 
     kind = pick("recipe", arguments.recipe, recipe.RECIPES)
     if (path := arguments.folder / recipe.FILE).exists():
@@ -156,7 +156,7 @@ def new(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a build, or say what it would take; print the funnel."""
-    from evals.building import running  # DSPy and NumPy: not for --help
+    from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     models = dict[str, str]()  # by role or stage; "" is all others
     for text in arguments.lm:
@@ -179,7 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def status(arguments: argparse.Namespace) -> int:
     """Print how far a build is."""
-    from evals.building import running  # DSPy and NumPy: not for --help
+    from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     found = running.read_status(arguments.folder)
     put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))

@@ -11,7 +11,7 @@ FOLDERS = {
     "atif": "evals.formats.atif:write",
     "openinference": "evals.formats.openinference:write",
     "hub": "evals.formats.hub:write",
-    "schemas": "evals.forms:write_schemas",  # for which source is None
+    "schemas": "evals.run_schemas:write_schemas",  # for which source is None
 }
 # The same for what is not a folder of ours: a function write(source, address, *, force).
 SERVICES = {"mlflow": "evals.formats.mlflow:write", "otlp": "evals.formats.openinference:post"}

@@ -26,7 +26,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from evals.formats.writing import Answered, Source, compact, name_file
+from evals.formats.export_run import Answered, Source, compact, name_file
 from tools import forms
 from tools.corpus import Corpus
 from tools.disk import sha256

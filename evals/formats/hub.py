@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import environments
-from evals.formats.writing import Answered, Source, compact, name_file
-from evals.measuring.scored import USED
+from evals.formats.export_run import Answered, Source, compact, name_file
+from evals.scoring.scored_run import USED
 from tools.console import number
 from tools.errors import UnknownName
 from tools.records import Step

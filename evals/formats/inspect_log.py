@@ -8,7 +8,7 @@ json` write as JSON.
 from pathlib import Path
 from typing import Any
 
-from evals.measuring.scoring import run_lines
+from evals.scoring.score_run import run_lines
 from tools import disk, forms
 from tools.errors import DataError
 

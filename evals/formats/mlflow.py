@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from evals.formats.writing import Source
+from evals.formats.export_run import Source
 from tools import disk
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing

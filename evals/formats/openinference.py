@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
-from evals.formats.writing import Answered, Source, compact
+from evals.formats.export_run import Answered, Source, compact
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
 from tools.records import Step, Usage

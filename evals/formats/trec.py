@@ -19,9 +19,9 @@ from urllib.parse import unquote
 
 from environments import ids, raw
 from environments.base import Environment
-from evals.folder import BadRanking, check_ranking
-from evals.formats.writing import Source
-from evals.measuring.scoring import encode_id, run_lines
+from evals.formats.export_run import Source
+from evals.run_folder import BadRanking, check_ranking
+from evals.scoring.score_run import encode_id, run_lines
 from tools.errors import DataError
 
 _COLUMNS = "query, Q0, document, rank, score, tag"

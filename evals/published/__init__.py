@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evals.folder import PROVENANCE
+from evals.run_folder import PROVENANCE
 from programs import FLOOR
 
 # Ours -> the papers' name for the same system: (suite or task, program, retriever, model). A row is

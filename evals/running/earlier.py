@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import environments
-from evals import folder as run_folder
-from evals.running.agents import brings_agents, count_agents
-from evals.running.configuration import conditions
-from evals.running.evaluation import Opened, connect
-from evals.running.forecast import find_run
+from evals import run_folder
+from evals.running.agent_limits import brings_agents, count_agents
+from evals.running.cost_estimate import find_run
+from evals.running.evaluate import Opened, connect
 from evals.running.request import Request
+from evals.running.resolve import conditions
 from tools.errors import SextantError
 from tools.models.answers import open_ledger
 from tools.models.terms import Budget

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, get_args
 
-from evals.folder import Outcome, RunFolder
+from evals.run_folder import Outcome, RunFolder
 from tools.console import put_out, say
 from tools.errors import INTERRUPTED, DataError
 from tools.models.terms import Status

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from environments.base import Environment
-from evals import folder as run_folder
-from evals.measuring.metrics import compute, ranking_of
+from evals import run_folder
 from evals.running import runner
-from evals.running.configuration import Resolved
+from evals.running.resolve import Resolved
+from evals.scoring.metrics import compute, ranking_of
 from tools.models import lm
 from tools.retriever import Retriever
 from tools.retrievers import Spec

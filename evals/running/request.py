@@ -4,7 +4,7 @@
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
 A field that is None leaves the choice to the task, the model or the program. Values are checked
-when a request is made (UsageError); names are looked up in evals/running/configuration.py. `-P
+when a request is made (UsageError); names are looked up in evals/running/resolve.py. `-P
 name=value` sets a keyword parameter of a program's constructor, or one of the `LIMITS` of each
 query.
 """
@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import environments
 from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
-from evals.measuring.metrics import LANGUAGE
+from evals.scoring.metrics import LANGUAGE
 from programs import PROGRAMS, SCHEMES
 from tools import disk, names, options, retrievers
 from tools.console import clock, dollars, positive

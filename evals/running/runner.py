@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize, headline
-from evals.measuring.traces import submit_so_far
+from evals.run_folder import Outcome, RunFolder, check_outcome, check_ranking, generalize, headline
+from evals.scoring.attribution import submit_so_far
 from tools import disk, session
 from tools.console import check_interrupts, may_interrupt, wait_until
 from tools.errors import DataError, Halt, LimitReached, RunIncomplete, SextantError

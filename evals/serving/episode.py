@@ -7,7 +7,7 @@
 Every door (evals/serving/__init__.py) goes through `act`, so the same actions leave the same trace,
 ranking and score whichever way they came. What is seen is JSON, with texts of documents as strings
 in it; judgements are never in it. Left out: who may open which query, and where outcomes go
-(evals/serving/host.py).
+(evals/serving/episode_server.py).
 """
 
 import inspect
@@ -23,8 +23,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from evals.measuring.metrics import check_metric, compute, is_pairwise, ranking_of
-from evals.measuring.traces import rank_so_far, submit_so_far
+from evals.scoring.attribution import rank_so_far, submit_so_far
+from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
 from evals.serving.arguments import NO_BOOLEAN, read_object
 from evals.serving.arguments import read as read_arguments
 from programs.desk import Desk, as_json

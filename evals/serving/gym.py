@@ -16,8 +16,8 @@ with importing_extra("gymnasium", __name__):
     import gymnasium
 
 from evals.serving.episode import World, told
-from evals.serving.host import Host
-from evals.serving.training import MOST, Turns, open_training, short_names
+from evals.serving.episode_server import Host
+from evals.serving.rl_training import MOST, Turns, open_training, short_names
 from programs.desk import as_json
 
 

@@ -19,10 +19,10 @@ with importing_extra("inspect", __name__):
     from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
     from inspect_ai.tool import Tool, ToolDef
 
-from evals.measuring.metrics import compute, is_pairwise, ranking_of
 from evals.running.runner import describe_submission
+from evals.scoring.metrics import compute, is_pairwise, ranking_of
 from evals.serving.episode import TOOLS, Episode, World, told
-from evals.serving.training import MOST, open_training, short_names
+from evals.serving.rl_training import MOST, open_training, short_names
 from programs.desk import as_json
 
 _EPISODES = dict[str, Episode]()  # by the identity of a sample that is being answered

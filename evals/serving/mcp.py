@@ -30,9 +30,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from evals.serving.arguments import list_unknown, read_object
-from evals.serving.clients import Place, on_web
+from evals.serving.client_config import Place, on_web
 from evals.serving.episode import NOT_BOOKED, TOOLS, Episode, World, describe, told
-from evals.serving.host import IDLE, MOST, Host
+from evals.serving.episode_server import IDLE, MOST, Host
 from evals.serving.messages import (
     Answers,
     NoMessage,
@@ -42,7 +42,7 @@ from evals.serving.messages import (
     write_message,
 )
 from evals.serving.session_calls import SessionCalls, TooManyCalls
-from evals.serving.web import Guard, WebServer, replay, token_of
+from evals.serving.web_auth import Guard, WebServer, replay, token_of
 from programs.desk import as_json
 from tools.console import clean, in_thread, wait_until
 from tools.errors import SessionRefusal, UsageError

@@ -18,12 +18,12 @@ with importing_extra("openenv", __name__):
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, Observation, State
 
-    from evals.serving import web
+    from evals.serving import web_auth
 
 from evals.serving.arguments import read_text
-from evals.serving.clients import Place
+from evals.serving.client_config import Place
 from evals.serving.episode import TOOLS, Episode, told
-from evals.serving.host import Host
+from evals.serving.episode_server import Host
 from programs.desk import as_json
 
 
@@ -97,7 +97,7 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
 def serve(host: Host, place: Place) -> None:
     """Serve until every query is answered."""
     make = partial(SearchEnvironment, host, place.rewards)
-    web.serve(
+    web_auth.serve(
         create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most),
         host,
         place,

@@ -27,7 +27,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as Refusal
 
-from evals.serving import web
+from evals.serving import web_auth
 from evals.serving.arguments import (
     Form,
     Text,
@@ -38,9 +38,9 @@ from evals.serving.arguments import (
     read_form,
     read_json,
 )
-from evals.serving.clients import Place
+from evals.serving.client_config import Place
 from evals.serving.episode import TOOLS, Episode, Used, describe, told
-from evals.serving.host import Host, NothingOpen
+from evals.serving.episode_server import Host, NothingOpen
 from evals.serving.search_queue import TOGETHER, SearchQueue
 from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
 from tools import forms
@@ -88,7 +88,7 @@ class Batch(BaseModel):
 
 def serve(host: Host, place: Place) -> None:
     """Serve until every query is answered."""
-    web.serve(application(host, place), host, place)
+    web_auth.serve(application(host, place), host, place)
 
 
 def application(host: Host, place: Place) -> FastAPI:

@@ -18,7 +18,7 @@ with importing_extra("trl", __name__):
     from datasets import Dataset
 
 from evals.serving.episode import TOOLS, Episode, World
-from evals.serving.training import prompt_rows
+from evals.serving.rl_training import prompt_rows
 
 
 def _as_method(name: str) -> Callable[..., str]:

@@ -13,14 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from evals.measuring.comparison import System, fill_metrics, note_exhausted
-from evals.measuring.metrics import is_lower_better, is_weighted
-from evals.measuring.scored import Run, list_deviations, read
-from evals.measuring.stats import bootstrap_mean
-from evals.showing.report import build, page
-from evals.showing.report.groups import short
-from evals.showing.report.page import Report, Section, Words
-from evals.showing.report.plots import (
+from evals.reporting import report as build
+from evals.reporting import report_page
+from evals.reporting.report_page import Report, Section, Words
+from evals.reporting.report_plots import (
     INTERVALS,
     Panel,
     Plot,
@@ -30,12 +26,17 @@ from evals.showing.report.plots import (
     draw_for_papers,
     draw_panel,
 )
-from evals.showing.report.tables import Cell, Column, Row, Table, stratified
-from evals.showing.tables import Best, Grid, to_latex
-from evals.showing.tables import printed as printed  # which evals/study.py takes from here
-from evals.studies import findings
-from evals.studies.plan import Study
-from evals.studies.work import Made
+from evals.reporting.report_tables import Cell, Column, Row, Table, stratified
+from evals.reporting.run_groups import short
+from evals.scoring.comparison import System, fill_metrics, note_exhausted
+from evals.scoring.metrics import is_lower_better, is_weighted
+from evals.scoring.scored_run import Run, list_deviations, read
+from evals.scoring.statistics import bootstrap_mean
+from evals.studies import significance
+from evals.studies.run_cells import Made
+from evals.studies.study_file import Study
+from evals.text_tables import Best, Grid, to_latex
+from evals.text_tables import printed as printed  # which evals/study.py takes from here
 from tools import disk
 from tools.console import count_failed, number, plural
 
@@ -55,9 +56,9 @@ class Results(NamedTuple):
     made: Sequence[Made]
     runs: dict[tuple[str, str], list[Run]]  # (row, task) -> one run for each seed
     metrics: dict[str, str]  # of each task
-    values: findings.Values
+    values: significance.Values
     baseline: str
-    tests: list[findings.Test]
+    tests: list[significance.Test]
     said: list[str]
 
     @property
@@ -112,8 +113,8 @@ def gather(study: Study, made: Sequence[Made]) -> Results:
         values[task][row] = System(tuple(some)).values(metrics[task])
     untested = note_untested(runs, metrics)
     tested = {task: by_row for task, by_row in values.items() if task not in untested}
-    tests = findings.test_rows(tested, baseline, metrics)
-    sentences = [*say_failures(runs), *findings.say(tests, baseline, named), *untested.values()]
+    tests = significance.test_rows(tested, baseline, metrics)
+    sentences = [*say_failures(runs), *significance.say(tests, baseline, named), *untested.values()]
     return Results(study, made, runs, metrics, values, baseline, tests, sentences)
 
 
@@ -161,7 +162,7 @@ def lay_out(results: Results) -> Table:
     columns = [
         Column((task,), metric, "", short(task), metric) for task, metric in results.metrics.items()
     ]
-    families = findings.group_by_family(results.metrics, results.metrics)
+    families = significance.group_by_family(results.metrics, results.metrics)
     for family, tasks in families.items():
         if len(tasks) > 1:
             label = "mean" if len(families) == 1 else f"mean {family}"
@@ -175,7 +176,7 @@ def lay_out(results: Results) -> Table:
     for place, column in enumerate(columns):
         if not untested.keys().isdisjoint(column.tasks):
             continue
-        best, tests = findings.find_best(
+        best, tests = significance.find_best(
             {task: results.values[task] for task in column.tasks}, results.metrics
         )
         for row, cell in [(row.label, row.cells[place]) for row in rows]:
@@ -406,7 +407,7 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
         f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)])
         for one in [*report.tables, seconds]
     }
-    return report, files | {"tables/study-seconds.csv": page.to_csv(seconds)}
+    return report, files | {"tables/study-seconds.csv": report_page.to_csv(seconds)}
 
 
 def list_missing(made: Sequence[Made]) -> list[Words]:
@@ -448,4 +449,4 @@ def write(results: Results, runs: Path) -> Path | None:
     with disk.hold(
         folder / ".lock", lambda: None, disk.PRIVATE
     ):  # another process may be at the same study
-        return page.write(report, folder, files)[0]
+        return report_page.write(report, folder, files)[0]

@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 
 from evals import Request
+from evals.serving.episode_server import serve
 from evals.serving.gym import SearchEnv
-from evals.serving.host import serve
 
 # What a behaviour searches for, given the words of the query; the last one searches for nothing.
 BEHAVIOURS = (

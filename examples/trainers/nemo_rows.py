@@ -4,7 +4,7 @@ import json
 import sys
 
 from evals.serving.episode import TOOLS, describe
-from evals.serving.training import open_training, prompt_rows
+from evals.serving.rl_training import open_training, prompt_rows
 
 if __name__ == "__main__":
     tools = [{"type": "function", "strict": False, **describe(tool)} for tool in TOOLS]

@@ -14,7 +14,7 @@ from typing import Any
 import verifiers.v1 as vf
 
 from evals.serving.episode import TOOLS, Episode, told
-from evals.serving.training import open_training
+from evals.serving.rl_training import open_training
 from programs.desk import as_json
 
 __all__ = ["SearchTaskset"]

@@ -14,7 +14,7 @@ import trl
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from evals.serving.training import open_training
+from evals.serving.rl_training import open_training
 from evals.serving.trl import make_dataset, make_factory
 
 

@@ -17,8 +17,8 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from environments.base import Environment
-from evals.measuring.metrics import Ranking, collapse, is_pairwise, won
-from evals.measuring.traces import History, read_histories
+from evals.scoring.attribution import History, read_histories
+from evals.scoring.metrics import Ranking, collapse, is_pairwise, won
 from tools.models.prompting import defuse
 from tools.records import Query, Step, Trace, total
 from tools.text import sentences, words

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from environments.base import Environment
-from evals.measuring.metrics import (
+from evals.scoring.metrics import (
     Ranking,
     collapse,
     compute_all,

@@ -3,7 +3,7 @@
 The queries are put in the order of SHA-256 over "<seed>:<query_id>", as environments.base.DevSplit
 does; the first round(share x queries) are to train on, the rest to choose by; queries that want the
 same documents stay together. A dev query is left out when its similarity to some test query
-(evals/measuring/similarity.py) is `NEAR` or more; no dev query of a bundled miniature comes over
+(evals/scoring/text_similarity.py) is `NEAR` or more; no dev query of a bundled miniature comes over
 0.22. Nothing keeps code that is given a handle from calling environments.load by itself; the handle
 only makes sure that nobody does it by mistake.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 from environments import load
 from environments.base import EmptySplit, Environment
-from evals.measuring.comparison import LEAST
-from evals.measuring.similarity import similarities
+from evals.scoring.comparison import LEAST
+from evals.scoring.text_similarity import similarities
 from tools.console import plural
 from tools.errors import UsageError, at_least
 from tools.records import Query

@@ -13,9 +13,9 @@ from conftest import ROOT
 from waiting import wait_for
 
 from evals.running.request import Request
-from evals.serving import host as hosts
-from evals.serving import web
-from evals.serving.clients import Place
+from evals.serving import episode_server as hosts
+from evals.serving import web_auth
+from evals.serving.client_config import Place
 
 
 class Client:
@@ -105,7 +105,7 @@ def opened(door, runs, *, token="", rewards=False, **fields):
     place = Place("127.0.0.1", 0, token, rewards=rewards)
 
     def play(host):
-        server = web.WebServer(web.Guard(door(host, place), place), place.address, 0)
+        server = web_auth.WebServer(web_auth.Guard(door(host, place), place), place.address, 0)
         there.extend((server.port, host))
         ready.set()
         host.wait(over.is_set)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evals.folder import read_outcomes
+from evals.run_folder import read_outcomes
 
 CONFIG: dict[str, Any] = {
     "task": "obliq/congress",

@@ -9,7 +9,7 @@ from conftest import lines
 
 import environments
 from environments.base import EmptySplit
-from evals.building import release, review
+from evals.build import human_review, release
 
 
 def dropped(folder):
@@ -95,10 +95,10 @@ def test_a_query_stays_only_if_all_its_old_passages_stand_in_new_ones(tmp_path):
     )
     why = "no new passage contains what is relevant"
     assert dropped(folder) == [("q2", why, "o2"), ("q3", why, "o3")]
-    [(item, row)] = review.read_offered(folder)["transfer"].items()
+    [(item, row)] = human_review.read_offered(folder)["transfer"].items()
     assert row["show"][0] == ["the old passage", OLD["o3"]]
     lines(tmp_path / "said.jsonl", [json.dumps({"item": item, "rater": "ann", "value": "yes"})])
-    assert review.take(folder, [tmp_path / "said.jsonl"]) == 0
+    assert human_review.take(folder, [tmp_path / "said.jsonl"]) == 0
     build(folder)
     assert load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 1.0}, "q3": {"sugar.md": 1.0}}
 

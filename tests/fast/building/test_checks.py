@@ -14,9 +14,9 @@ from sklearn import metrics as sklearn_metrics
 
 import environments
 from environments.base import Comparison
-from evals.building import checks as module
-from evals.building.release import write
-from evals.building.units import Benchmark
+from evals.build import checks as module
+from evals.build.release import write
+from evals.build.types import Benchmark
 from programs import VERIFIER
 from tools.console import Parser, run_command
 from tools.corpus import Corpus

@@ -13,7 +13,7 @@ import environments
 from environments import multiconir
 from environments.base import Comparison
 from evals.build import __main__ as command
-from evals.building.ladders import check_ladders, differ
+from evals.build.condition_ladders import check_ladders, differ
 from tools.errors import BudgetReached, DataError
 from tools.text import sentences
 

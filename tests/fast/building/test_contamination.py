@@ -8,9 +8,9 @@ from conftest import lines
 from openai_server import given, ids
 
 import environments
-from evals.building import contamination as module
-from evals.building import release, review
-from evals.building.contamination import recall
+from evals.build import contamination as module
+from evals.build import human_review, release
+from evals.build.contamination import recall
 from tools.console import Parser, run_command
 from tools.records import Document
 from tools.text import all_words
@@ -213,11 +213,11 @@ def test_what_is_like_a_wanted_text_is_for_people_to_say_or_for_a_judge(server, 
     # People are shown the same guesses; what they say holds.
     out = tmp_path / "out"
     command(*words, "--judge", server.spec, "--out", out)
-    items = review.read_offered(out)["contamination"]
+    items = human_review.read_offered(out)["contamination"]
     assert len(items) == len(truth.queries)
     [asked] = [row["item"] for row in items.values() if third.text in str(row["show"])]
     lines(tmp_path / "said.jsonl", [json.dumps({"item": asked, "rater": "ann", "value": "same"})])
-    assert review.take(out, [tmp_path / "said.jsonl"]) == 0
+    assert human_review.take(out, [tmp_path / "said.jsonl"]) == 0
     said = command(*words, "--judge", server.spec, "--out", out)[1]
     assert said["removed"].keys() == {f"query/{first.query_id}", f"query/{third.query_id}"}
 

@@ -8,7 +8,7 @@ from building import build, load, prepare, relevant
 from openai_server import given
 
 import environments
-from evals.building.external import match_lengths
+from evals.build.recipes.authorship import match_lengths
 from tools.errors import DataError
 
 COLUMNS = {"corpus": {"group": "post", "private": ("author",)}, "authors": {"field": "author"}}

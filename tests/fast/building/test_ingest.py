@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import environments
 from environments.chunking import sections
-from evals.building.clean import CleanSection, clean_text, find_twins, replace_spans
-from evals.building.ingest import CorpusSection, CutSection, cut_text, digest_id, ingest
+from evals.build.ingest import CorpusSection, CutSection, cut_text, digest_id, ingest
+from evals.build.text_cleaning import CleanSection, clean_text, find_twins, replace_spans
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document

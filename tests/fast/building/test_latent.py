@@ -8,7 +8,7 @@ from building.knowing import Knowing
 from openai_server import OpenAIServer, annotate
 
 from environments import __main__ as environments_command
-from evals.running.configuration import Engines
+from evals.running.resolve import Engines
 from tools.errors import BudgetReached, DataError, UnknownName
 from tools.models.terms import Terms
 from tools.retrievers import check, parse

@@ -7,8 +7,8 @@ import pytest
 from building import build, load, prepare, relevant
 
 import environments
-from evals.building.pools import grouped
-from evals.building.repooling import compare_pools
+from evals.build.pool_comparison import compare_pools
+from evals.build.recipes.pool import grouped
 from programs.building.pools import copied
 from tools import retrievers
 from tools.errors import DataError, UsageError

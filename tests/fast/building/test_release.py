@@ -10,8 +10,8 @@ import pytest
 
 import environments
 from environments.base import Comparison
-from evals.building import release, review
-from evals.building.units import Benchmark
+from evals.build import human_review, release
+from evals.build.types import Benchmark
 from programs.listwise import read_solutions
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
@@ -184,14 +184,15 @@ def test_a_card_says_first_that_nobody_checked_or_who_did_and_what_was_left_out(
     front, card = text.removeprefix("---\n").split("---\n", 1)
     assert 'license: "cc-by-4.0"\n' in front and "qrels/dev.tsv" in front
     assert (
-        card.strip().startswith(review.NOBODY) and "| write | 1,200 | 40 | too long 1,160 |" in card
+        card.strip().startswith(human_review.NOBODY)
+        and "| write | 1,200 | 40 | too long 1,160 |" in card
     )
     assert '"for dev" = 1' in card
-    item = review.Item([("Query", "a pet 0"), ("Document", "the cat went home")], "2")
-    review.offer(tmp_path, "gold", [item])
-    row = {"item": review.identify("gold", item), "rater": "ann", "value": "2"}
+    item = human_review.Item([("Query", "a pet 0"), ("Document", "the cat went home")], "2")
+    human_review.offer(tmp_path, "gold", [item])
+    row = {"item": human_review.identify("gold", item), "rater": "ann", "value": "2"}
     (tmp_path / "ann.jsonl").write_text(json.dumps(row))
-    assert review.take(tmp_path, [tmp_path / "ann.jsonl"]) == 0
+    assert human_review.take(tmp_path, [tmp_path / "ann.jsonl"]) == 0
     release.write(small(), tmp_path, MADE)
     assert (
         "---\n\nChecked by 1 person: 1 judgement.\n" in (tmp_path / "release/README.md").read_text()

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import bootstrap, spearmanr
 from sklearn import metrics
 
-from evals.building import review
-from evals.building.review import SHEETS, Item, answers, identify, offer
-from evals.measuring.agreement import agree
+from evals.build import human_review
+from evals.build.human_review import SHEETS, Item, answers, identify, offer
+from evals.scoring.agreement import agree
 from tools.console import Parser, run_command
 
 
@@ -21,9 +21,9 @@ def command(tmp_path, capsys):
     """`build review FOLDER ...`; its exit code, what it printed, and what it said."""
 
     def called(*words):
-        review.add(parser := Parser())
+        human_review.add(parser := Parser())
         told = [str(word) for word in (tmp_path, *words)]
-        code = run_command(parser, review.command, told)
+        code = run_command(parser, human_review.command, told)
         return code, *capsys.readouterr()
 
     return called
@@ -191,7 +191,7 @@ def test_answers_hold_for_a_build_made_again_that_shows_the_same(tmp_path, comma
         tmp_path, "gold", [graded(1, "0"), graded(3)]
     )  # the model thinks otherwise by now; one item is new
     assert answers(tmp_path)[identify("gold", graded(1))] == "0"
-    assert review.compare(tmp_path)["sheets"]["gold"]["model agreement"].mean == 1
+    assert human_review.compare(tmp_path)["sheets"]["gold"]["model agreement"].mean == 1
     (tmp_path / "review/answers.jsonl").open("ab").write(b'{"item": "torn')
     assert command("--in", write(tmp_path / "b.jsonl", said("gold", graded(3), "2")))[0] == 0
     assert len(answers(tmp_path)) == 3
@@ -220,11 +220,11 @@ def test_where_many_values_apply_those_do_that_more_than_half_chose(tmp_path, co
 
 
 def test_agreement_says_which_sheet_is_below_its_bar(tmp_path, command):
-    assert review.describe(tmp_path) == review.NOBODY
+    assert human_review.describe(tmp_path) == human_review.NOBODY
     draw = np.random.default_rng(0)
     items = [graded(number, str(draw.integers(0, 3))) for number in range(60)]
     offer(tmp_path, "gold", items)
-    assert review.describe(tmp_path) == review.NOBODY
+    assert human_review.describe(tmp_path) == human_review.NOBODY
     ann = [item.model if draw.random() < 0.9 else str(draw.integers(0, 3)) for item in items]
     ben = [one if draw.random() < 0.3 else str(draw.integers(0, 3)) for one in ann]
     for rater, values in (("ann", ann), ("ben", ben)):
@@ -240,7 +240,7 @@ def test_agreement_says_which_sheet_is_below_its_bar(tmp_path, command):
     assert people < 0.6 and f"gold is below its bar: people kappa {people:.2f}" in " ".join(
         found["below"]
     )
-    line = review.describe(tmp_path)
+    line = human_review.describe(tmp_path)
     assert code == 0 and line in out and "Checked by 2 people: 120 judgements; gold: kappa" in line
 
 

@@ -17,8 +17,8 @@ from environments import __main__ as module
 from environments import own
 from environments.base import GENERIC
 from evals import import_run, score
-from evals.measuring.metrics import RANKING
 from evals.published import beside
+from evals.scoring.metrics import RANKING
 from tools.errors import DataError, SextantError, UsageError
 
 WORDS = ("jar", "arm", "mud", "neck", "tail", "dam", "creek", "birch", "leaf", "thorn", "gravel")

@@ -16,7 +16,7 @@ from rank_bm25 import BM25Okapi
 import environments
 from environments import crumb, multiconir
 from evals import score
-from evals.running.configuration import load_environment
+from evals.run_folder import load_environment
 from tools.console import run_command
 from tools.disk import home
 from tools.errors import DataError, SextantError, UsageError

@@ -8,8 +8,8 @@ from pdfs import make_pdf
 from environments import sources
 from environments.sources.markup import Record, write_markdown
 from environments.sources.readers import Limits
-from evals.building.clean import CleanSection
-from evals.building.ingest import CorpusSection, CutSection, ingest
+from evals.build.ingest import CorpusSection, CutSection, ingest
+from evals.build.text_cleaning import CleanSection
 from tools import disk
 from tools.errors import DataError
 

@@ -28,7 +28,7 @@ from environments import crumb, layouts, raw
 from environments.base import Comparison
 from environments.card import findings
 from environments.multiconir import COLUMNS, TENS
-from evals.measuring.metrics import collapse
+from evals.scoring.metrics import collapse
 from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError
 

@@ -17,9 +17,9 @@ from run_folders import run_in, unsealed
 
 from environments.base import Judgements
 from evals import export
-from evals.formats.importing import import_run, make_config
-from evals.measuring.scored import read
-from evals.measuring.scoring import score
+from evals.formats.import_run import import_run, make_config
+from evals.scoring.score_run import score
+from evals.scoring.scored_run import read
 from tools.console import run_command
 from tools.corpus import Corpus
 from tools.records import Document, Query

@@ -17,10 +17,10 @@ from environments.base import Comparison
 from evals import compare, export, score
 from evals import import_run as command_module
 from evals import run as run_module
-from evals.formats.importing import import_run, read_trajectories
+from evals.formats.import_run import import_run, read_trajectories
 from evals.formats.trec import RunFile
-from evals.measuring import scoring
-from evals.measuring.scored import read as read_run
+from evals.scoring import score_run
+from evals.scoring.scored_run import read as read_run
 from tools.console import run_command
 from tools.corpus import Corpus
 from tools.errors import DataError
@@ -220,7 +220,7 @@ def test_scoring_refuses_the_rankings_that_an_import_refuses(imported):
         row.pop("digest", None)  # as a run of before has none
     lines(run.path / "outcomes.jsonl", map(json.dumps, rows.values()))
     with pytest.raises(DataError, match=r"outcomes\.jsonl.*'hidden' is excluded for query 'q1'"):
-        scoring.score(run.path, world())
+        score_run.score(run.path, world())
 
 
 def test_ids_are_decoded_only_where_it_is_asked_for(tmp_path):

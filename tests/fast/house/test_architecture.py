@@ -25,6 +25,25 @@ MAY_IMPORT = {
 }
 
 
+# From the bottom up: each may import those before it.
+LAYERS_OF_EVALS = (
+    "run_schemas",
+    "text_tables",
+    "run_folder",
+    "scoring",
+    "running",
+    "viewer",
+    "judging",
+    "published",
+    "formats",
+    "reporting",
+    "studies",
+    "serving",
+    "papers",
+    "build",
+)
+
+
 # A part of the benchmarks that is measured by itself, and the lazy names of the package.
 TEXT_IMPORTS = {"benchmarks.scale", "benchmarks.retrieval", "evals"}
 
@@ -78,6 +97,18 @@ def test_packages_import_only_downwards():
             continue  # commands: they look programs and tasks up as evals.run does, and nothing imports them
         used = {name.split(".")[0] for name in imports(path)} - {package}
         assert used <= MAY_IMPORT[package], f"{module} may not import {used - MAY_IMPORT[package]}"
+
+
+def test_layers_of_evals_import_only_downwards():
+    for module, path in modules().items():
+        package, _, rest = module.partition(".")
+        layer = rest.split(".")[0]
+        if package != "evals" or layer not in LAYERS_OF_EVALS:
+            continue  # a command may import every layer
+        below = LAYERS_OF_EVALS[: LAYERS_OF_EVALS.index(layer) + 1]
+        imported = {name for name in imports(path, tables=False) if name.startswith("evals.")}
+        upwards = {name for name in imported if name.split(".")[1] not in below}
+        assert not upwards, f"{module} may not import {upwards}"
 
 
 def test_no_module_imports_itself_by_way_of_others():

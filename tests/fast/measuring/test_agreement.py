@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from evals.building import review
-from evals.measuring.agreement import agree
+from evals.build import human_review
+from evals.scoring.agreement import agree
 
 
 def kappa_of(pairs):
@@ -41,7 +41,7 @@ def test_a_sheet_of_a_rater_who_always_says_the_same_has_no_kappa_and_says_why()
     found = agree(items)
     assert found.kappa is None and found.kappa_undefined == "the second always says 'yes'"
     sheets = {"queries": {"model kappa": None, "model kappa_undefined": found.kappa_undefined}}
-    assert list(review._list_undefined(sheets)) == [
+    assert list(human_review._list_undefined(sheets)) == [
         "queries: model kappa is undefined: the person always says 'yes'"
     ]
     assert agree([[("yes", "yes")]] * 5).kappa_undefined == "both always say 'yes'"

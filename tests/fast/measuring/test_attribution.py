@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Judgements
-from evals.measuring.metrics import collapse, judge, ranking_metric
-from evals.measuring.traces import Fate, Losses, attribute, fate_at
+from evals.run_schemas import Fate
 from evals.running.runner import answer
+from evals.scoring.attribution import Losses, attribute, fate_at
+from evals.scoring.metrics import collapse, judge, ranking_metric
 from tools.corpus import Corpus
 from tools.errors import LimitReached
 from tools.records import Document, Query

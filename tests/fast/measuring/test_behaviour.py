@@ -8,9 +8,9 @@ from openai_server import given, ids
 
 from environments.base import Judgements
 from evals import behaviour as module
-from evals.measuring.behaviour import behave
-from evals.measuring.traces import attribute, attribution_json
-from evals.showing.page_data import Answers
+from evals.scoring.attribution import attribute, attribution_json
+from evals.scoring.behaviour import behave
+from evals.viewer.data import Answers
 from tools.errors import UsageError
 
 USAGE = {

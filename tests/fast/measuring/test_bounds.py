@@ -7,9 +7,9 @@ import pytest
 from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
-from evals.measuring import scored
-from evals.measuring.scored import bounds_beside, bounds_between
-from evals.measuring.stats import share_closed
+from evals.scoring import scored_run
+from evals.scoring.scored_run import bounds_beside, bounds_between
+from evals.scoring.statistics import share_closed
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def name(path, kind):
 
 def lines(path):
     """The bounds of a run, each in a line."""
-    bounds = scored.list_bounds(bounds_beside(path))
+    bounds = scored_run.list_bounds(bounds_beside(path))
     return [f"{label} {one['mean']:.4f} ({one['what']})" for label, one in bounds]
 
 
@@ -113,7 +113,7 @@ def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_tol
         runs("floor", [0.1, 0.2], retrieve()),
         runs("up", [0.6, 0.9], pooled("oracle", 9)),
     )
-    [gap] = bounds_between(scored.find([tmp_path / "runs"])[0])
+    [gap] = bounds_between(scored_run.find([tmp_path / "runs"])[0])
     assert "ceiling" in gap.found and gap.compare()[1:] == (None, None)
     assert gap.is_own("floor") and not gap.is_own("ceiling")
     assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
@@ -152,7 +152,7 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
     runs("own", own.tolist())
     runs("floor", floor.tolist(), retrieve())
     runs("up", ceiling.tolist(), pooled("oracle", 9, program="multihop", parameters={"hops": 4}))
-    [gap] = bounds_between(scored.find([tmp_path / "runs"])[0])
+    [gap] = bounds_between(scored_run.find([tmp_path / "runs"])[0])
     assert gap.run.path.name == "own" and gap.metric == "nDCG@10"
     gained, missing, closed = gap.compare()
     assert gained.difference == pytest.approx((own - floor).mean())

@@ -14,8 +14,8 @@ from run_folders import CONFIG, USAGE
 from scipy import stats as scipy_stats
 
 from evals import compare as module
-from evals.measuring.comparison import compare
-from evals.showing.tables import Grid, printed
+from evals.scoring.comparison import compare
+from evals.text_tables import Grid, printed
 from tools.errors import DataError, RunIncomplete, UnknownName, UsageError
 
 
@@ -222,7 +222,7 @@ def test_a_metric_that_a_run_lacks_is_computed_as_scoring_computes_it(
         [scored[row["metric"]]["mean"] for row in found]
     )
     assert command(*paths, "--metric", "Flip").code == 2
-    monkeypatch.setattr("evals.measuring.comparison.load_environment", no_data)
+    monkeypatch.setattr("evals.scoring.comparison.load_environment", no_data)
     assert command(*paths, "--metric", "RR@3").code == 0  # the grades are in the folder
     refused = command(*paths, "--metric", "Judged@5")
     assert (

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from run_folders import make, run_in
 
 from evals import curves as module
-from evals.measuring import scored
-from evals.measuring.curves import AXES, curves, follow, judge_places
-from evals.measuring.metrics import judge_units, ranking_metric
-from evals.measuring.traces import Anytime
-from evals.showing.compare_tables import curves_csv
-from evals.showing.plots import curves_svg
+from evals.reporting.comparison_tables import curves_csv
+from evals.reporting.plots import curves_svg
+from evals.scoring import scored_run
+from evals.scoring.attribution import Anytime
+from evals.scoring.budget_curves import AXES, curves, follow, judge_places
+from evals.scoring.metrics import judge_units, ranking_metric
 from tools.errors import DataError, UnknownName, UsageError
 
 
@@ -303,8 +303,8 @@ def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothi
 
 
 def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
-    for path in scored.find_folders([miniature]):
-        run = scored.read(path)
+    for path in scored_run.find_folders([miniature]):
+        run = scored_run.read(path)
         for metric in [name for name in run.columns if "[" not in name][
             ::3
         ]:  # of the judgements that lead

@@ -11,7 +11,7 @@ from sklearn.manifold import trustworthiness
 
 import environments
 from environments.base import Judgements
-from evals.measuring import described
+from evals.papers import dataset_statistics
 from tools.corpus import Corpus
 from tools.records import Document, Query
 
@@ -46,9 +46,11 @@ def debate(**changes):
 
 def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
     names = [
-        name for name in described.STATISTICS if name != "passages cut alike"
+        name for name in dataset_statistics.STATISTICS if name != "passages cut alike"
     ]  # which reads CRUMB's data
-    found = described.describe(debate(), [*names, "relevant(gold)", "relevant(gold,binary)"])
+    found = dataset_statistics.describe(
+        debate(), [*names, "relevant(gold)", "relevant(gold,binary)"]
+    )
     assert found == {
         "queries": 1,
         "documents": 5,
@@ -73,7 +75,7 @@ def test_what_a_task_does_not_tell_is_none_and_not_zero():
         "crumb/tip_of_the_tongue", "mini"
     )  # judged by document, searched by passage
     names = ["lexical overlap", "hard negatives", "relevant(document)", "relevant(pooled)"]
-    assert list(described.describe(units, names).values()) == [None, None, 1, None]
+    assert list(dataset_statistics.describe(units, names).values()) == [None, None, 1, None]
 
 
 def test_passages_are_found_to_be_cut_as_the_paper_cuts_them_or_otherwise():
@@ -84,7 +86,11 @@ def test_passages_are_found_to_be_cut_as_the_paper_cuts_them_or_otherwise():
     )
     changed = dataclasses.replace(cut, documents=Corpus(longer))
     never = environments.load("crumb/code_retrieval", "mini")
-    assert [described.passages_cut_alike(one) for one in (cut, changed, never)] == [1, 0, None]
+    assert [dataset_statistics.passages_cut_alike(one) for one in (cut, changed, never)] == [
+        1,
+        0,
+        None,
+    ]
 
 
 def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
@@ -96,7 +102,11 @@ def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
         for q in (rows.qrels, rows.binary)
     ]
     assert (
-        list(described.describe(papers, ["relevant(passage)", "relevant(passage,binary)"]).values())
+        list(
+            dataset_statistics.describe(
+                papers, ["relevant(passage)", "relevant(passage,binary)"]
+            ).values()
+        )
         == by_hand
     )
     assert by_hand[0] > by_hand[1]
@@ -104,28 +114,33 @@ def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
 
 def test_reciprocal_ranks_leave_the_relevant_document_out():
     ranking = ["t-x-con02b", "t-x-con01a", "t-y-con01a", "t-y-pro01a"]
-    assert described.reciprocal_ranks(debate(), {"q": ranking}) == (1.0, fmean([1 / 3, 1 / 4]))
+    assert dataset_statistics.reciprocal_ranks(debate(), {"q": ranking}) == (
+        1.0,
+        fmean([1 / 3, 1 / 4]),
+    )
     unpooled = debate(task="birco/relic")
-    assert described.describe(unpooled, ["hard negatives"]) == {"hard negatives": None}
+    assert dataset_statistics.describe(unpooled, ["hard negatives"]) == {"hard negatives": None}
 
 
 def test_weighted_jaccard_is_what_scipys_distance_of_bray_and_curtis_says():
     first, second = (
-        described.word_shares(environments.load(f"birco/{name}", "mini"))
+        dataset_statistics.word_shares(environments.load(f"birco/{name}", "mini"))
         for name in ("relic", "whatsthatbook")
     )
     every = sorted(first.keys() | second.keys())
     apart = braycurtis(*([shares.get(word, 0.0) for word in every] for shares in (first, second)))
     assert sum(first.values()) == pytest.approx(1)
-    assert described.weighted_jaccard(first, second) == pytest.approx((1 - apart) / (1 + apart))
-    assert described.weighted_jaccard(first, first) == 1
+    assert dataset_statistics.weighted_jaccard(first, second) == pytest.approx(
+        (1 - apart) / (1 + apart)
+    )
+    assert dataset_statistics.weighted_jaccard(first, first) == 1
 
 
 def test_neighbours_stay_neighbours_in_the_plane_and_come_to_the_same_place_again():
     generator = np.random.default_rng(7)
     centres = generator.normal(size=(3, 16))
     vectors = np.repeat(centres, 8, axis=0) + generator.normal(scale=0.05, size=(24, 16))
-    places = described.project(vectors)
+    places = dataset_statistics.project(vectors)
     assert places.shape == (24, 2)
     assert trustworthiness(vectors, places, n_neighbors=5, metric="cosine") > 0.9
-    assert np.array_equal(places, described.project(vectors))
+    assert np.array_equal(places, dataset_statistics.project(vectors))

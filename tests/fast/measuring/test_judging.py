@@ -14,11 +14,11 @@ from sklearn import metrics as sklearn_metrics
 
 import environments
 from environments.base import Judgements
-from evals.judge import __main__ as module
-from evals.measuring.judge_correction import draw_true_grades, measure_judge
-from evals.measuring.judging import UnusableJudge, judge, render
-from evals.measuring.metrics import measure_unjudged
+from evals import judge as module
+from evals.judging.judge_correction import draw_true_grades, measure_judge
+from evals.judging.llm_judge import UnusableJudge, judge, render
 from evals.running.request import Common
+from evals.scoring.metrics import measure_unjudged
 from programs.compiled import read, write
 from tools.errors import BudgetReached, UsageError
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from run_folders import CONFIG
 
-from evals.measuring.scoring import count_looks, record_look
+from evals.scoring.score_run import count_looks, record_look
 from tools.disk import home
 
 

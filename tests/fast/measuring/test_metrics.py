@@ -9,7 +9,7 @@ import pytest
 from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
-from evals.measuring.metrics import (
+from evals.scoring.metrics import (
     RANKING,
     Ranking,
     add_metrics,
@@ -18,8 +18,8 @@ from evals.measuring.metrics import (
     judge,
     ranking_metric,
 )
-from evals.measuring.scoring import run_lines
-from evals.measuring.stats import bootstrap_mean
+from evals.scoring.score_run import run_lines
+from evals.scoring.statistics import bootstrap_mean
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document, Query

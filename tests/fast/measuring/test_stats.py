@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from evals.measuring.stats import bootstrap_mean, bootstrap_means, holm, paired, sign_flip
+from evals.scoring.statistics import bootstrap_mean, bootstrap_means, holm, paired, sign_flip
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -14,7 +14,7 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.running.configuration import SYSTEMS, trial
+from evals.running.resolve import SYSTEMS, trial
 from tools.models.adapter import Adapter
 from tools.models.prompting import Fault, Passage
 from tools.names import pick

@@ -6,7 +6,7 @@ import dspy
 import pytest
 from conftest import on_congress
 
-from evals import folder as run_folder
+from evals import run_folder
 from programs.multihop import ReadPassages
 from tools.models import lm
 from tools.models.prompting import Fault, Passage, UnusableAnswer, ask, filled, known_ids, within

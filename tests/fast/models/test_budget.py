@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from openai_server import Failure
 
-from evals import folder as run_folder
+from evals import run_folder
 from tools.errors import BudgetReached, UsageError
 from tools.models import prices
 from tools.models.terms import NOTHING, Budget, Expected, Patience
@@ -336,7 +336,7 @@ def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run,
             "evals.run",
             "--program retrieve --task congress --retriever lens(bm25,attribute=stance,query=true,model=LM)",
         ),
-        ("evals.judge.__main__", "--task congress --runs RUN --lm LM"),
+        ("evals.judge", "--task congress --runs RUN --lm LM"),
         ("evals.behaviour", "RUN --name-failures 2 --lm LM"),
         ("evals.build.__main__", "run BUILD --lm LM"),
         ("evals.build.__main__", "run BUILD --lm offline --lm judge=LM"),

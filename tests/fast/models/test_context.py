@@ -9,8 +9,8 @@ import pytest
 from conftest import on_congress
 
 from agents import AGENTS
-from evals.measuring.comparison import compare
 from evals.running.request import find_retrievers, parse_parameters
+from evals.scoring.comparison import compare
 from programs import PROGRAMS
 from programs.multihop import MultiHop
 from tools.corpus import Corpus

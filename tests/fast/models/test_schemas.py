@@ -10,7 +10,7 @@ import pydantic
 import pytest
 from openai_server import Failure, _reply, prompts
 
-from evals.running.configuration import SYSTEMS, trial
+from evals.running.resolve import SYSTEMS, trial
 from tools.models import lm
 from tools.models.adapter import Adapter, make_schema
 from tools.models.servers import KINDS

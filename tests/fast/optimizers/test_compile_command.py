@@ -12,8 +12,8 @@ from conftest import lines, on_congress
 from openai_server import given
 
 import environments
-from evals.running.evaluation import Result as Ran
-from evals.showing.report.compilations import compilations_table
+from evals.reporting.compilations import compilations_table
+from evals.running.evaluate import Result as Ran
 from optimizers import compilation
 from optimizers import compile as module
 from optimizers.request import OPTIMIZERS, CompileRequest

@@ -6,7 +6,7 @@ import pytest
 from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
-from evals.measuring.metrics import Ranking
+from evals.scoring.metrics import Ranking
 from optimizers.training.feedback import PARTS, QUOTE, choose_parts, feedback
 from tools.corpus import Corpus
 from tools.records import Document, Query, Usage

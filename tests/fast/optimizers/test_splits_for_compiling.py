@@ -14,7 +14,7 @@ from conftest import lines
 
 from environments import load
 from environments.base import DevSplit
-from evals.measuring.similarity import FEW, RUN, compare, similarities
+from evals.scoring.text_similarity import FEW, RUN, compare, similarities
 from optimizers.training.splits import NEAR, divide
 from tools.corpus import Corpus
 from tools.errors import UnknownName, UsageError
@@ -198,7 +198,7 @@ def test_similarities_are_those_of_all_pairs_by_the_definition():
 
 
 def similarity(one, other, everything):
-    """The definition at the top of evals/measuring/similarity.py, written again."""
+    """The definition at the top of evals/scoring/text_similarity.py, written again."""
     shares = []
     for features, weigh in ((runs_of, min), (lambda text: set(words(text)), max)):
         counted = [features(text) for text in everything]

@@ -11,7 +11,7 @@ import dspy
 import pytest
 
 import optimizers.study
-from evals.measuring.stats import paired
+from evals.scoring.statistics import paired
 from optimizers import result
 from optimizers.books import Evaluation
 from optimizers.running import _quiet
@@ -97,7 +97,7 @@ def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
 
 
 def searched_for_nothing(query, environment):
-    from evals.measuring.metrics import Ranking
+    from evals.scoring.metrics import Ranking
 
     session = Toolbox(environment.documents, BM25(environment.documents)).open(query)
     return session.submit([]).trace, Ranking([])

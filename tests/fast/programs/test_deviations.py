@@ -9,7 +9,7 @@ from agents import AGENTS
 from evals import compare, reproduce, study
 from evals import run as run_module
 from evals.published.sections import sections
-from evals.running.pools import read as read_pool
+from evals.running.candidate_pools import read as read_pool
 from programs import DIFFERS, PROGRAMS
 from programs.deviations import describe_deviations
 from tests.conftest import ROOT

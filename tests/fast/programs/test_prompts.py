@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.running.configuration import trial
 from evals.running.request import SYSTEMS, parse_parameters
+from evals.running.resolve import trial
 from programs import __main__ as module
 from programs.compiled import prompts_of
 from programs.multihop import MultiHop, NextSearch

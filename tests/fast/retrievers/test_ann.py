@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_vectors import Digests, documents
 
-from evals.measuring.scored import name_retriever
+from evals.scoring.scored_run import name_retriever
 from tools.errors import DataError
 from tools.retrievers.vectors.ann import Ann
 from tools.retrievers.vectors.embedding import open_vectors

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from evals.running.configuration import uses
+from evals.running.resolve import uses
 from tools.errors import UsageError
 from tools.retrievers import store
 

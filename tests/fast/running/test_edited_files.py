@@ -6,7 +6,7 @@ import pytest
 from run_folders import run_in
 
 from evals import curves, export, report
-from evals.measuring.scored import read
+from evals.scoring.scored_run import read
 from tools.errors import DataError
 
 READERS = {

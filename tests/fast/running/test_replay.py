@@ -7,11 +7,11 @@ import pytest
 from run_folders import run_in, unsealed
 
 from evals import replay as module
-from evals.measuring import scored
-from evals.measuring.searches import replay, searches
-from evals.measuring.stats import paired
-from evals.running.configuration import load_environment
+from evals.run_folder import load_environment
+from evals.running.replay import replay, searches
 from evals.running.request import SYSTEMS
+from evals.scoring import scored_run
+from evals.scoring.statistics import paired
 from tools import retrievers
 from tools.errors import UsageError
 
@@ -69,7 +69,9 @@ def command(command_of):
 def test_every_search_of_a_run_brings_what_it_brought(made, what):
     path = made(*(MORE.get(what) or [what, "congress", *PROGRAMS[what]]))
     result = replay(path)
-    steps = [step for row in scored.read(path).outcomes.values() for step in row["trace"]["steps"]]
+    steps = [
+        step for row in scored_run.read(path).outcomes.values() for step in row["trace"]["steps"]
+    ]
     orders = sum("among" in step for step in steps)
     assert (
         result["searches"]
@@ -87,7 +89,7 @@ def test_every_search_of_a_run_brings_what_it_brought(made, what):
 )
 def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, spec, depth):
     result = replay(hops, spec, depth)
-    run = scored.read(hops)
+    run = scored_run.read(hops)
     environment = load_environment(run.config)
     engine = retrievers.build(spec, environment.documents)
     shares, rows = {"then": [], "now": []}, {}
@@ -168,7 +170,7 @@ def test_a_corpus_that_is_not_at_hand_is_said_in_one_line(run, folder, tmp_path,
         run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all").code
         == 0
     )
-    [path] = scored.find_folders([tmp_path / "runs"])
+    [path] = scored_run.find_folders([tmp_path / "runs"])
     assert command(path, "--json").json["searches"] > 0
     corpus = folder / "tip-of-tongue/congress/corpus/corpus.jsonl"
     corpus.write_text(corpus.read_text().replace("ferry", "barge"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evals import Request, evaluate
-from evals.running.evaluation import run as run_request
+from evals.running.evaluate import run as run_request
 from optimizers.request import CompileRequest
 from tools import options
 from tools.console import Parser

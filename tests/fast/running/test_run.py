@@ -13,9 +13,8 @@ import pytest
 import pytrec_eval
 
 import environments
-from evals import folder as run_folder
 from evals import run as command_line
-from evals import score
+from evals import run_folder, score
 from tools import console
 from tools.console import Parser, run_command
 from tools.errors import DataError, RunConflict

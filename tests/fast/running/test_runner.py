@@ -6,7 +6,7 @@ import pytest
 from run_folders import CONFIG
 
 import environments
-from evals import folder as run_folder
+from evals import run_folder
 from evals.running import runner
 from tools.errors import RunIncomplete
 from tools.models import lm

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from evals.gather import __main__ as module
+from evals import gather as module
 
 NAMED = (
     "--program",

@@ -14,10 +14,11 @@ from run_folders import run_in
 import environments
 from evals import compare as comparing
 from evals import study as module
-from evals.measuring.bounds import bound
-from evals.measuring.stats import detectable_over, sign_flip
-from evals.studies import findings, plan, work
+from evals.scoring.random_and_ideal import bound
+from evals.scoring.statistics import detectable_over, sign_flip
 from evals.studies import results as studies
+from evals.studies import run_cells as work
+from evals.studies import significance, study_file
 from tools.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -31,7 +32,7 @@ SMALL = {
 
 
 def made(**given):
-    return plan.Study(**SMALL | given)
+    return study_file.Study(**SMALL | given)
 
 
 def write(path, text):
@@ -67,7 +68,7 @@ def test_lists_multiply_and_rows_are_named_by_what_differs():
         "query_ids": ["a", "b"],
         "tasks": ["birco/*"],
     }
-    found = plan.cells(
+    found = study_file.cells(
         made(tasks=["congress", "birco/*"], rows=rows, row=[single, named], fixed={"seed": [1, 2]})
     )
     assert list(dict.fromkeys(cell.row for cell in found)) == [
@@ -81,7 +82,7 @@ def test_lists_multiply_and_rows_are_named_by_what_differs():
 
 def test_the_guides_file_is_the_study_that_it_says(tmp_path):
     file = write(tmp_path / "study.toml", re.findall(r"```toml\n(.*?)```", GUIDE, re.S)[0])
-    found = plan.cells(plan.read(file))
+    found = study_file.cells(study_file.read(file))
     assert len({cell.row for cell in found}) == 5 and len({cell.task for cell in found}) == 3
     every = tomllib.loads(re.findall(r"```toml\n(.*?)```", GUIDE, re.S)[1])["row"]
     assert len({row["name"] for row in every}) == 1
@@ -108,7 +109,7 @@ def test_the_guides_file_is_the_study_that_it_says(tmp_path):
 )
 def test_what_cannot_be_run_is_said_before_anything_is(given, said):
     with pytest.raises(UsageError, match=said):
-        plan.cells(made(**given))
+        study_file.cells(made(**given))
 
 
 def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small, tmp_path):
@@ -256,7 +257,7 @@ def test_only_a_refusal_of_the_task_is_no_failure_of_a_study(asked, tmp_path):
         row = [{{ name = "bare" }}, {{ name = "other", {row.get(field, "k = 900")} }}]
     """
     runs = tmp_path / "runs"
-    cells = plan.cells(plan.read(write(tmp_path / "study.toml", text)), runs)
+    cells = study_file.cells(study_file.read(write(tmp_path / "study.toml", text)), runs)
     if value == "file":
         runs.write_text("where folders are to be")
     elif value == "link":
@@ -293,7 +294,7 @@ def test_a_folder_of_ones_own_stands_beside_miniatures(tmp_path):
 
 def run_cells(file, runs):
     """What came of the cells of a study, without its report; the lines on those that are unfinished, and the error."""
-    made = work.run_cells(plan.cells(plan.read(file), runs))
+    made = work.run_cells(study_file.cells(study_file.read(file), runs))
     return made, *module.explain(made)
 
 
@@ -365,8 +366,8 @@ def draw(seed, *effects):
 
 
 def test_a_planted_difference_is_said_and_none_where_there_is_none():
-    tests = findings.test_rows(draw(1, 0.2, -0.2, 0.0), "bm25")
-    first, rest, method = findings.say(tests, "bm25")
+    tests = significance.test_rows(draw(1, 0.2, -0.2, 0.0), "bm25")
+    first, rest, method = significance.say(tests, "bm25")
     assert first.startswith("multihop does not differ from bm25 over 3 tasks (")
     assert (
         "; it helps on task0 (+0." in first
@@ -376,11 +377,11 @@ def test_a_planted_difference_is_said_and_none_where_there_is_none():
     assert rest.startswith("1 row cannot be told from bm25") and method.startswith(
         "8 paired permutation tests"
     )
-    assert findings.say(findings.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25"), "bm25")[0].startswith(
-        "multihop is better"
-    )
+    assert significance.say(significance.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25"), "bm25")[
+        0
+    ].startswith("multihop is better")
 
-    nothing = findings.say(findings.test_rows(draw(2, 0.0, 0.0), "bm25"), "bm25")
+    nothing = significance.say(significance.test_rows(draw(2, 0.0, 0.0), "bm25"), "bm25")
     assert (
         nothing[0].startswith("No row differs from bm25 over the tasks")
         and "in 80 % of cases" in nothing[0]
@@ -388,7 +389,7 @@ def test_a_planted_difference_is_said_and_none_where_there_is_none():
     few = {"task": {"bm25": {"a": 0.0, "b": 0.1}, "rank": {"a": 0.5, "b": 0.9}}}
     assert (
         "no difference could have been shown"
-        in findings.say(findings.test_rows(few, "bm25"), "bm25")[0]
+        in significance.say(significance.test_rows(few, "bm25"), "bm25")[0]
     )
 
 
@@ -399,11 +400,11 @@ def test_over_tasks_each_task_counts_once_and_less_may_be_better():
         "small": {"a": {"q": 0.5, "r": 0.5}, "b": {"q": 0.1, "r": 0.1}},
     }
     flips = {"large": "Flip", "small": "Flip"}
-    over, large, small = findings.test_rows(values, "a", flips)
+    over, large, small = significance.test_rows(values, "a", flips)
     assert (round(over.difference, 9), over.queries) == (0.3, 7)
     assert (round(large.difference, 9), round(small.difference, 9)) == (0.2, 0.4)
     assert over.p == 2 / 2**7 and large.p == 2 / 2**5  # all signs are alike in two assignments
-    assert findings.find_best(values, flips)[0] == "b"
+    assert significance.find_best(values, flips)[0] == "b"
     assert [test.p_holm for test in (over, large, small)] == [3 * over.p, 2 * large.p, small.p]
 
 
@@ -422,9 +423,9 @@ def test_a_mean_over_tasks_is_of_one_kind_of_metric_and_agrees_with_its_test(see
             row: dict(enumerate(generator.random(many).tolist()))
             for row in ("base", "first", "second")
         }
-    study = plan.Study(**SMALL)
+    study = study_file.Study(**SMALL)
     results = studies.Results(
-        study, [], {}, metrics, values, "base", findings.test_rows(values, "base", metrics), []
+        study, [], {}, metrics, values, "base", significance.test_rows(values, "base", metrics), []
     )
     results = results._replace(
         runs={(row, task): [] for row in ("base", "first", "second") for task in tasks}
@@ -468,7 +469,7 @@ def test_with_a_thousand_tests_a_clear_difference_is_still_found():
     for row in range(1000):
         shift = 1.0 if row == 0 else 0.0
         values["task"][f"row{row}"] = dict(enumerate(generator.normal(shift, 0.5, 40).tolist()))
-    tests = findings.test_rows(values, "base")
+    tests = significance.test_rows(values, "base")
     assert [test.row for test in tests if test.significant] == ["row0"]
 
 

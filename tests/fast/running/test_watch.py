@@ -25,7 +25,7 @@ from evals.running.events import (
     Waits,
     Watch,
 )
-from evals.running.watch import Lines, LiveTable, plain_line, table
+from evals.running.progress_display import Lines, LiveTable, plain_line, table
 from tools.errors import BudgetReached, DataError, ProviderRefused
 from tools.models.terms import Status
 from tools.records import Usage

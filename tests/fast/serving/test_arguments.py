@@ -5,7 +5,7 @@ import json
 import pytest
 
 from evals.serving.arguments import list_unknown
-from evals.serving.training import Turns, open_training
+from evals.serving.rl_training import Turns, open_training
 
 WORDS = "a shop in the night"
 

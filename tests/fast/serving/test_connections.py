@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 
 from evals.serving import connections
-from evals.serving.clients import Place
-from evals.serving.web import Guard, WebServer
+from evals.serving.client_config import Place
+from evals.serving.web_auth import Guard, WebServer
 
 START = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HALVES = {

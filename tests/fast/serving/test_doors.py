@@ -16,7 +16,7 @@ pytest.importorskip("mcp")
 from starlette.applications import Starlette
 
 from evals import serve
-from evals.serving import mcp, rest, web
+from evals.serving import mcp, rest, web_auth
 from evals.serving.episode import TOOLS
 from evals.serving.messages import NoMessage, read_message
 
@@ -70,7 +70,7 @@ def test_a_request_may_come_in_chunks_up_to_the_bound_of_every_request(door):
     body = json.dumps(message).encode()
     status, answer = ask(port, path, iter([body[:1], body[1:]]))
     assert status == 200 and expected in answer
-    blanks = b" " * (web.MOST_BYTES - len(body))
+    blanks = b" " * (web_auth.MOST_BYTES - len(body))
     status, answer = ask(port, path, iter([blanks, body]))
     assert status == 200 and expected in answer
     assert ask(port, path, iter([blanks, b" ", body]))[0] == 413

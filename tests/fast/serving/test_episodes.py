@@ -6,12 +6,12 @@ import random
 import pytest
 from random_episodes import play
 
-from evals.folder import RunFolder
-from evals.measuring.metrics import compute_all, ranking_of
+from evals.run_folder import RunFolder
 from evals.running.request import Request
+from evals.scoring.metrics import compute_all, ranking_of
 from evals.serving.episode import POTENTIALS
-from evals.serving.host import serve
-from evals.serving.training import open_training
+from evals.serving.episode_server import serve
+from evals.serving.rl_training import open_training
 from tools.errors import RunIncomplete, UsageError
 
 

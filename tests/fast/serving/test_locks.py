@@ -9,7 +9,7 @@ from watched_locks import LockOrder
 
 from evals.running.request import Request
 from evals.serving import episode as episodes
-from evals.serving.host import NothingOpen, serve
+from evals.serving.episode_server import NothingOpen, serve
 from tools.errors import RunIncomplete, SessionRefusal
 
 pytest.importorskip("mcp")

@@ -19,11 +19,11 @@ from waiting import wait_for
 
 from evals import serve
 from evals.running.request import Request
-from evals.serving import host as hosts
+from evals.serving import episode_server as hosts
 from evals.serving import mcp, rest
 from evals.serving.episode import Reward
-from evals.serving.host import NothingOpen
-from evals.serving.training import open_training
+from evals.serving.episode_server import NothingOpen
+from evals.serving.rl_training import open_training
 from tools.errors import SessionRefusal, UsageError
 from tools.records import Usage, usage_json
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evals.showing.drawn import arrange, find_gaps, save
-from evals.showing.plots import KINDS, draw_table, project, svg
+from evals.papers.figures import arrange, find_gaps, save
+from evals.reporting.plots import KINDS, draw_table, project, svg
 
 OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
 

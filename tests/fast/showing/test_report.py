@@ -12,8 +12,8 @@ from results import Result
 from run_folders import make, pooled, retrieve
 
 from evals import report as module
-from evals.measuring import scored
-from evals.showing.report import groups, plots, tables
+from evals.reporting import report_plots, report_tables, run_groups
+from evals.scoring import scored_run
 
 DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
 
@@ -55,7 +55,7 @@ def written(command, tmp_path):
 
 
 def grouped(tmp_path):
-    return groups.group_runs(scored.find([tmp_path / "runs"])[0])[0]
+    return run_groups.group_runs(scored_run.find([tmp_path / "runs"])[0])[0]
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -150,10 +150,10 @@ def test_tasks_are_columns_and_their_mean_is_there_when_all_are(folders, written
     for number, task in enumerate(suite):
         folders(task, {"nDCG@10": [0.1 * number, 0.2]}, {"task": f"obliq/{task}"})
     [group] = grouped(tmp_path)
-    assert [column.label for column in tables.make_tables(group)[0].columns] == list(suite)
+    assert [column.label for column in report_tables.make_tables(group)[0].columns] == list(suite)
     folders("congress", {"nDCG@10": [0.9, 0.7]}, {"task": "obliq/congress"})
     [group] = grouped(tmp_path)
-    [row] = tables.make_tables(group)[0].rows
+    [row] = report_tables.make_tables(group)[0].rows
     means = [0.1, 0.15, 0.2, 0.25, 0.8]
     assert [cell.value for cell in row.cells] == pytest.approx([*means, np.mean(means)])
 
@@ -161,7 +161,7 @@ def test_tasks_are_columns_and_their_mean_is_there_when_all_are(folders, written
 def test_the_interval_of_a_mean_over_tasks_resamples_each_task_for_itself():
     generator = np.random.default_rng(4)
     columns = [generator.normal(mean, 0.1, size) for mean, size in ((0.2, 50), (0.6, 400))]
-    low, high = tables.stratified(columns, resamples=10_000)
+    low, high = report_tables.stratified(columns, resamples=10_000)
     error = np.sqrt(sum(np.var(column) / len(column) for column in columns)) / 2
     centre = np.mean([column.mean() for column in columns])
     assert (low, high) == pytest.approx((centre - 1.96 * error, centre + 1.96 * error), abs=0.002)
@@ -174,7 +174,7 @@ def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
     folders("d", {"nDCG@10": [0.2]}, {"lm": {"name": "openai/x", "seed": 1}})
     folders("e", {"nDCG@10": [0.2]}, {"lm": {"name": "openai/x", "seed": 2}})
     [group] = grouped(tmp_path)
-    assert [row.label for row in tables.make_tables(group)[0].rows] == [
+    assert [row.label for row in report_tables.make_tables(group)[0].rows] == [
         "multihop over bm25, offline (hops=2)",
         "multihop over bm25, offline (hops=4)",
         "multihop over bm25, openai/x (seed=1)",
@@ -192,7 +192,7 @@ def test_conditions_are_columns_and_less_flips_are_better(folders, tmp_path):
     folders("format-a", {"Flip": [0.1]}, {"task": "multiconir/books:format"})
     folders("format-b", {"Flip": [0.3]}, retrieve(task="multiconir/books:format"))
     complexity, shape = grouped(tmp_path)
-    mean = tables.make_tables(complexity)[1]
+    mean = report_tables.make_tables(complexity)[1]
     assert mean.title == "Win by conditions in the query, mean over 2 domains"
     assert [column.label for column in mean.columns] == [*map(str, range(1, 11)), "Decline"]
     by_label = {row.label: row.cells for row in mean.rows}
@@ -204,7 +204,7 @@ def test_conditions_are_columns_and_less_flips_are_better(folders, tmp_path):
     assert not any(
         cells[-1].best for cells in by_label.values()
     )  # a system that wins nothing declines by 0
-    assert {row.label: row.cells[0].best for row in tables.make_tables(shape)[0].rows} == {
+    assert {row.label: row.cells[0].best for row in report_tables.make_tables(shape)[0].rows} == {
         "retrieve over bm25": False,
         "multihop over bm25": True,
     }
@@ -241,9 +241,9 @@ def test_published_rows_stand_beside_the_full_release_with_paper_table_and_row(f
 def test_they_never_stand_beside_anything_else_and_it_says_why(folders, tmp_path, config, why):
     folders("a", {"nDCG@10": [0.1, 0.2]}, config)
     [group] = grouped(tmp_path)
-    made = tables.make_tables(group)
+    made = report_tables.make_tables(group)
     assert made and not any(table.of_kind("published") for table in made)
-    assert why in tables.why_no_published(group, made)
+    assert why in report_tables.why_no_published(group, made)
 
 
 def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, tmp_path):
@@ -254,7 +254,9 @@ def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, 
             {"task": f"birco/{task}", "data": "full", "split": "test"},
         )
     [group] = grouped(tmp_path)
-    labels = [row.label for row in tables.make_tables(group, ["nDCG@10"])[0].of_kind("published")]
+    labels = [
+        row.label for row in report_tables.make_tables(group, ["nDCG@10"])[0].of_kind("published")
+    ]
     assert labels.count("MonoT5 (BIRCO, Tables 5, 7)") == 1
     apart = [label for label in labels if label.startswith("Rank+O Llama2-7b (")]
     assert apart == [
@@ -269,7 +271,7 @@ def test_crumb_s_figures_stand_beside_the_judgements_that_the_paper_uses(folders
     config = {"task": "crumb/clinical_trial", "data": "full", "max_p": True, "depth": 2000}
     folders("a", columns, config, judgements="document")
     [group] = grouped(tmp_path)
-    table = tables.make_tables(group)[0]
+    table = report_tables.make_tables(group)[0]
     assert [column.judgements for column in table.columns] == ["document", "passage"]
     assert all(row.cells[0] and not row.cells[1] for row in table.of_kind("published"))
     assert table.of_kind("published")
@@ -344,8 +346,8 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
         folders(f"u{size}", {"nDCG@10": [0.0], "R@10": [value]}, pooled("union", size))
     folders("r", {"nDCG@10": [0.0], "R@10": [0.1]}, pooled("union", 50, program="retrieve"))
     [group] = grouped(tmp_path)
-    assert tables.sweep_tasks(group) == ["obliq/congress"]
-    table = tables.sweep_table(group, "obliq/congress", "R@10")
+    assert report_tables.sweep_tasks(group) == ["obliq/congress"]
+    table = report_tables.sweep_table(group, "obliq/congress", "R@10")
     assert [column.label for column in table.columns] == ["50", "100", "400"]
     values = {
         row.label: [cell and round(cell.value, 4) for cell in row.cells] for row in table.rows
@@ -355,9 +357,9 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
         "retrieve over bm25, union pool": [0.1, None, None],
         "tournament over bm25, union pool": [0.4, 0.5, 0.6],
     }
-    drawn = plots.plot_sweep(group, table)
+    drawn = report_plots.plot_sweep(group, table)
     assert drawn.light.count("stroke-dasharray") >= 2  # the unions
-    assert [row.label for row in tables.make_tables(group, ["R@10"])[0].rows] == [
+    assert [row.label for row in report_tables.make_tables(group, ["R@10"])[0].rows] == [
         "tournament over bm25, oracle pool of 400",
         "retrieve over bm25, union pool of 50",
         "tournament over bm25, union pool of 400",

@@ -14,11 +14,11 @@ import pytest
 import environments
 from environments.base import Judgements
 from evals import import_run, reproduce
-from evals.formats.birco_ranks import find_system
-from evals.measuring.bounds import bound, expect
-from evals.measuring.metrics import Ranking, compute, judge, ranking_metric
+from evals.formats.birco_rankings import find_system
+from evals.papers.tables import Conditions, Table
 from evals.published.sections import sections
-from evals.studies.papers import Conditions, Table
+from evals.scoring.metrics import Ranking, compute, judge, ranking_metric
+from evals.scoring.random_and_ideal import bound, expect
 
 FOLDERS = {"birco/arguana": "arguana", "birco/clinical_trial": "clinical-trial"}
 

@@ -24,10 +24,11 @@ from waiting import wait_for
 
 from environments import load
 from evals import view
-from evals.measuring import scored
-from evals.measuring.traces import fate_at
-from evals.showing import page_data, page_server
-from evals.showing.page_data import Answers
+from evals.scoring import scored_run
+from evals.scoring.attribution import fate_at
+from evals.viewer import data
+from evals.viewer import server as page_server
+from evals.viewer.data import Answers
 from tools.console import run_command
 from tools.errors import DataError, UsageError
 
@@ -121,7 +122,7 @@ def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs
         table = list(csv.DictReader(file))
     assert run["query_ids"] == [row["query_id"] for row in table]
     assert run["values"]["nDCG@10"] == [float(row["nDCG@10"]) for row in table]
-    known = scored.read(multihop)
+    known = scored_run.read(multihop)
     relevant = {query_id: known.judged[query_id]["relevant"] for query_id in run["query_ids"]}
     assert run["fates"] == [[fate_at(one, 10) for one in each] for each in relevant.values()]
     assert run["texts"][0] == known.judged[run["query_ids"][0]]["text"][:200]
@@ -131,7 +132,7 @@ def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs
 
 
 def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multihop):
-    run_id, known = str(multihop.relative_to(runs)), scored.read(multihop)
+    run_id, known = str(multihop.relative_to(runs)), scored_run.read(multihop)
     query_id = known.query_ids[1]
     query = answer(Answers([runs], exported=True), f"run/{run_id}/query/{query_id}.json")
     outcome = known.outcomes[query_id]
@@ -154,7 +155,7 @@ def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multiho
 
 
 def test_a_search_finds_each_text_with_all_the_words_once_a_query_at_its_first_step(runs, multihop):
-    run_id, known = str(multihop.relative_to(runs)), scored.read(multihop)
+    run_id, known = str(multihop.relative_to(runs)), scored_run.read(multihop)
     documents, words = load("congress", "mini", "all").documents, ["HEARING", "the"]
 
     def has(text):
@@ -199,11 +200,9 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
-    ready, load = threading.Event(), page_data.load_environment
-    monkeypatch.setattr(
-        page_data, "load_environment", lambda config: ready.wait(120) and load(config)
-    )
-    monkeypatch.setattr(page_data, "PATIENCE", 0.05)
+    ready, load = threading.Event(), data.load_environment
+    monkeypatch.setattr(data, "load_environment", lambda config: ready.wait(120) and load(config))
+    monkeypatch.setattr(data, "PATIENCE", 0.05)
     answers = Answers([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
     first = answer(answers, path)
@@ -476,7 +475,7 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
 
 
 def test_an_export_may_have_some_queries_only_and_says_so(runs, multihop, tmp_path, command):
-    query_ids = scored.read(multihop).query_ids
+    query_ids = scored_run.read(multihop).query_ids
     command(
         multihop,
         "--export",

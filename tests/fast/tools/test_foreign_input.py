@@ -10,11 +10,11 @@ import pytest
 from environments.own import read_settings
 from environments.sources.markup import Record, read_xml
 from evals import run as run_module
-from evals.building.recipe import read_recipe
-from evals.folder import read_config
-from evals.gather.shards import gather
-from evals.measuring.scored import find_folders
-from evals.studies import plan
+from evals.build.recipe import read_recipe
+from evals.run_folder import read_config
+from evals.running.workers.shards import gather
+from evals.scoring.scored_run import find_folders
+from evals.studies import study_file
 from programs import prompts
 from programs.listwise import read_solutions
 from tools import disk
@@ -28,7 +28,7 @@ READERS = {
     "benchmark.toml": lambda path: read_settings(path.parent),
     "recipe.toml": lambda path: read_recipe(path.parent),
     "config.json": lambda path: read_config(path.parent),
-    "study.toml": plan.read,
+    "study.toml": study_file.read,
     "prompts.toml": lambda path: prompts.read(path, "multihop"),
     "solutions.jsonl": read_solutions,
     "prices.toml": lambda path: prices.price("a/b", path),

@@ -8,8 +8,8 @@ import pytest
 from run_folders import run_in
 
 from evals import score
-from evals.folder import read_outcomes
-from evals.measuring.scored import find
+from evals.run_folder import read_outcomes
+from evals.scoring.scored_run import find
 from tools.console import run_command
 from tools.errors import SextantError
 
@@ -76,7 +76,7 @@ def test_a_line_of_another_run_is_not_taken_for_one_of_this(run_of_ours, tmp_pat
 
 
 def test_every_form_has_a_schema():
-    from evals import forms as of_runs
+    from evals import run_schemas as of_runs
     from evals.formats import atif
     from programs.compiled import Compiled
     from tools.forms import schema

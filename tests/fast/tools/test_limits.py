@@ -10,8 +10,8 @@ import pytest
 import environments
 from agents import AGENTS
 from environments.base import Judgements
-from evals import folder as run_folder
-from evals.measuring.traces import Fate, attribute, fate_at
+from evals import run_folder
+from evals.run_schemas import Fate
 from evals.running import request
 from evals.running.request import (
     LIMITS,
@@ -21,6 +21,7 @@ from evals.running.request import (
     parse_parameters,
 )
 from evals.running.runner import answer
+from evals.scoring.attribution import attribute, fate_at
 from programs import PROGRAMS
 from tools.corpus import Corpus
 from tools.errors import LimitReached, UsageError

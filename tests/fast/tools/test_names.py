@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evals import compare, score
-from evals import folder as run_folder
+from evals import compare, run_folder, score
 from tools import names, sources
 
 AGENT = '''

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import environments
-from evals.running import configuration
-from evals.running.configuration import resolve
+from evals.running import resolve as configuration
 from evals.running.request import SYSTEMS, Request
+from evals.running.resolve import resolve
 from tools import sources
 
 ROOT = Path(sources.__file__).parents[1]

@@ -26,7 +26,7 @@ def corpus(tmp_path):
 def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_was_killed(
     tmp_path, monkeypatch, cluster, corpus
 ):
-    from evals.workers.on_ray import starting
+    from evals.running.workers.ray_workers import starting
 
     model = tiny_models.bert(tmp_path / "model")
     here = np.array(embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "here"))
@@ -53,7 +53,7 @@ def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_w
 
 
 def test_a_text_that_the_model_fails_on_is_told_of_in_one_line(tmp_path, cluster):
-    from evals.workers.on_ray import starting
+    from evals.running.workers.ray_workers import starting
     from tools.errors import DataError
 
     class Failing:

@@ -14,7 +14,7 @@ from rest_client import Client, opened, outcomes, run_in_process, serving
 from waiting import wait_for
 
 import environments
-from evals.serving import rest, web
+from evals.serving import rest, web_auth
 from tools.retriever import Retriever
 
 TASK = ("--task", "congress", "--split", "dev")
@@ -141,7 +141,7 @@ def test_a_thousand_sessions_that_are_left_are_bounded_and_make_room(tmp_path):
 
 
 def test_a_client_that_reads_nothing_is_cut_off_and_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(web, "UNREAD", 1000)
+    monkeypatch.setattr(web_auth, "UNREAD", 1000)
     with opened(rest.application, tmp_path) as (port, _):
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

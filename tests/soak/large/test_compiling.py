@@ -17,7 +17,7 @@ from conftest import ROOT
 from prompted_model import ANGLE, STRICT, TRANSCRIPT, Asked, Model, Server, read, write_task
 
 from evals import run as run_module
-from evals.measuring.comparison import compare
+from evals.scoring.comparison import compare
 from optimizers import compile as compile_module
 from tools.console import run_command
 

@@ -16,12 +16,12 @@ from run_folders import run_in, unsealed
 
 import environments
 from evals import compare, curves, export
-from evals.formats.importing import read_trajectories
+from evals.formats.import_run import read_trajectories
 from evals.formats.trec import RunFile
-from evals.measuring import scoring
-from evals.measuring.scored import find
-from evals.showing.page_data import Answers as Page
-from evals.showing.page_server import list_answers
+from evals.scoring import score_run
+from evals.scoring.scored_run import find
+from evals.viewer.data import Answers as Page
+from evals.viewer.server import list_answers
 from optimizers.books import Books
 from programs import compiled
 from programs.lm import command, parser
@@ -55,7 +55,7 @@ def use_run(path: Path, environment, number: int) -> None:
         out = [str(path.parent / "out")] if "--out" in words else []
         module.command(module.parser().parse_args([*[str(path)] * times, *words, *out]))
     with contextlib.suppress(SextantError):
-        scoring.score(path, environment)
+        score_run.score(path, environment)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ DOCUMENTS, CHARACTERS = 500_000, 900
 MEASURE = """
 import json, sys, time
 from pathlib import Path
-from evals.building.clean import CleanSection
-from evals.building.ingest import CorpusSection, CutSection, ingest
+from evals.build.text_cleaning import CleanSection
+from evals.build.ingest import CorpusSection, CutSection, ingest
 def peak():  # MiB
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before, start = peak(), time.perf_counter()

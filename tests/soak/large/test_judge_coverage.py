@@ -6,7 +6,7 @@
 import numpy as np
 import pytest
 
-from evals.measuring.judge_correction import draw_true_grades, measure_judge
+from evals.judging.judge_correction import draw_true_grades, measure_judge
 
 TRIALS = 300
 

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]  # when it is run as a s
 from bad_server import BadServer  # noqa: E402
 from run_folders import CONFIG  # noqa: E402
 
-from evals import folder as run_folder  # noqa: E402
+from evals import run_folder  # noqa: E402
 from evals.running.runner import Elsewhere, run  # noqa: E402
 from programs.rewriting import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402

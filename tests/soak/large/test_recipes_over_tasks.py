@@ -8,7 +8,7 @@ from conftest import lines
 import environments
 from environments import __main__ as tasks_command
 from evals.build import __main__ as build_command
-from evals.building import recipe
+from evals.build import recipe
 
 SETTINGS = {
     "latent": ["attribute.attribute=what it is about"],

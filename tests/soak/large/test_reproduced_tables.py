@@ -3,8 +3,8 @@
 import pytest
 
 from evals import reproduce
+from evals.papers.reproduce import make
 from evals.published.sections import sections
-from evals.showing.reproduced import make
 
 
 @pytest.mark.parametrize("name", sections())

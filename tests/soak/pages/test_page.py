@@ -14,8 +14,8 @@ from openai_server import OpenAIServer, fill
 from run_folders import unsealed
 
 from evals import run, score
-from evals.showing import page_server
-from evals.showing.page_data import Answers
+from evals.viewer import server as page_server
+from evals.viewer.data import Answers
 from tools.console import run_command
 
 THEMES = ("light", "dark")

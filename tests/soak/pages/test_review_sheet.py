@@ -7,8 +7,8 @@ from axe_playwright_python.sync_playwright import Axe
 from chromium import Watched
 from test_view_hostile import HOSTILE, LONE
 
-from evals.building import review
-from evals.building.review import Item, answers, identify, offer, take, write_sheet
+from evals.build import human_review
+from evals.build.human_review import Item, answers, identify, offer, take, write_sheet
 
 WIDE = {
     "viewport": {"width": 1280, "height": 900},
@@ -79,20 +79,27 @@ def test_a_person_judges_by_keys_goes_on_after_a_reload_and_the_answers_come_bac
 ):
     page = begin(watched, sheet)
     assert (
-        page.locator("h1").inner_text() == review.SHEETS["clusters"].ask and done(page) == "0 of 8"
+        page.locator("h1").inner_text() == human_review.SHEETS["clusters"].ask
+        and done(page) == "0 of 8"
     )
     odd = [place for place, text in enumerate(shown(page)) if "d0 of" in text]
     press(page, str(odd[0]), "n")
     page.keyboard.type("told by e")  # letters in a note are no keys
     press(page, "Escape", "Enter", "Enter")  # what is marked; then none of the next
-    assert page.locator("h1").inner_text() == review.SHEETS["gold"].ask and done(page) == "2 of 8"
+    assert (
+        page.locator("h1").inner_text() == human_review.SHEETS["gold"].ask
+        and done(page) == "2 of 8"
+    )
     press(
         page, "2", "1", "u", "0", "j", "k", "k", "2"
     )  # the second is undone, judged 0, gone back to, judged 2
     assert done(page) == "4 of 8"
     page.reload()
     page.wait_for_selector('main[data-view="item"]')
-    assert done(page) == "4 of 8" and page.locator("h1").inner_text() == review.SHEETS["gold"].ask
+    assert (
+        done(page) == "4 of 8"
+        and page.locator("h1").inner_text() == human_review.SHEETS["gold"].ask
+    )
     press(page, "3", "1", "1", "1", "1")  # there is no grade 3
     page.wait_for_selector('main[data-view="done"]')
     rows = export(page)
@@ -106,7 +113,7 @@ def test_a_person_judges_by_keys_goes_on_after_a_reload_and_the_answers_come_bac
     (tmp_path / "ann.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert take(tmp_path, [tmp_path / "ann.jsonl"]) == 0
     assert answers(tmp_path) == {row["item"]: row["value"] for row in rows}
-    assert review.compare(tmp_path)["sheets"]["clusters"]["model agreement"].mean == 7 / 8
+    assert human_review.compare(tmp_path)["sheets"]["clusters"]["model agreement"].mean == 7 / 8
 
 
 def test_two_people_see_the_same_items_in_orders_of_their_own(browser, sheet):

@@ -13,8 +13,8 @@ from openai_server import OpenAIServer, fill
 from run_folders import unsealed
 
 from evals import compare, run, score, view
-from evals.showing import page_server
-from evals.showing.page_data import Answers
+from evals.viewer import server as page_server
+from evals.viewer.data import Answers
 from tools.console import run_command
 
 HOSTILE = {

@@ -15,7 +15,7 @@ from waiting import wait_for
 
 import environments
 from agents import AGENTS
-from evals import folder as run_folder
+from evals import run_folder
 from evals.running import runner
 from evals.running.request import find_program
 from programs import PROGRAMS

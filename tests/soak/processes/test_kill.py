@@ -28,9 +28,9 @@ from bad_server import BadServer, latency  # noqa: E402
 from run_folders import CONFIG  # noqa: E402
 
 import environments  # noqa: E402
-from evals import folder as run_folder  # noqa: E402
-from evals.measuring.scoring import score  # noqa: E402
+from evals import run_folder  # noqa: E402
 from evals.running.runner import run  # noqa: E402
+from evals.scoring.score_run import score  # noqa: E402
 from programs.multihop import MultiHop  # noqa: E402
 from tools.models import lm  # noqa: E402
 from tools.models.answers import open_ledger  # noqa: E402

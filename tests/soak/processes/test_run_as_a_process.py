@@ -18,7 +18,7 @@ from conftest import ROOT
 from openai_server import annotate
 from waiting import wait_for
 
-from evals import folder as run_folder
+from evals import run_folder
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 RETRIEVE = ("--program", "retrieve", *MULTIHOP[2:])

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 from openai_server import Failure, sensible
 
-from evals.studies import plan, work
+from evals.studies import run_cells, study_file
 from tools.corpus import Corpus
 from tools.retrievers.bm25 import BM25
 
@@ -178,17 +178,17 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
         return call
 
     rows = {"program": ["rewrite", "multihop"], "retriever": ["bm25", "rank_bm25"]}
-    study = plan.Study(
+    study = study_file.Study(
         name="cost", tasks=["congress", "legal_qa"], fixed={"data": "mini"}, rows=rows
     )
-    cells = plan.cells(study, tmp_path / "runs")
-    work.run_cells(cells[:1])  # what is read and compiled once
-    monkeypatch.setattr(work, "run", timed(work.run))
+    cells = study_file.cells(study, tmp_path / "runs")
+    run_cells.run_cells(cells[:1])  # what is read and compiled once
+    monkeypatch.setattr(run_cells, "run", timed(run_cells.run))
     monkeypatch.setattr(
-        work, "open_task", timed(work.open_task)
+        run_cells, "open_task", timed(run_cells.open_task)
     )  # which each run would do by itself
     began = time.process_time()
-    work.run_cells(cells)
+    run_cells.run_cells(cells)
     took = time.process_time() - began
     print(f"{sum(spent):.2f} s of {took:.2f} s are its cells")  # noqa: T201
     assert took < 1.02 * sum(spent)
@@ -197,18 +197,18 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
 def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many_it_has(tmp_path):
     alive = []
 
-    class Counts(work.Board):
+    class Counts(run_cells.Board):
         def end(self, made):
             gc.collect()
             every = gc.get_objects()
             alive.append([sum(type(one) is kind for one in every) for kind in (BM25, Corpus)])
 
     rows = {"program": "retrieve", "retriever": [f"bm25(b=0.{number})" for number in range(10, 19)]}
-    study = plan.Study(
+    study = study_file.Study(
         name="many", tasks=["congress", "legal_qa"], fixed={"data": "mini", "limit": 1}, rows=rows
     )
-    cells = plan.cells(study, tmp_path / "runs")
-    work.run_cells(cells, Counts(cells))
+    cells = study_file.cells(study, tmp_path / "runs")
+    run_cells.run_cells(cells, Counts(cells))
     indexes, corpora = zip(*alive, strict=True)
     assert (
         len(cells) == len(alive) == 18

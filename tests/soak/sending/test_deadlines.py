@@ -14,7 +14,7 @@ from run_folders import CONFIG
 from waiting import wait_for
 
 import environments
-from evals import folder as run_folder
+from evals import run_folder
 from evals.running import runner
 from programs.rewriting import Rewrite
 from tools.models import lm

@@ -23,7 +23,7 @@ from bad_server import GOOD, OWN, PASSING, REFUSING, BadServer, Fault, Try, mixe
 from run_folders import CONFIG
 
 import environments
-from evals import folder as run_folder
+from evals import run_folder
 from evals.running.runner import run
 from programs.multihop import MultiHop
 from programs.pointwise import Score

@@ -9,7 +9,7 @@ from typing import Any
 
 import environments
 from environments.base import Environment
-from evals.building import recipe, running
+from evals.build import recipe, run_recipe
 from evals.running.request import Common
 from tools.names import pick
 
@@ -30,10 +30,10 @@ def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, An
 
 
 def build(folder: Path, lm: str = "offline", **more: Any) -> dict[str, Any]:
-    """Run the recipe; `more` are options of the request, or of evals.building.running.run."""
+    """Run the recipe; `more` are options of the request, or of evals.build.run_recipe.run."""
     names = ("until", "dry_run", "cassette", "limit", "follow_links")
     own = {name: more.pop(name) for name in names if name in more}
-    found = running.run(folder, Common(**PROGRAM, lm=lm, **more), **own)
+    found = run_recipe.run(folder, Common(**PROGRAM, lm=lm, **more), **own)
     if "folder" in found:
         check_dropped(Path(found["folder"]), found["stages"])
     return found

@@ -262,8 +262,7 @@ def index_key(
     `modules` are the dotted names of further modules, and `packages` those of further libraries,
     whose code decides the output.
     """
-    # Imports NumPy, and --help of `python -m tools.retrievers` reads this file.
-    from tools.retrievers.store import code
+    from tools.retrievers.store import code  # NumPy: not for `python -m tools.retrievers --help`
 
     return {
         "kind": kind,

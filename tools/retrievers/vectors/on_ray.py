@@ -26,7 +26,7 @@ from tools.retrievers.neural import loading
 from tools.retrievers.vectors.embedding import Block, Embedder, Vectors, make_block
 
 try:
-    import ray as ray  # also for evals/workers/on_ray.py
+    import ray as ray  # also for evals/running/workers/ray_workers.py
     import ray.data
 except ImportError as error:
     raise UsageError(f"--workers ray needs {explain_missing(error.name, 'ray')}") from None

@@ -1,0 +1,663 @@
+"""How far a finished benchmark can be trusted: figures about its queries, judgements and texts,
+each beside a bound.
+
+    python -m evals.build check FOLDER_OR_TASK --retrievers dense --lm MODEL
+
+What must hold is in evals/build/release.py; a figure here is worth a look, and breaks nothing.
+Searches and a verifier's answers are ordinary runs: the same command goes on with them.
+docs/guide/checks.md has what figures mean.
+"""
+
+import json
+import random
+import re
+from argparse import ArgumentTypeError
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
+
+from environments import card
+from environments.base import POOLED, EmptySplit, Environment
+from evals.build import condition_ladders, pool_comparison, recipe, release
+from evals.build.pipeline import order
+from evals.judging import llm_judge
+from evals.running import cost_estimate, evaluate
+from evals.running.request import Request
+from evals.running.resolve import check_prices
+from evals.scoring import scored_run
+from evals.scoring.metrics import measure_unjudged
+from evals.scoring.statistics import Interval, bootstrap_mean, holm, paired
+from evals.scoring.text_similarity import compare
+from evals.text_tables import Grid, model, printed, task_line
+from programs import FLOOR, VERIFIER
+from programs.judging import HIGHEST
+from tools import options, retrievers
+from tools.console import number, plural, put_out, queries
+from tools.disk import home
+from tools.errors import DataError, UnknownName, UsageError
+from tools.models.spec import check_key
+from tools.retrievers import Expressions
+from tools.text import sentences
+
+NDCG = "nDCG@10"
+WIN = "Win"
+POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 3)
+TOP = 10  # documents of each system that a pool is made of
+PAIRS = 100  # that a second judge grades again
+ALIKE = 0.5  # similarity of queries
+# of a classifier: texts of a kind at most, folds, texts of a kind at least
+TEXTS = 2000
+FOLDS = 5
+LEAST = 10
+SHOWN = 20  # documents and queries that --json lists of a figure
+# Options of a run that a check sets itself.
+WITHOUT = {
+    "program",
+    "task",
+    "retriever",
+    "parameters",
+    "k",
+    "limit",
+    "query_ids",
+    "pool",
+    "compiled",
+    "prompts",
+}
+WITHOUT |= {"cassette", "again", "metrics", "isolated", "instruction", "shard"}
+
+
+class Bound(NamedTuple):
+    """What a figure is, and what it says on the wrong side of a value."""
+
+    what: str
+    value: float
+    at: str  # "most" or "least"
+    wrong: str
+
+
+EASY = "the query's own words lead to what is wanted"
+BOUNDS = {
+    "recall": Bound("R@10 of BM25", 0.5, "most", EASY),
+    "ndcg": Bound("nDCG@10 of BM25", 0.5, "most", EASY),
+    "first": Bound("first hits of BM25 that are relevant", 0.5, "most", EASY),
+    "win": Bound(
+        "Win of BM25", 0.5, "least", "words lead astray: a sign of how the negatives were made"
+    ),
+    "gap": Bound(
+        "V - R: verifier less best search", 0.1, "least", "ill-posed queries, or wrong judgements"
+    ),
+    "tau": Bound(
+        "order of systems, one left out of the pool",
+        0.9,
+        "least",
+        "the order hangs on who was pooled",
+    ),
+    "change": Bound(
+        "change of a mean, one left out of the pool", 0.02, "most", "figures hang on who was pooled"
+    ),
+    "judged": Bound(
+        "least Judged@10 of a system", 0.5, "least", "much of a ranking was never looked at"
+    ),
+    "power": Bound(
+        "smallest difference that is found", 0.1, "most", "too few queries for smaller ones"
+    ),
+    "twins": Bound(
+        "equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"
+    ),
+    "alike": Bound("queries that nearly repeat another", 0, "most", "they count twice"),
+    "across": Bound(
+        "dev queries that nearly repeat a test query",
+        0,
+        "most",
+        "what is learnt on dev is tested on",
+    ),
+    "steps": Bound(
+        "records not of one sentence a step", 0, "most", "conditions fail together, or none does"
+    ),
+    "foreign": Bound(
+        "records asked for a number they lack", 0, "most", "a condition contradicts its document"
+    ),
+    "repeated": Bound(
+        "records with a sentence twice", 0, "most", "where one is changed, the other still stands"
+    ),
+    "generator": Bound(
+        "AUC of a classifier of words, length aside",
+        0.8,
+        "most",
+        "their wording gives positives away",
+    ),
+    "kappa": Bound("kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"),
+}
+
+
+class Figure(NamedTuple):
+    """A figure of a benchmark, or why there is none."""
+
+    name: str
+    value: Interval | float | None
+    says: str = ""
+    found: Any = None  # what it is made of, as JSON has it
+    floor: bool = False  # whether it may be better than this
+    more: Mapping[str, Any] = {}  # other figures that belong to it
+
+    def json(self, bounds: Mapping[str, float]) -> dict[str, Any]:
+        """Return the figure beside its bound; `fine` is None where that cannot be told."""
+        what, usual, at, wrong = BOUNDS[self.name]
+        bound = bounds.get(self.name, usual)
+        value, low, high = (
+            self.value if isinstance(self.value, Interval) else (self.value, None, None)
+        )
+        fine = None if value is None else value <= bound if at == "most" else value >= bound
+        fine = None if self.floor and not fine else fine
+        says = "; ".join(filter(None, [wrong if fine is False else "", self.says]))
+        about = {
+            "name": self.name,
+            "what": what,
+            "value": value,
+            "low": low,
+            "high": high,
+            "bound": bound,
+            "at": at,
+        }
+        return about | {"fine": fine, "says": says, "found": self.found, **self.more}
+
+
+class Subject:
+    """A benchmark that is looked at, with the runs that this takes."""
+
+    def __init__(self, request: Request, names: Sequence[str]) -> None:
+        """`request` has the task, the verifier's model and the budget; `names` are retrievers, the first is BM25."""
+        self.names = names
+        self.environment: Environment = evaluate.open_task(request)[1]
+        self.judgements = self.environment.judgements[self.environment.headline]
+        self.compares = self.environment.metric.startswith(
+            (WIN, "Flip")
+        )  # documents; none is searched for
+        self.metric = WIN if self.compares else NDCG
+        self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
+
+    @property
+    def verifier(self) -> Request:
+        """What a verifier is asked, who is handed everything relevant, or each query's own pool."""
+        queries = self.environment.queries
+        documents = len(self.environment.documents)
+        size = max(POOL, *(4 * len(self.judgements.relevant(query.query_id)) for query in queries))
+        pool = f"oracle:{min(size, documents)}({','.join(self.names)})"
+        own = all(query.candidates is not None for query in queries)
+        return replace(self.request, program=VERIFIER, pool=None if own else pool)
+
+    @cached_property
+    def searches(self) -> dict[str, scored_run.Run]:
+        """A run of each retriever alone."""
+        return {
+            name: run(replace(self.request, retriever=name, lm="offline")) for name in self.names
+        }
+
+    def compare(self, *runs: scored_run.Run) -> Any:
+        """Return how two runs differ, as stats.paired."""
+        return paired(
+            *zip(
+                *scored_run.pair(*(run.columns[self.metric] for run in runs)).values(), strict=True
+            )
+        )
+
+
+def run(request: Request) -> scored_run.Run:
+    """Return an ordinary run, scored."""
+    result = evaluate.run(request)
+    if result.problem:
+        raise result.problem
+    return scored_run.read(result.folder)
+
+
+def find_ease(subject: Subject) -> Iterator[Figure]:
+    """Yield how far BM25 alone gets."""
+    named = {"win": WIN} if subject.compares else {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
+    for name, metric in named.items():
+        rows = scored_run.pair(next(iter(subject.searches.values())).columns[metric])
+        yield Figure(name, bootstrap_mean([value for [value] in rows.values()]))
+
+
+def find_gap(subject: Subject) -> Iterator[Figure]:
+    """Yield how much better one recognises than finds (OBLIQ-Bench, section 3)."""
+    if subject.compares:
+        yield Figure("gap", None, "documents are compared, none is searched for")
+        return
+    verified = run(subject.verifier)
+    best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
+    found = {
+        "R": best.mean(NDCG),
+        "V": verified.mean(NDCG),
+        "retriever": best.retriever,
+        "lm": subject.request.lm,
+    }
+    floor = subject.request.lm == "offline"
+    gap = subject.compare(best, verified)
+    yield Figure(
+        "gap",
+        Interval(*gap[:3]),
+        "a floor: offline counts words" * floor,
+        found | {"p": gap.p},
+        floor,
+    )
+
+
+def find_pool_bias(subject: Subject) -> Iterator[Figure]:
+    """Yield what hangs on who was pooled: positives are taken away that one system alone brought (Zobel 1998)."""
+    judged = subject.environment.judgements
+    gold = subject.judgements.qrels
+    if POOLED not in judged or judged[POOLED] is subject.judgements:
+        yield Figure("tau", None, "no judgements called pooled beside gold ones")
+        return
+    pool = llm_judge.open_pool(
+        [run.path for run in subject.searches.values()], subject.request.task, TOP
+    )
+    pool = pool._replace(known={query_id: dict(gold.get(query_id, {})) for query_id in pool.known})
+    scale = HIGHEST / max(grade for of in gold.values() for grade in of.values())
+    ours = llm_judge.Grades()
+    for query_id, known in pool.known.items():  # in the grades of a judge
+        grades = judged[POOLED].qrels.get(query_id, {})
+        ours[query_id] = {key: grade * scale for key, grade in grades.items() if key not in known}
+    rows = llm_judge.leave_out(pool, ours)
+    taus = [row["tau"] for row in rows if row["tau"] is not None]
+    yield Figure("tau", min(taus, default=None), "" if taus else "all systems have one mean", rows)
+    yield Figure("change", max(row["change"] for row in rows))
+    shares = [
+        measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
+        for ranking in pool.rankings
+    ]
+    yield Figure("judged", min(shares), found=dict(zip(subject.names, shares, strict=True)))
+
+
+def find_power(subject: Subject) -> Iterator[Figure]:
+    """Yield the smallest difference that is found in 80 % of cases, of the pair of systems that vary most."""
+    rows = [subject.compare(*pair) for pair in combinations(subject.searches.values(), 2)]
+    differ = sum(p < 0.05 for p in holm([row.p for row in rows]))
+    says = (
+        f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
+        if rows
+        else "it takes two --retrievers"
+    )
+    yield Figure(
+        "power",
+        max((row.detectable for row in rows if row.detectable is not None), default=None),
+        says,
+    )
+
+
+def find_repeats(subject: Subject) -> Iterator[Figure]:
+    """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
+    environment = subject.environment
+    twins = defaultdict[str, set[str]](set)
+    wrong = list[list[str]]()
+    unit = subject.judgements.unit_of or str
+    first = environment.documents.repeats()
+    for doc_id, original in first.items():
+        twins[original] |= {original, doc_id}
+    wanted = {
+        query.query_id: subject.judgements.relevant(query.query_id) for query in environment.queries
+    }
+    for query in environment.queries:
+        grades = subject.judgements.qrels.get(query.query_id, {})
+        for doc_id, grade in wanted[query.query_id].items():
+            others = twins[first.get(doc_id, doc_id)] - query.excluded
+            others &= others if query.candidates is None else query.candidates
+            lower = (
+                one
+                for one in sorted(others)
+                if unit(one) != unit(doc_id) and grades.get(one, 0) < grade
+            )
+            wrong += [[query.query_id, doc_id, one] for one in lower]
+    yield Figure(
+        "twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN]
+    )
+    alike = list[str]()
+    for place, row in enumerate(compare([query.text for query in environment.queries])):
+        own = environment.queries[place].query_id
+        # It is no repeat of itself; nor are the steps of one ladder.
+        row[
+            [one == own or (subject.compares and of == wanted[own]) for one, of in wanted.items()]
+        ] = 0.0
+        alike += [own] * bool(row.max() >= ALIKE)
+    yield Figure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
+
+
+def find_across(subject: Subject) -> Iterator[Figure]:
+    """Yield dev queries that nearly repeat a test query, whichever of the splits is looked at."""
+    try:
+        ours, theirs = (
+            evaluate.open_task(replace(subject.request, split=of))[1].queries
+            for of in ("dev", "test")
+        )
+    except EmptySplit:
+        yield Figure("across", None, "there are no queries for dev")
+        return
+    found = list[list[str]]()
+    rows = compare([query.text for query in ours], [query.text for query in theirs])
+    for query, row in zip(ours, rows, strict=True):
+        if row.max() >= ALIKE:
+            found.append([query.query_id, theirs[int(row.argmax())].query_id])
+    says = f"similarity from {ALIKE:g}; {len(ours)} dev and {len(theirs)} test queries"
+    yield Figure("across", len(found), says, found[:SHOWN])
+
+
+def find_ladders(subject: Subject) -> Iterator[Figure]:
+    """Yield what records of ever fewer conditions, as MultiConIR's, have that they should not."""
+    rows = condition_ladders.check_ladders(subject.environment)
+    named = {"steps": [row for row in rows if {*row.steps} != {1}]}
+    named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
+    for name, found in named.items() if rows else ():
+        shown = [[row.doc_id, *getattr(row, name)] for row in found]
+        yield Figure(
+            name,
+            len(found) / len(rows),
+            f"{len(found)} of {plural(len(rows), 'record')}",
+            shown[:SHOWN],
+        )
+
+
+def find_generator(subject: Subject) -> Iterator[Figure]:
+    """Yield how well a classifier of words tells texts of queries that it has not seen, length aside.
+
+    Kinds of text are often told by length alone, which says nothing of their wording. So the figure is over pairs of
+    texts of both kinds, of each of which as many words and pairs of words are seen (`match_lengths`). The figure over
+    all texts as they are, and that of length alone, stand beside it.
+    """
+    texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
+    ordered = order(texts)
+    positives, others = (
+        [text for text in ordered if texts[text][0] is kind] for kind in (True, False)
+    )
+    chosen = [*positives[:TEXTS], *others[:TEXTS]]
+    if not _are_enough([texts[text] for text in chosen]):
+        yield Figure(
+            "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
+        )
+        return
+    known = [texts[text] for text in chosen]
+    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], known)
+    length_alone = _measure_auc(_tell_lengths(), chosen, known)
+    pairs = match_lengths(positives, others)[:TEXTS]
+    matched = [texts[text] for pair in pairs for text in pair]
+    value = None
+    if _are_enough(matched):
+        value = _measure_auc(
+            _tell_words(), [seen for pair in pairs for seen in _show_alike(*pair)], matched
+        )
+    says = "original from spoiled sentences" if subject.compares else "positives from distractors"
+    says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
+    says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
+    more = {"all_texts": all_texts, "length_alone": length_alone, "pairs": len(pairs)}
+    counts = [min(len(kind), TEXTS) for kind in (positives, others)]
+    yield Figure("generator", value, says, counts, more=more)
+
+
+def match_lengths(texts: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each text with the one of the others that is nearest in length, and in no other pair.
+
+    A text is in none where the nearest is more than twice as long, or less than half as long.
+    """
+    left = sorted((len(_list_ngrams(text)), text) for text in others)
+    pairs = list[tuple[str, str]]()
+    for text in texts:
+        length = len(_list_ngrams(text))
+        after = bisect(left, (length, ""))
+        near = [place for place in (after - 1, after) if 0 <= place < len(left)]
+        if not near:
+            break
+        nearest = min(near, key=lambda place: abs(left[place][0] - length))
+        if max(length, left[nearest][0]) <= 2 * min(length, left[nearest][0]):
+            pairs.append((text, left.pop(nearest)[1]))
+    return pairs
+
+
+def _show_alike(*pair: str) -> Iterator[list[str]]:
+    """Yield as many words and pairs of words of each text of a pair, drawn at random and the same at every call."""
+    found = [_list_ngrams(text) for text in pair]
+    many = min(map(len, found))
+    for text, ngrams in zip(pair, found, strict=True):
+        yield random.Random(text).sample(ngrams, many)
+
+
+def _list_ngrams(text: str) -> list[str]:
+    words = re.findall(r"\w+", text.lower())
+    return words + [f"{one} {two}" for one, two in pairwise(words)]
+
+
+def _are_enough(known: Sequence[tuple[bool, str]]) -> bool:
+    """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
+    kinds = [
+        [query_id for positive, query_id in known if positive is kind] for kind in (True, False)
+    ]
+    return min(map(len, kinds)) >= LEAST and len(set(kinds[0])) >= FOLDS
+
+
+def _measure_auc(
+    classifier: Any, seen: Sequence[Any], known: Sequence[tuple[bool, str]]
+) -> float | None:
+    """Return the mean AUC of a classifier over folds; None where a fold has texts of one kind alone."""
+    labels, groups = zip(*known, strict=True)  # what is of one query is in one fold
+    folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
+    aucs = cross_val_score(
+        classifier, list(seen), labels, groups=groups, cv=folds, scoring="roc_auc"
+    )
+    return None if np.isnan(aucs).any() else float(aucs.mean())
+
+
+def _tell_words() -> Any:
+    """Return a classifier of texts that are given as lists of words and pairs of words."""
+    weights = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+    return make_pipeline(weights, LogisticRegression(max_iter=1000, class_weight="balanced"))
+
+
+def _tell_lengths() -> Any:
+    """Return a classifier that sees of a text how long it is, in words and characters, and nothing else."""
+    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
+    squares = PolynomialFeatures(2, include_bias=False)  # one kind may be of middling length
+    return make_pipeline(FunctionTransformer(_measure_lengths), StandardScaler(), squares, logistic)
+
+
+def _measure_lengths(texts: Sequence[str]) -> Any:
+    return np.log([[1 + len(_list_ngrams(text)), 1 + len(text)] for text in texts])
+
+
+def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
+    """Return sentence -> whether it is the original, and of which record: what one of two compared documents has."""
+    found = dict[str, tuple[bool, str]]()
+    for comparisons in environment.comparisons.values():
+        for comparison in comparisons:
+            better, worse = (
+                dict.fromkeys(sentences(environment.documents[key].text)) for key in comparison[1:]
+            )
+            for kind, only in (
+                (True, better.keys() - worse.keys()),
+                (False, worse.keys() - better.keys()),
+            ):
+                found |= {text: (kind, comparisons[0].better) for text in only if text not in found}
+    return found
+
+
+def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
+    """Return text -> whether it is relevant to a query, and to which one; of others, in whose pool it is."""
+    unit = environment.judgements[environment.headline].unit_of or str
+    found = dict[str, tuple[bool, str]]()
+    wanted = dict[str, str]()
+    pools = dict[str, str]()
+    for query in environment.queries:
+        of = (
+            key
+            for judgement in environment.judgements.values()
+            for key in judgement.relevant(query.query_id)
+        )
+        wanted |= dict.fromkeys(of, query.query_id)
+        pools |= dict.fromkeys(query.candidates or (), query.query_id)
+    for one in environment.documents.stream():
+        query_id = wanted.get(one.doc_id) or wanted.get(unit(one.doc_id), "")
+        if query_id or not pools or one.doc_id in pools:
+            found.setdefault(
+                one.text, (bool(query_id), query_id or pools.get(one.doc_id, one.doc_id))
+            )
+    return found
+
+
+def find_kappa(subject: Subject, spec: str) -> Figure:
+    """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
+    if subject.compares:
+        return Figure("kappa", None, "documents are compared, none is judged by itself")
+    request = replace(subject.request, program="programs.judging:Judge", lm=spec)
+    runs = [run.path for run in subject.searches.values()]
+    found = llm_judge.judge(request, runs, depth=0, sample=PAIRS)["agreement"]
+    return Figure("kappa", found["kappa"], llm_judge.describe_agreement(found), found)
+
+
+def look(
+    request: Request, names: Sequence[str], judge: str = "", bounds: Mapping[str, float] = {}
+) -> dict[str, Any]:
+    """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
+    subject = Subject(request, names)
+    kinds = (
+        find_ease,
+        find_gap,
+        find_pool_bias,
+        find_power,
+        find_repeats,
+        find_across,
+        find_ladders,
+        find_generator,
+    )
+    found = [one for kind in kinds for one in kind(subject)] + (
+        [find_kappa(subject, judge)] if judge else []
+    )
+    return {
+        **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
+        **{"queries": len(subject.environment.queries), "metric": subject.metric, "lm": request.lm},
+        "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
+        "figures": [one.json(bounds) for one in found],
+    }
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """Return the figures as a person reads them."""
+    rows = list[list[str]]()
+    for row in found["figures"]:
+        value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
+        value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
+        sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
+        rows.append(
+            [row["name"], row["what"], value, f"{row['at']} {row['bound']:g}", sign, row["says"]]
+        )
+    systems = ", ".join(f"{name} {number(mean)}" for name, mean in found["systems"].items())
+    parts = [f"{task_line(dict(found))}  {queries(found['queries'])}"]
+    parts += [f"{found['metric']}: {systems}; the verifier's model: {model(found['lm'])}"]
+    parts += [f"broken: {problem}" for problem in found["broken"]] or ["everything holds that must"]
+    return printed(
+        [*parts, Grid("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5))]
+    )
+
+
+def _bound(text: str) -> tuple[str, float]:
+    """An argument type: NAME=X, a bound of a figure."""
+    name, value = options.pair(text)
+    if name not in BOUNDS:
+        raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
+    with suppress(ValueError):
+        return name, float(value)
+    raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
+
+
+def add(parser: Any) -> None:
+    """Add the options of `check` to a command line."""
+    add = parser.add_argument
+    add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
+    add(
+        "--retrievers",
+        default="",
+        metavar="SPECS",
+        help="systems to look with beside BM25, e.g. dense",
+    )
+    add(
+        "--judge",
+        default="",
+        metavar="SPEC",
+        help=f"a second judge, who grades {PAIRS} judged pairs again",
+    )
+    usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
+    add(
+        "--bound",
+        type=_bound,
+        action="append",
+        default=[],
+        metavar="NAME=X",
+        help=f"in place of {usual}; repeatable",
+    )
+    add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
+    add(
+        "--pools",
+        action="store_true",
+        help="only make its pools again, by BM25 and --retrievers, and compare them",
+    )
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    options.add_options(parser, Request, without=WITHOUT)
+
+
+def command(arguments: Any) -> int:
+    """Look, print; exit code 3 where something does not hold that must."""
+    place = Path(arguments.place)
+    folder = place.parent if place.name == release.RELEASE else place
+    task = (
+        str(folder / release.RELEASE)
+        if (built := (folder / release.RELEASE).is_dir())
+        else arguments.place
+    )
+    if (place / recipe.FILE).exists() and not built:
+        raise UsageError(f"{place} has no release yet; python -m evals.build run {place}")
+    specs = [retrievers.check(text) for text in ("bm25", *Expressions(arguments.retrievers).each())]
+    names = list(dict.fromkeys(map(str, specs)))
+    runs = (
+        folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs
+    )  # not among those compared
+    request = options.from_options(
+        Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs}
+    )
+    judges = [arguments.judge] if arguments.judge else []
+    check_prices(request, [request.lm, *judges], specs)
+    if judges and not (arguments.pools or arguments.dry_run):
+        check_key(arguments.judge, request.headers)
+    if arguments.pools:
+        environment = evaluate.open_task(request)[1]
+        terms = evaluate.make_terms(request)
+        searchers = {
+            name: retrievers.build(name, environment.documents, home(), terms=terms)
+            for name in names
+        }
+        rows = pool_comparison.compare_pools(environment, searchers)
+        put_out(
+            json.dumps(rows) + "\n" if arguments.json else pool_comparison.render(environment, rows)
+        )
+        return 0
+    if arguments.dry_run:
+        ahead = cost_estimate.forecast(Subject(request, names).verifier)
+        put_out(json.dumps(ahead) + "\n" if arguments.json else cost_estimate.render(ahead))
+        return 0
+    findings = () if built else card.findings(task, request.data)
+    broken = [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
+    ours = [condition_ladders.find_broken] * (
+        folder / recipe.FILE
+    ).exists()  # of others' records a figure tells as much
+    broken += release.check_release(folder, ours) if built else []
+    found = look(request, names, arguments.judge, dict(arguments.bound)) | {"broken": broken}
+    put_out(json.dumps(found) + "\n" if arguments.json else render(found))
+    return DataError.exit_code if broken else 0

@@ -1,0 +1,376 @@
+"""What a model knows of a task by heart, after BIRCO (section 3.3, appendix I), and the task
+without that.
+
+    python -m evals.build contamination --task whatsthatbook --lm MODEL --out FOLDER
+
+programs/closed_book.py guesses what a query is after, without the corpus. What is known depends on
+the kind of guess:
+
+title    a query where a guess is the title of a wanted document, or nearly. A document where its title is guessed from
+         its text; it is taken out as well, and so are queries that want no other. A title is apart from the text
+mask     a query where a guess and a wanted document share a run of five words that the query does not have
+text     a query where people say that its guess nearest to a wanted document is the same, or else a judge, from a
+         cosine of `SAME` on; `answer` is the same for questions
+
+Guesses are kept beside the runs, and the same command goes on with them.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from evals import run_folder
+from evals.build import checks, human_review, release
+from evals.build.pipeline import order
+from evals.build.types import Benchmark
+from evals.running import cost_estimate, evaluate
+from evals.running.model_stage import Stage
+from evals.running.request import Common, Request
+from evals.running.resolve import check_prices
+from evals.scoring.scored_run import JUDGED
+from evals.text_tables import Grid, model, printed, task_line
+from programs.closed_book import ClosedBook, longest_run
+from programs.judging import HIGHEST, Judge
+from tools import options, retrievers
+from tools.console import plural, positive, put_out, queries
+from tools.corpus import Corpus
+from tools.disk import home
+from tools.errors import UsageError
+from tools.models.spec import check_key
+from tools.records import Document, Hit, Query
+from tools.retriever import NoRetriever, Search
+from tools.session import Toolbox
+from tools.text import all_words
+
+# What is guessed -> what the program is told that a document is; {} is the task's own word for it.
+KINDS = {
+    "title": "{}, named by its title",
+    "text": "{}",
+    "mask": "{}, of which the words behind the mask are wanted",
+}
+KINDS["answer"] = "{}, which answers a question, or says what is known of it"
+TITLES = "Somebody describes one document. Wanted is its title."  # what is asked of a document
+ENCODER = "dense"  # by which guesses are compared, without --retriever
+NEARLY = 0.9  # of two titles: how much is common of the letters of their words, put in order
+SAME = 0.9
+# What a guess is beside the wanted document, as on the sheet for people -> its category in BIRCO's
+# Table 3.
+CATEGORIES = {"same": "0: agrees", "other": "1: another, and right", "worse": "2: not as good"}
+CATEGORIES["open"] = "1, 2 or undecided"
+LEFT = "what it wants is taken out"
+Nearest = Mapping[
+    str, tuple[str, Hit]
+]  # query id -> the guess that is nearest to a document wanted for it, and that
+
+
+class Trial:
+    """A task that a model is tried on."""
+
+    def __init__(self, request: Request, kind: str, sample: int | None) -> None:
+        """`sample` takes so many queries in the order of a hash; a kind of "" is by what the documents have."""
+        self.request = request
+        self.environment = evaluate.open_task(request)[1]
+        judgements = self.environment.judgements[self.environment.headline]
+        self.texts = self.environment.documents
+        unit_of = judgements.unit_of if self.environment.max_p else None
+        self.unit_of: Callable[[str], str] = unit_of or str
+        asked = {query.query_id: query for query in self.environment.queries}
+        self.queries = {query_id: asked[query_id] for query_id in order(asked)[:sample]}
+        found = {query_id: judgements.relevant(query_id) for query_id in self.queries}
+        parts = defaultdict[str, list[str]](list)  # of what is judged, documents or their passages
+        for doc_id in self.texts:
+            parts[self.unit_of(doc_id)].append(doc_id)
+        self.wanted = {
+            key: [doc_id for one in of for doc_id in parts.get(one, ())]
+            for key, of in found.items()
+        }
+        self.gold = {
+            doc_id: self.texts[doc_id] for wanted in self.wanted.values() for doc_id in wanted
+        }
+        titled = any(one.title for one in self.gold.values())
+        if kind == "title" and not titled:
+            raise UsageError(
+                f"documents of {self.environment.task} have no titles; give --kind mask, text or "
+                f"answer"
+            )
+        self.kind = kind or ("title" if titled else "mask")
+        chosen = (
+            (self.gold.values() if sample else self.texts.stream()) if self.kind == "title" else ()
+        )
+        self.titled = [one.doc_id for one in chosen if one.title]
+
+    def stage(self, role: str, program: ClosedBook | Judge, documents: Corpus, lm: str) -> Stage:
+        """Return what asks a model about this task, in a folder beside its runs."""
+        config = {
+            "task": self.environment.task,
+            "data_fingerprint": self.environment.fingerprint,
+            "kind": self.kind,
+        }
+        beside = run_folder.place(self.request.runs, config | {"program": role, "lm": {"name": lm}})
+        request = replace(
+            self.request, program=f"{type(program).__module__}:{type(program).__name__}", lm=lm
+        )
+        return Stage(
+            program, documents, beside.with_name(f"{JUDGED}by-heart-{role}"), config, request
+        )
+
+    def guess(self) -> tuple[Stage, dict[Query, list[str]]]:
+        """Return what guesses, and what it is asked -> the documents wanted: queries, and texts that have a title."""
+        kind = KINDS[self.kind].format(self.environment.hints.get("document") or "a document")
+        program = ClosedBook(Toolbox(self.texts, NoRetriever()), document=kind)
+        asked = [
+            replace(query, query_id=f"query/{key}", candidates=None)
+            for key, query in self.queries.items()
+        ]
+        titles = {
+            Query(f"document/{key}", self.texts[key].text, TITLES): [key] for key in self.titled
+        }
+        stage = self.stage("guess", program, self.texts, self.request.lm)
+        return stage, dict(zip(asked, self.wanted.values(), strict=True)) | titles
+
+    def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
+        """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
+        encoder = retrievers.check(self.request.retriever or ENCODER)
+        found = dict[str, tuple[str, Hit]]()
+        built = retrievers.build(
+            encoder, Corpus(self.gold.values()), home(), terms=evaluate.make_terms(self.request)
+        )
+        for query_id, wanted in self.wanted.items():
+            texts = guesses[f"query/{query_id}"]
+            hits = built.search_many([Search(text, among=wanted) for text in texts], 1)
+            if best := [
+                (text, hit) for text, some in zip(texts, hits, strict=True) for hit in some
+            ]:
+                found[query_id] = max(best, key=lambda one: one[1].score)
+        return found
+
+    def judge(self, lm: str, nearest: Nearest) -> dict[str, str]:
+        """Return what a judge takes guesses for, who grades each as a document of its query beside the wanted one."""
+        made = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
+        documents = Corpus(
+            [*made, *{hit.doc_id: self.gold[hit.doc_id] for _, hit in nearest.values()}.values()]
+        )
+        program = Judge(
+            Toolbox(documents, NoRetriever()), lens=self.environment.hints.get("lens", "")
+        )
+        program.examples = {key: [hit.doc_id] for key, (_, hit) in nearest.items()}
+        pools = {
+            key: frozenset([f"guess of {key}", hit.doc_id]) for key, (_, hit) in nearest.items()
+        }
+        with self.stage("grade", program, documents, lm).open() as ask:
+            outcomes = ask(
+                [replace(self.queries[key], candidates=pool) for key, pool in pools.items()]
+            )
+        said = dict[str, str]()
+        for key, (_, hit) in nearest.items():
+            if grades := outcomes[key].get("scores"):
+                right = "same" if hit.score >= SAME else "other"
+                said[key] = right if grades[0] == HIGHEST else "worse"
+        return said
+
+    def ask_people(self, out: Path, nearest: Nearest, judged: Mapping[str, str]) -> dict[str, str]:
+        """Offer guesses to people in `out`, and return what they have said of them."""
+        items = dict[str, human_review.Item]()
+        for key, (text, hit) in nearest.items():
+            shown = {
+                "query": self.queries[key].text,
+                "by heart": text,
+                "the task's": self.gold[hit.doc_id].text,
+            }
+            items[key] = human_review.Item(list(shown.items()), judged.get(key))
+        human_review.offer(out, "contamination", items.values())
+        said = human_review.answers(out)
+        names = {key: human_review.identify("contamination", item) for key, item in items.items()}
+        return {key: str(said[name]) for key, name in names.items() if name in said}
+
+    def write(self, removed: Collection[str], units: frozenset[str], out: Path) -> None:
+        """Write the task without `removed` queries, and the judged `units` that are taken out, into `out`/release."""
+        gone = (
+            units | {text for text in self.texts if self.unit_of(text) in units} if units else units
+        )
+        kept = [
+            query.query_id
+            for query in self.environment.queries
+            if f"query/{query.query_id}" not in removed
+        ]
+        if not kept:
+            raise UsageError(
+                f"the model knows all of {self.environment.task} by heart, so nothing is left of it"
+            )
+        rest = self.environment.asking(query_ids=kept)
+        dev = release.find_dev(self.request.task, self.request.data)
+        judgements = (
+            {rest.headline: rest.judgements[rest.headline]} if rest.max_p else rest.judgements
+        )
+        name = f"{rest.task.rpartition('/')[2]}-not-by-heart"
+        settings: dict[str, Any] = {"name": name, "objective": rest.queries[0].objective}
+        settings |= {"max_p": rest.separator} if rest.max_p else {}
+        settings |= {"metrics": list(rest.metrics), "depth": rest.depth, **rest.hints}
+        left = (
+            Corpus(one for one in rest.documents.stream() if one.doc_id not in gone)
+            if gone
+            else rest.documents
+        )
+        asked = [replace(one, excluded=one.excluded - gone) for one in rest.queries]
+        qrels = {name: judgement.qrels for name, judgement in judgements.items()}
+        benchmark = Benchmark(
+            left, asked, qrels, settings, rest.comparisons, dev & set(kept), twins=rest.twins
+        )
+        made = {"source": rest.task, "models": {"knew what was taken out": self.request.lm}}
+        release.write(release.without(benchmark, dict.fromkeys(kept, gone)), out, made)
+
+
+def recall(kind: str, guess: str, wanted: Document, shown: str) -> str:
+    """Return by what a guess gives `wanted` away, "" where it does not; what was `shown` is no memory."""
+    guessed, title, told = (all_words(text) for text in (guess, wanted.title, shown))
+    if kind == "mask":
+        run = longest_run(guessed, all_words(wanted.text), told)
+        return f"a run of {run} words of {wanted.doc_id}" if run else ""
+    copied = f" {' '.join(title)} " in f" {' '.join(told)} "
+    alike = SequenceMatcher(
+        None, " ".join(sorted(guessed)), " ".join(sorted(title)), autojunk=False
+    ).ratio()
+    return f"the title of {wanted.doc_id}" if title and not copied and alike >= NEARLY else ""
+
+
+def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dict[str, Any]:
+    """Return what of a task is known by heart, as --json prints it; with `out`, write the task without it there."""
+    stage, asked = trial.guess()
+    if dry_run:
+        return {"documents": len(trial.titled), **stage.forecast(list(asked))}
+    with stage.open() as ask:
+        outcomes = ask(list(asked))
+    guesses = {
+        one.query_id: (outcomes[one.query_id].get("answer") or "").splitlines() for one in asked
+    }
+    removed = dict[str, str]()
+    if trial.kind in ("title", "mask"):
+        for one, wanted in asked.items():
+            pairs = product(guesses[one.query_id], map(trial.texts.__getitem__, wanted))
+            signs = (recall(trial.kind, text, document, one.text) for text, document in pairs)
+            if sign := next(filter(None, signs), ""):
+                removed[one.query_id] = sign
+        said = {key: "same" for key in trial.queries if f"query/{key}" in removed}
+    else:
+        nearest = trial.find_nearest(guesses)
+        said = trial.judge(judge, nearest) if judge else {}
+        said |= trial.ask_people(out, nearest, said) if out else {}
+        removed = {
+            f"query/{key}": f"the same as {nearest[key][1].doc_id}"
+            for key in said
+            if said[key] == "same"
+        }
+    # What is judged is taken out where some text of it is known.
+    gone = frozenset(
+        trial.unit_of(one.partition("/")[2]) for one in removed if one.startswith("document/")
+    )
+    for key, wanted in trial.wanted.items():
+        if wanted and all(trial.unit_of(one) in gone for one in wanted):
+            removed.setdefault(f"query/{key}", LEFT)
+    if out:
+        trial.write(removed, gone, out)
+    counts = Counter(said.get(key, "open") for key in trial.queries)
+    failed = sum(bool(outcomes[one.query_id]["error"]) for one in asked)
+    return {
+        **{key: getattr(trial.environment, key) for key in ("task", "data", "split")},
+        **{
+            "kind": trial.kind,
+            "lm": trial.request.lm,
+            "queries": len(trial.queries),
+            "documents": len(trial.titled),
+        },
+        **{
+            "removed": removed,
+            "categories": {key: counts[key] for key in CATEGORIES},
+            "failed": failed,
+        },
+        **{"guesses": str(stage.path), "out": out and str(out)},
+    }
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """Return what is known by heart as a person reads it."""
+    if "dry_run" in found:
+        titles = f"{plural(found['documents'], 'title')} of documents among them"
+        return cost_estimate.render(dict(found), [f"{found['queries']} to be guessed, {titles}"])
+    many = found["queries"]
+    why = found["removed"]
+    documents = sum(one.startswith("document/") for one in why)
+    left = sum(one == LEFT for one in why.values())
+    rows = [
+        (f"queries that a guess gives away ({found['kind']})", len(why) - documents - left, many)
+    ]
+    rows += [("documents whose title is guessed from their text", documents, found["documents"])]
+    rows += [("queries that want only such documents", left, many)]
+    rows += [
+        (f"Table 3, category {CATEGORIES[key]}", count, many)
+        for key, count in found["categories"].items()
+    ]
+    cells = [
+        [name, f"{count:,}", f"{of:,}", f"{count / of:.1%}" if of else "-"]
+        for name, count, of in rows
+    ]
+    parts = [
+        f"{task_line(dict(found))}  {queries(many)}",
+        f"what is known by heart to {model(found['lm'])}",
+    ]
+    parts += [f"{found['failed']} without a usable guess count as not known"] * bool(
+        found["failed"]
+    )
+    written = [f"the task without them: {found['out']}/release"] if found["out"] else []
+    return printed(
+        [
+            *parts,
+            Grid("", ["", "number", "of", "share"], cells),
+            *written,
+            f"guesses: {found['guesses']}",
+        ]
+    )
+
+
+def add(parser: Any) -> None:
+    """Add the options of `contamination` to a command line."""
+    add = parser.add_argument
+    add(
+        "--kind",
+        choices=KINDS,
+        default="",
+        help="what is guessed; titles where documents have some, else mask",
+    )
+    add("--sample", type=positive, metavar="N", help="only measure, on N queries")
+    add(
+        "--judge",
+        default="",
+        metavar="SPEC",
+        help="a model that says of texts and answers whether they are the same",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write the task without what is known into FOLDER/release",
+    )
+    add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    options.add_options(parser, Common, without={*checks.WITHOUT} - {"task", "retriever"})
+
+
+def command(arguments: Any) -> int:
+    """Have the model guess, compare, write, print; exit code 7 where some guesses could not be used."""
+    if arguments.out and arguments.sample:
+        raise UsageError("--sample only measures; leave it out to write the task")
+    fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}
+    request = options.from_options(Request, vars(arguments) | fixed)
+    judges = [arguments.judge] if arguments.judge else []
+    check_prices(request, [request.lm, *judges], [retrievers.check(request.retriever or ENCODER)])
+    if judges and not arguments.dry_run:
+        check_key(arguments.judge, request.headers)
+    trial = Trial(request, arguments.kind, arguments.sample)
+    found = measure(trial, arguments.judge, arguments.out, dry_run=arguments.dry_run)
+    put_out(json.dumps(found) + "\n" if arguments.json else render(found))
+    return 7 if found.get("failed") else 0

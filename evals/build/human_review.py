@@ -1,0 +1,451 @@
+"""What people judge of a benchmark that is being made: sheets of items out, answers in, and how far
+all agree.
+
+FOLDER/review/offered/SHEET.jsonl has a sample of the items that a stage gave, answers.jsonl what
+people said of them, agreement.json what follows. An item's id is a digest of what is shown and
+asked, so that answers hold for a build made again as long as it shows the same. Left out: what a
+stage does with a person's answer.
+"""
+
+import codecs
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain, combinations
+from pathlib import Path
+from statistics import fmean, multimode
+from typing import Annotated, Any, NamedTuple, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from evals.formats.export_run import compact
+from evals.run_folder import check_output
+from evals.scoring.agreement import agree
+from evals.scoring.statistics import Interval
+from evals.text_tables import Grid, printed
+from evals.viewer import single_file
+from tools import disk, forms
+from tools.console import Parser, number, plural, put_out, say
+from tools.errors import DataError, UsageError
+
+Value = (
+    str | list[str]
+)  # one of an item's values; on a sheet where many apply those that do, in the item's order
+NOBODY = "No person has checked this benchmark."
+GRADES = {"0": "no", "1": "in part", "2": "fully"}
+_PAGE = Path(__file__).parent / "review_sheet"
+_FILE = "review/answers.jsonl"
+
+
+class Sheet(NamedTuple):
+    """What people are asked about, how many of them, and what a stage has to reach by their answers."""
+
+    ask: str
+    values: Mapping[
+        str, str
+    ] = {}  # what can be answered -> what it means; an item's own values come before these
+    size: int | None = None  # items in the sample; None is all
+    many: bool = False  # any number of values apply
+    each: bool = False  # `size` is for each value that the model gave
+    ordered: bool = False  # values go from low to high
+    bar: Mapping[
+        str, float
+    ] = {}  # figure of agreement, with the model or between people -> the least that will do
+
+
+ANNOTATION = {
+    "right": "what the document implies",
+    "other": "something else",
+    "copied": "the document's own words",
+}
+QUERIES = {
+    "unasked": "nobody would ask this",
+    "leak": "its words give the answer away (say in a note which)",
+}
+CHANGED = {
+    "met": "it still meets the condition",
+    "fluent": "it reads well",
+    "other": "it touches another condition",
+}
+BY_HEART = {
+    "worse": "the release's is better",
+    "other": "another, and right as well",
+    "same": "the same",
+}
+HEART = "How does what the model knew by heart compare with what the release calls right?"
+BIRCO = {
+    "people agreement": 0.91,
+    "people spearman": 0.81,
+    "people macro_f1": 0.76,
+}  # its own two's, section 3.3
+SATISFIES = "Does the document satisfy the query?"
+BOTH = {"model kappa": 0.6, "people kappa": 0.6}
+RIGHT = {"model agreement": 0.9}
+FOUND = {"model chosen": 0.9, "model left": 0.9}
+SHEETS = {
+    "screening": Sheet("Which class does the document belong to?", size=50, each=True, bar=RIGHT),
+    "annotation": Sheet("What does the annotation say?", ANNOTATION, 50, bar=RIGHT),
+    "clusters": Sheet(
+        "Which of these do not belong with the others?", size=40, many=True, bar=RIGHT
+    ),
+    "queries": Sheet(
+        "Which satisfy the query? And is anything wrong with it?", QUERIES, many=True, bar=FOUND
+    ),
+    "gold": Sheet(SATISFIES, GRADES, 100, ordered=True, bar=BOTH),
+    "pooled": Sheet(SATISFIES, GRADES, 50, ordered=True, bar={"model agreement": 0.8}),
+    "ambiguity": Sheet(
+        "Which can be the moment that is remembered?", many=True, bar={"model chosen": 1.0}
+    ),
+    "negatives": Sheet(
+        "What is true of the changed sentence?",
+        CHANGED,
+        50,
+        many=True,
+        bar={"model agreement": 0.95},
+    ),
+    "contamination": Sheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
+    "transfer": Sheet("Is the old passage contained in the new one?", {"yes": "", "no": ""}),
+}
+
+
+class Item(NamedTuple):
+    """Something to be judged. What is shown under one of its own values is a choice, in an order that tells nothing."""
+
+    show: Sequence[tuple[str, str]]  # (label, text)
+    model: Value | None = None  # what the model said, which people do not see; None where none did
+    values: Sequence[
+        str
+    ] = ()  # of this item alone, as ids of documents; the sheet's come after them
+
+
+class AnswerForm(TypedDict):
+    """What a person said of an item; without a value it is a note alone."""
+
+    item: str
+    rater: Annotated[str, Field(pattern=r"\S")]
+    value: str | list[str] | None
+    note: NotRequired[str]
+
+
+Row = dict[str, Any]  # a line of offered/SHEET.jsonl: item, show, values, model
+Answers = dict[tuple[str, str], AnswerForm]  # (item, rater) -> the last line
+
+
+def identify(sheet: str, item: Item) -> str:
+    """Return an item's id, SHEET-DIGEST, by what a person sees."""
+    return f"{sheet}-{_hash([SHEETS[sheet].ask, item.show, [*item.values, *SHEETS[sheet].values]])}"
+
+
+def _hash(of: Any) -> str:
+    return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]
+
+
+def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
+    """Put a sample of the items on a sheet, in place of what was there: the same for the same items in any order."""
+    form = SHEETS[sheet]
+    groups = defaultdict[str, dict[str, str]](dict)
+    for item in items:
+        name = identify(sheet, item)
+        shown = dict(item.show)
+        own = sorted(item.values, key=lambda one: _hash([name, one]) if one in shown else "")
+        values = [*own, *form.values]
+        model = item.model
+        if form.many and model is not None:
+            model = [value for value in values if value in model]
+        show = sorted(item.show, key=lambda part: own.index(part[0]) if part[0] in own else -1)
+        group = groups[str(model) if form.each else ""]
+        group[name] = compact({"item": name, "show": show, "values": values, "model": model})
+        if form.size and len(group) > form.size:
+            del group[max(group)]
+    lines = dict(row for group in groups.values() for row in group.items())
+    disk.make_private(folder / "review/offered")
+    disk.replace(
+        folder / f"review/offered/{sheet}.jsonl",
+        "".join(f"{lines[name]}\n" for name in sorted(lines)),
+    )
+
+
+def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
+    """Return the items of each sheet that has some, by id. UsageError where there is none."""
+    read = {name: _read_lines(Row, folder / f"review/offered/{name}.jsonl") for name in SHEETS}
+    if found := {
+        name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})
+    }:
+        return found
+    raise UsageError(f"{folder} has nothing to be judged; python -m evals.build run offers it")
+
+
+def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]:
+    return (
+        row
+        for _, row in disk.read_lines(
+            path, partial(forms.read, form), "remove the line", repair=repair
+        )
+    )
+
+
+def _read_answers(folder: Path, *, repair: bool = False) -> Answers:
+    return {
+        (row["item"], row["rater"]): row
+        for row in _read_lines(AnswerForm, folder / _FILE, repair=repair)
+    }
+
+
+def _by_item(rows: Answers) -> dict[str, dict[str, Value]]:  # item -> rater -> value
+    found = defaultdict[str, dict[str, Value]](dict)
+    for (item, rater), row in sorted(rows.items()):
+        if row["value"] is not None:
+            found[item][rater] = row["value"]
+    return found
+
+
+def answers(folder: Path) -> dict[str, Value]:
+    """Return what people said, by item: what more of them said than anything else; nothing where they are divided.
+
+    Where many values apply, those do that more than half of them chose.
+    """
+    settled = dict[str, Value]()
+    for item, by in _by_item(_read_answers(folder)).items():
+        if any(isinstance(value, list) for value in by.values()):
+            chosen = Counter(chain.from_iterable(by.values()))
+            settled[item] = [one for one, times in chosen.items() if 2 * times > len(by)]
+        elif len(most := multimode(map(str, by.values()))) == 1:
+            settled[item] = most[0]
+    return settled
+
+
+def write_sheet(folder: Path, out: Path) -> int:
+    """Write what is offered as a page; return the number of items."""
+    offered = read_offered(folder)
+    sheets = list[dict[str, Any]]()
+    for name, items in offered.items():
+        # not what the model said
+        form = SHEETS[name]
+        shown = ("item", "show", "values")
+        rows = [{key: row[key] for key in shown} for row in items.values()]
+        sheets.append(
+            {"name": name, "ask": form.ask, "means": form.values, "many": form.many, "items": rows}
+        )
+    digest = _hash([list(items) for items in offered.values()])
+    data = disk.dumps({"title": folder.resolve().name, "digest": digest, "sheets": sheets})
+    style = "\n".join(
+        path.read_text("utf-8") for path in (single_file.PAGE / "page.css", _PAGE / "review.css")
+    )
+    scripts = [
+        *(single_file.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
+        _PAGE / "review.js",
+    ]
+    shell = single_file.shell("Review", _PAGE / "review.html")
+    single_file.write(out, shell, style, single_file.join(scripts), [("sheet.json", data.encode())])
+    return sum(map(len, offered.values()))
+
+
+def take(folder: Path, paths: Sequence[Path]) -> int:
+    """Add people's answers from JSON Lines; say, a line each, what is refused, and return how many are."""
+    items = {item: row for rows in read_offered(folder).values() for item, row in rows.items()}
+    known = _read_answers(folder, repair=True)
+    new = list[bytes]()
+    refused = 0
+    for path in paths:
+        for place, line in enumerate(
+            disk.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1
+        ):
+            try:
+                if line.strip() and (row := _understand(line, items, known)):
+                    known[row["item"], row["rater"]] = row
+                    new.append(disk.dumps(row).encode())
+            except ValueError as error:
+                refused += 1
+                say(f"{path}, line {place}: {error}")
+    if new:
+        disk.append_line(folder / _FILE, b"\n".join(new))
+    return refused
+
+
+def _understand(
+    line: bytes, items: Mapping[str, Row], known: Answers
+) -> AnswerForm | None:  # None: it is known
+    row: AnswerForm = forms.read(AnswerForm, line)
+    name = row["item"]
+    said = row["value"]
+    if name not in items:
+        raise ValueError(
+            f"no item {name!r} is offered; is it of another build, or of an earlier state of this "
+            f"one?"
+        )
+    values = items[name]["values"]
+    many = SHEETS[name.rpartition("-")[0]].many
+    if said is not None and (
+        isinstance(said, list) != many or not {*(said if many else [said])} <= {*values}
+    ):
+        raise ValueError(f"{said!r} is no answer to {name}, which takes {', '.join(values)}")
+    row["value"] = said = (
+        [value for value in values if value in said] if isinstance(said, list) else said
+    )
+    old = known.get((name, row["rater"]))
+    if old and old["value"] not in (None, said):
+        both = f"{row['rater']} has judged {name} as {old['value']!r}, and here as {said!r}"
+        raise ValueError(f"{both}; remove the line that is wrong, here or in {_FILE}")
+    return None if row == old else row
+
+
+def compare(folder: Path) -> dict[str, Any]:
+    """Return how far people agree with the model and with each other on each sheet, and what is below its bar."""
+    given = _by_item(_read_answers(folder))
+    settled = answers(folder)
+    sheets = dict[str, Any]()
+    below = list[str]()
+    for name, items in read_offered(folder).items():
+        rows = [(row, list(given[item].values())) for item, row in items.items() if item in given]
+        if not rows:
+            continue
+        model = [
+            (row, [(row["model"], one) for one in said if row["model"] is not None])
+            for row, said in rows
+        ]
+        people = [(row, list(combinations(said, 2))) for row, said in rows]
+        figures = _measure("model", SHEETS[name], model) | _measure("people", SHEETS[name], people)
+        for figure, bar in SHEETS[name].bar.items():
+            value = getattr(figures.get(figure), "mean", figures.get(figure))
+            if value is not None and value < bar:
+                below.append(
+                    f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
+                )
+        sheets[name] = {
+            "raters": sorted({rater for item in items for rater in given.get(item, ())}),
+            **{
+                "offered": len(items),
+                "judged": len(rows),
+                "judgements": sum(len(said) for _, said in rows),
+            },
+            **{"divided": sum(row["item"] not in settled for row, _ in rows), **figures},
+        }
+    return {"sheets": sheets, "below": below}
+
+
+def _measure(
+    who: str, form: Sheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]
+) -> dict[str, Any]:
+    said = [pairs for _, pairs in rows]
+    if form.many:  # each value applies or not
+        said = [
+            [
+                (str(one in first), str(one in second))
+                for first, second in pairs
+                for one in row["values"]
+            ]
+            for row, pairs in rows
+        ]
+    found = agree(said, list(form.values) if form.ordered else ())
+    figures = found._asdict() if found else {}
+    for name, of in {"chosen": "True", "left": "False"}.items() if form.many else ():
+        same = [
+            first == second for pairs in said for first, second in pairs if first == of
+        ]  # as the first said
+        figures[name] = fmean(same) if same else None
+    return {f"{who} {name}": figure for name, figure in figures.items()}
+
+
+def describe(folder: Path) -> str:
+    """Say in a line who has checked what is being made, for the head of its card."""
+    with suppress(UsageError):  # nothing is offered
+        sheets, below = compare(folder).values()
+        people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
+        many = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
+        kappa = "".join(
+            f"; {name}: kappa {_cell(of)}"
+            for name in sheets
+            if (of := sheets[name].get("model kappa"))
+        )
+        if people:
+            return (
+                ". ".join(
+                    [f"Checked by {plural(len(people), 'person', 'people')}: {many}{kappa}", *below]
+                )
+                + "."
+            )
+    return NOBODY
+
+
+def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why there is no kappa, of each sheet that has none and could have one."""
+    roles = {
+        "model": {"first": "model", "second": "person"},
+        "people": {"first": "first person", "second": "second"},
+    }
+    for name, sheet in sheets.items():
+        for who, named in roles.items():
+            if why := sheet.get(f"{who} kappa_undefined"):
+                for place, role in named.items():
+                    why = why.replace(f"the {place} ", f"the {role} ")
+                yield f"{name}: {who} kappa is undefined: {why}"
+
+
+def _cell(value: Interval | None) -> str:
+    if value is None or value.low is None:
+        return number(value and value.mean, "{:.2f}", "-")
+    return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
+
+
+def add(parser: Parser) -> None:
+    """Add the arguments of `review`."""
+    option = parser.add_argument
+    taken = "take what people answered: the files that the page wrote"
+    option("folder", type=Path, metavar="FOLDER", help="of the build")
+    option("--out", type=Path, metavar="SHEET.html", help="write what is to be judged as a page")
+    option(
+        "--in",
+        type=Path,
+        nargs="+",
+        default=[],
+        dest="answers",
+        metavar="ANSWERS.jsonl",
+        help=taken,
+    )
+
+
+def command(arguments: Any) -> int:
+    """Write a page, or take answers and say how far people agree; DataError where some are refused."""
+    folder = arguments.folder
+    out = arguments.out
+    if bool(out) == bool(arguments.answers):
+        raise UsageError(
+            "give --out SHEET.html to have something judged, or --in ANSWERS.jsonl for what was "
+            "answered"
+        )
+    if out:
+        check_output(out)
+        put_out(f"{out}: {plural(write_sheet(folder, out), 'item')} to be judged in a browser\n")
+        return 0
+    refused = take(folder, arguments.answers)
+    found = compare(folder)
+    disk.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
+    counts = ("judged", "offered", "divided")
+    figures = [
+        f"{who} {figure}" for who in ("model", "people") for figure in ("agreement", "kappa")
+    ]
+    rows = [
+        [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
+        for name, sheet in found["sheets"].items()
+    ]
+    undefined = list(_list_undefined(found["sheets"]))
+    put_out(
+        printed(
+            [
+                Grid("", ["sheet", *counts, *figures], rows),
+                *undefined,
+                *found["below"],
+                describe(folder),
+            ]
+        )
+    )
+    if refused:
+        raise DataError(
+            f"{plural(refused, 'answer')} refused, all others taken; mend these and give the "
+            f"command again"
+        )
+    return 0

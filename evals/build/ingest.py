@@ -1,0 +1,453 @@
+"""From what people have to documents: read, cleaned, and cut into what is searched. Nothing is sent
+anywhere.
+
+One document is in memory at a time; of all of them, ids and groups. What comes of it is kept in a
+folder, and opens at once while the files, the sections of the recipe and this code are the same.
+"""
+
+import heapq
+import json
+import math
+import re
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO
+
+import environments
+from environments import collections, layouts, sources, tables
+from environments.chunking import LIMIT, bert_tokens, chunks, sections
+from environments.folders import Listing
+from environments.sources.markup import Record
+from environments.sources.pages import need
+from environments.sources.readers import Limits
+from evals.build import text_cleaning as cleaning
+from evals.build.text_cleaning import CleanSection, clean_text, compile_pattern
+from evals.build.types import Source
+from tools import disk
+from tools.console import check_interrupts, plural
+from tools.corpus import Corpus, StoredCorpus, digest_text, store
+from tools.errors import DataError, UsageError
+from tools.records import Document
+from tools.sources import reach
+from tools.text import message_text
+
+Cut = Literal["", "turns", "snippets", "chunks", "sections"]
+TASK = "task:"
+DROPPED = (
+    "dropped.jsonl"  # beside the documents: a line [id, reason, evidence] for each that is left out
+)
+_NAMED = 5  # files in a message
+_CONVERSATIONS = (
+    "conversation",
+    "conversations",
+    "messages",
+)  # columns that hold lists of messages
+_SPEAKER = (
+    r"^(?:\[\w+\]:|(?:Mr|Ms|Mrs|Miss|Dr|Senator|Representative|(?:The )?Chair(?:man|woman)?)\b\.? "
+    r"?[^.:\n]{0,40}[.:])"
+)
+
+
+@dataclass(frozen=True)
+class CorpusSection:
+    """Where the documents are, and which of them are taken. A column of XML is a path in the record."""
+
+    path: Annotated[str, "file, folder of files, or task (task:obliq/twitter)"] = ""
+    data: Annotated[str, "of a task: mini, full or a folder; empty: full where that is fetched"] = (
+        ""
+    )
+    form: Annotated[
+        str, "table, text, markdown, html, pdf, wikitext or xml; empty: as the files' names say"
+    ] = ""
+    id: Annotated[str, "column of the id; empty: a usual one, or else a digest of the text"] = ""
+    text: Annotated[
+        str, "column of the text, or of a list of {role, content}; empty: a usual one"
+    ] = ""
+    title: Annotated[str, "column of the title, where there is one"] = "title"
+    group: Annotated[
+        str, "column of what a document is part of: its post, debate, record or author"
+    ] = ""
+    private: Annotated[
+        tuple[str, ...], "columns that are kept beside the build, and never released"
+    ] = ()
+    record: Annotated[
+        str, "of XML: element that is a document; empty: a file is one (of a wiki's dump, a page)"
+    ] = ""
+    sections: Annotated[dict[str, str], "of XML: path by heading; none: all text"] = field(
+        default_factory=dict
+    )
+    language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = (
+        ""
+    )
+    pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
+    sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
+    file_seconds: Annotated[
+        int, "of HTML, XML, wikitext, PDF: seconds of a core that a document may take to read"
+    ] = 60
+    file_memory: Annotated[
+        int, "MiB of memory that it may take; over a limit, it is left out and named"
+    ] = 2048
+    file_text: Annotated[int, "MiB of text that it may have"] = 64
+    follow_links: Annotated[
+        bool, "whether links out of the folder are read, and what they lead to is released"
+    ] = False
+
+
+@dataclass(frozen=True)
+class CutSection:
+    """How documents are cut into the pieces that are searched; a document's pieces have it as their parent."""
+
+    by: Annotated[
+        Cut, "turns (of speakers), snippets, chunks, sections (of Markdown); empty: they stay whole"
+    ] = ""
+    speaker: Annotated[str, "turns: regular expression of what begins one"] = _SPEAKER
+    words: Annotated[int, "snippets: words after which one ends, with its paragraph"] = 350
+    tokens: Annotated[
+        int, "chunks: BERT tokens, headings included, of one that is not a single block"
+    ] = LIMIT
+    min_chars: Annotated[
+        int, "characters that a piece, or a whole document, has at least; others are left out"
+    ] = 1
+    max_chars: Annotated[int, "characters that it has at most; 0: any number"] = 0
+
+
+class PrivateTexts(Mapping[str, Mapping[str, str]]):
+    """doc_id -> field -> text that is never released: on disk, a row a document that was read."""
+
+    def __init__(self, rows: Corpus, documents: Corpus) -> None:
+        self._rows = rows
+        self._documents = documents if len(rows) else Corpus(())
+
+    def __getitem__(self, doc_id: str) -> Mapping[str, str]:
+        texts: dict[str, str] = disk.loads(
+            self._rows[self._documents[doc_id].parent or doc_id].text
+        )
+        return texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+
+def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Path) -> Source:
+    """Return the documents that `corpus` names, cleaned and cut.
+
+    They are kept in `home`, a folder for this corpus of this build alone: what is outdated there is removed.
+    UsageError for a value that no section can have, DataError for data that is missing or damaged.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    job = _Ingestion(corpus, clean, cut)
+    made_of = [
+        asdict(corpus),
+        asdict(clean),
+        asdict(cut),
+        job.identify(home),
+        reach([__name__]).digest(),
+    ]
+    place = home / digest_id(disk.dumps(made_of))
+    if not place.is_dir():
+        with disk.drafting(place, disk.PRIVATE, folder=True) as draft:
+            job.write(draft)
+            draft.rename(place)
+        for outdated in home.glob("[!.]*"):
+            if outdated != place:
+                shutil.rmtree(outdated, ignore_errors=True)
+    documents = StoredCorpus(place / "documents")
+    private = PrivateTexts(StoredCorpus(place / "private"), documents)
+    known = disk.loads((place / "known.json").read_bytes())
+    return Source(documents, private=private, dropped=place / DROPPED, **known)
+
+
+def digest_id(doc_id: str) -> str:
+    """Return the id that a document, or a group, has where `hash_ids` is set: 16 hex digits."""
+    return digest_text(doc_id).hex()[:16]
+
+
+def name_piece(document: Document, number: int, separator: str) -> str:
+    """Return the id of a piece of a document: "ID:0"; of a passage, whose parent the id has to go on naming, "ID.0"."""
+    return f"{document.doc_id}{_joint(separator) if document.parent else separator}{number}"
+
+
+def origin_of(doc_id: str, cut: CutSection, separator: str) -> str:
+    """Return the id of the document, or passage, that a document of a build was cut from; its own where none was."""
+    ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
+    match = re.fullmatch(f"(.+){ends}", doc_id, re.DOTALL) if cut.by else None
+    return match[1] if match else doc_id
+
+
+def _joint(separator: str) -> str:
+    return "." if "." not in separator else "/"
+
+
+class _Ingestion:
+    """One reading of a corpus: its rows, and what is known of them so far."""
+
+    def __init__(self, corpus: CorpusSection, clean: CleanSection, cut: CutSection) -> None:
+        self.corpus = corpus
+        self.clean = clean
+        self.cut = cut
+        self.counts = Counter[str]()
+        self.groups = dict[str, str]()
+        self.findings = cleaning.Findings()
+        task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
+        self.task = environments.load(task, corpus.data or None, "all") if task else None
+        # Where a task judges parents of passages, ids go on naming these in the task's own way.
+        self.separator = (
+            self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
+        )
+        self.root = disk.expanded(corpus.path) if not task else Path()
+        self.files = Listing([])
+        if not task:
+            self.files = sources.list_files(
+                self.root, corpus.form, follow_links=corpus.follow_links
+            )
+        self.over_limits = list[str]()  # files that are left out, with the limit
+        self._dropped: TextIO | None = None  # once the folder is there
+        self.wanted = compile_pattern(corpus.pattern)
+        self.classify = need("py3langid", "languages").classify if corpus.language else None
+
+    def identify(self, home: Path) -> list[str]:
+        """Return what the corpus is made of, as digests."""
+        if self.task:
+            return [self.task.documents.fingerprint]
+        names = [path.relative_to(self.root).as_posix() for path in self.files.files]
+        left_out = [disk.dumps(one) for one in self.files.left_out]
+        return [*names, *left_out, *layouts.hash_files(home / ".digests.json", self.files.files)]
+
+    def write(self, folder: Path) -> None:
+        """Write the folders `documents` and `private`, known.json, and what is left out as dropped.jsonl."""
+        aside = folder / "private.jsonl"
+        raw = folder / "raw"
+        with (folder / DROPPED).open("w", encoding="utf-8") as self._dropped:
+            for one in self.files.left_out:
+                self._leave(*one)
+            with aside.open("w", encoding="utf-8") as file:
+                store(self._read(file), raw)
+            store((Document(*disk.loads(line)) for line in disk.lines(aside)), folder / "private")
+            aside.unlink()
+            read = StoredCorpus(raw)
+            chosen = set(
+                heapq.nsmallest(
+                    self.corpus.sample or len(read), read, key=lambda one: (digest_id(one), one)
+                )
+            )
+            store(self._cut(read, chosen), folder / "documents")
+            shutil.rmtree(raw)
+        made = StoredCorpus(folder / "documents")
+        said = [
+            line
+            for line in (sources.say_links(self.files.left_out), self._say_over_limits())
+            if line
+        ]
+        if not made:
+            left_out = json.dumps(self.counts)
+            raise DataError(
+                "; ".join([f"no document of {self.corpus.path} is left: {left_out}", *said])
+            )
+        known = {
+            "group": {one: group for one, group in self.groups.items() if one in made},
+            "counts": self.counts,
+        }
+        known |= {"twins": cleaning.find_twins(made, self.clean.near)}
+        known |= {"warnings": [*said, *self.findings.say()]}
+        known["separator"] = self.separator
+        (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
+
+    def _leave(self, name: str, reason: str, evidence: str = "") -> None:
+        """Note what is left out: a line of dropped.jsonl."""
+        self.counts[reason] += 1
+        assert self._dropped
+        self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
+
+    def _leave_file(self, name: str, reason: str, evidence: str) -> None:
+        """Note a file that is over a limit."""
+        self._leave(name, reason, evidence)
+        self.over_limits.append(f"{name} ({evidence})" if evidence else name)
+
+    def _say_over_limits(self) -> str:
+        """Return in a line which files, or documents of files, were over a limit; "" where none was."""
+        if not self.over_limits:
+            return ""
+        named = ", ".join(self.over_limits[:_NAMED]) + (
+            ", ..." if len(self.over_limits) > _NAMED else ""
+        )
+        many = plural(len(self.over_limits), "file or document is", "files or documents are")
+        return (
+            f"{many} left out as over a limit of corpus.file_seconds, file_memory or file_text: "
+            f"{named}"
+        )
+
+    def _read(self, aside: TextIO) -> Iterator[Document]:
+        """Yield the documents that the filters let through; `aside` takes the private texts of each."""
+        ids = Counter[str]()
+        for where, document, group, private in self._rows():
+            check_interrupts()
+            doc_id = document.doc_id or digest_id(document.text)
+            ids[doc_id] += 1
+            if not document.doc_id and ids[doc_id] > 1:
+                doc_id = f"{doc_id}-{ids[doc_id]}"
+            elif ids[doc_id] > 1:
+                raise DataError(f"{where}: the id {doc_id!r} was there before")
+            if reason := self._refuse(document.text):
+                self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
+                continue
+            if self.clean.hash_ids:
+                parent, group = (one and digest_id(one) for one in (document.parent, group))
+                doc_id = f"{parent}:{digest_id(doc_id)}" if parent else digest_id(doc_id)
+                document = replace(document, parent=parent)
+            if group:
+                self.groups[doc_id] = group
+            if private:
+                aside.write(disk.dumps([doc_id, disk.dumps(private)]) + "\n")
+                told = f"{document.title}\n{document.text}"
+                said = sum(len(text) > 3 and text in told for text in private.values())
+                self.findings.add("private texts that also stand in the text", said, doc_id)
+            yield replace(document, doc_id=doc_id)
+
+    def _rows(self) -> Iterator[tuple[str, Document, str, dict[str, str]]]:
+        """Yield (place, document, group, private texts) of everything there is; an id that is not given is ""."""
+        if self.task:
+            judged = self.task.judgements[self.task.headline]
+            # Passages that are judged themselves are documents like others: their pieces have them
+            # as parents.
+            unit_of = judged.unit_of if self.task.max_p and judged.unit_of else str
+            for one in self.task.documents.stream():
+                parent = unit_of(one.doc_id)
+                document = replace(one, parent="" if parent == one.doc_id else parent)
+                yield f"{self.corpus.path}, {one.doc_id}", document, "", {}
+            return
+        names = self.corpus
+        fields = tuple(
+            filter(None, [names.id, names.text, names.title, names.group, *names.private])
+        )
+        texts = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
+        if strange := {names.text, names.title} & {*names.private} - {""}:
+            raise UsageError(
+                f"private: {min(strange)!r} is the text or the title, which are released"
+            )
+        limits = Limits(names.file_seconds, names.file_memory, names.file_text)
+        if min(limits) < 1:
+            raise UsageError(
+                "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
+            )
+        record = Record(names.record, names.sections, fields)
+        files = self.files.files
+        for where, row in sources.read(
+            self.root, files, names.form, record, limits, self._leave_file
+        ):
+            named = (names.id,) if names.id else [one for one in collections.IDS if one in row]
+            given = tables.pick_column(where, row, *named) if named else ""
+            doc_id = tables.read_id(given, where) if named else ""
+            text = _write_text(tables.pick_column(where, row, *texts), where)
+            title = tables.check_text(row.get(names.title), where, names.title, optional=True)
+            group = (
+                _write_text(tables.pick_column(where, row, names.group), where)
+                if names.group
+                else ""
+            )
+            private = {
+                one: _write_text(tables.pick_column(where, row, one), where)
+                for one in names.private
+            }
+            yield where, Document(doc_id, text, title), group, private
+
+    def _refuse(self, text: str) -> str:
+        """Return why a document is left out; "" where it is not."""
+        if not text.strip():
+            return "documents without a text"
+        if not self.wanted.search(text):
+            return "documents that `pattern` leaves out"
+        if self.classify and self.classify(text[:2000])[0] != self.corpus.language:
+            return f"documents in another language than {self.corpus.language}"
+        return ""
+
+    def _cut(self, read: Corpus, chosen: Collection[str]) -> Iterator[Document]:
+        """Yield the chosen documents, cleaned, or the pieces that they are cut into."""
+        repeated = cleaning.find_boilerplate(read, self.clean.boilerplate)
+        for document in read.stream():
+            check_interrupts()
+            if document.doc_id not in chosen:
+                self._leave(document.doc_id, "documents outside the sample")
+                continue
+            text = clean_text(document.text, self.clean, repeated)
+            title = clean_text(document.title, self.clean)
+            whole = replace(document, text=text, title=title)
+            cut = (
+                sum(cleaning.digest_line(line) in repeated for line in document.text.splitlines())
+                if repeated
+                else 0
+            )
+            self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
+            pieces = [whole]
+            if self.cut.by and text:
+                parent = document.parent or document.doc_id
+                pieces = [
+                    Document(name_piece(document, number, self.separator), part, title, parent)
+                    for number, part in enumerate(cut_text(text, self.cut))
+                ]
+                group = self.groups.pop(document.doc_id, parent)
+                self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
+            for piece in pieces:
+                if (
+                    max(1, self.cut.min_chars)
+                    <= len(piece.text)
+                    <= (self.cut.max_chars or math.inf)
+                ):
+                    self.findings.look_at(piece)
+                    yield piece
+                else:
+                    self._leave(
+                        piece.doc_id,
+                        "texts that are too short or too long",
+                        f"{len(piece.text)} characters",
+                    )
+
+
+def _write_text(value: Any, where: str) -> str:
+    """Return a cell as text; of a list of messages, a line "[Role]: what it says" each."""
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        try:
+            said = [
+                (one.get("role") or one["from"], message_text(one) or one.get("value", ""))
+                for one in value
+            ]
+            value = "\n".join(f"[{role.title()}]: {text}" for role, text in said)
+        except (AttributeError, KeyError, TypeError):
+            raise DataError(
+                f"{where}: not every message of the conversation is {{role, content}}"
+            ) from None
+    elif value is not None and not isinstance(value, str):
+        value = disk.dumps(value)
+    return tables.check_text(value, where, optional=True)
+
+
+def cut_text(text: str, cut: CutSection) -> list[str]:
+    """Return the pieces of a document, in order; none is empty."""
+    if cut.by == "chunks":
+        return chunks(text, bert_tokens(), cut.tokens)
+    if cut.by == "sections":
+        return sections(text)
+    if cut.by == "turns":
+        starts = [
+            0,
+            *(match.start() for match in compile_pattern(cut.speaker).finditer(text)),
+            len(text),
+        ]
+        return [piece for start, end in pairwise(starts) if (piece := text[start:end].strip())]
+    pieces = [""]
+    many = 0
+    for paragraph in filter(str.strip, re.split(r"\n\s*\n", text)):
+        pieces[-1] = f"{pieces[-1]}\n\n{paragraph}".strip("\n")
+        many += len(paragraph.split())
+        if many >= cut.words:
+            pieces = [*pieces, ""]
+            many = 0
+    if 0 < many < cut.words / 2 and len(pieces) > 1:  # too little for a snippet of its own
+        pieces[-2:] = ["\n\n".join(pieces[-2:])]
+    return [piece for piece in pieces if piece]

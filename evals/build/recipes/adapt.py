@@ -1,0 +1,262 @@
+"""The recipe `adapt`: a task's documents cut into passages, and its labels carried over to them, as
+CRUMB was made.
+
+Section 3 of CRUMB's paper: where documents are judged, passages are searched and a document counts
+by its best (MaxP), or each of its passages inherits the label; where passages are judged, the label
+goes to the new passage that contains the old one, and a query stays only if all that is relevant to
+it is contained. No model is asked.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, NamedTuple
+
+import environments
+from environments.base import EmptySplit, Environment, Qrels
+from evals.build import release, transfer
+from evals.build.human_review import Item
+from evals.build.ingest import TASK, CutSection
+from evals.build.pipeline import Build
+from evals.build.recipe import Recipe
+from evals.build.types import Benchmark
+from tools.console import plural
+from tools.corpus import Corpus
+from tools.errors import DataError
+from tools.records import Query
+from tools.text import all_words, index_runs, longest_runs
+
+# Words in a row from which on texts are compared; an old passage of fewer is contained nowhere
+_RUN = 5
+
+
+@dataclass(frozen=True)
+class AdaptSection:
+    """Whose labels are carried over, and how."""
+
+    task: Annotated[
+        str, "task or folder with the queries and judgements; empty: that of corpus.path"
+    ] = ""
+    labels: Annotated[
+        Literal["documents", "passages"], "what is judged: documents, or (old) passages"
+    ] = "documents"
+    max_p: Annotated[
+        bool, "documents: the best passage stands for each; else all passages inherit its label"
+    ] = True
+    coverage: Annotated[
+        float, "passages: share of an old one, in a row, that a new one has to have"
+    ] = 0.9
+    review: Annotated[
+        float, "passages: share from which on, up to `coverage`, a person is asked"
+    ] = 0.6
+    positive: Annotated[
+        float, "grades from this on become 1, others 0; 0: grades stay as they are"
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class Adapt(Recipe):
+    """The sections of the recipe."""
+
+    cut: CutSection = field(default_factory=lambda: CutSection(by="chunks"))
+    adapt: AdaptSection = field(default_factory=AdaptSection)
+
+
+def make(build: Build) -> Benchmark:
+    """Return the task with the build's documents, and what could be carried over: judgements, queries, masks, pools.
+
+    The task's own queries for dev stay those for dev.
+    """
+    recipe: Adapt = build.recipe
+    section = recipe.adapt
+    corpus = recipe.corpus
+    said = recipe.release
+    task = section.task or corpus.path.removeprefix(TASK)
+    given = _load(task, corpus.data or None)
+    graded = _grade(given.qrels, section.positive)
+    pieces = transfer.Pieces(build)
+    of_documents = section.labels == "documents"
+    hidden: transfer.Carry
+    ranked: transfer.Carry
+    if of_documents:
+        gold = inherit(build, pieces, graded, spread=not section.max_p)
+        hidden = ranked = pieces.find
+    else:
+        contained = _find_contained(build, given)
+        gold = _contain(build, contained, graded)
+        hidden = contained.hide
+        ranked = contained.find
+    queries = [query for query in given.queries if query.query_id in gold]
+    queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
+    gold = {query.query_id: gold[query.query_id] for query in queries}
+    build.count("transfer", len(given.queries), len(gold))
+    if not gold:
+        raise DataError(
+            f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
+            f"relevant to it"
+        )
+    kept = {one: pairs for one, pairs in given.comparisons.items() if one in gold}
+    comparisons = transfer.carry_comparisons(build, "transfer", kept, ranked)
+    twins = transfer.keep_twins(given.twins, comparisons)
+    metrics = transfer.list_metrics(given, comparisons, twins) or said.metrics
+    settings: dict[str, Any] = {
+        "metrics": metrics,
+        "metric": given.metric if given.metric in metrics else metrics[0],
+        "depth": given.depth,
+        **given.hints,
+        "objective": said.objective or given.queries[0].objective,
+        "document": said.document or given.hints.get("document"),
+    }
+    if of_documents and section.max_p and pieces.have_parents:
+        settings["max_p"] = build.source.separator
+    provenance = [{"query_id": one, "from": graded[one], "gold": gold[one]} for one in gold]
+    together = {
+        query_id: twin
+        for pair in twins.items()
+        for query_id, twin in zip(pair, pair[1:] * 2, strict=True)
+    }
+    made = build.finish(queries, {"gold": gold}, provenance, together, **settings)
+    made = release.judge_within_pools(made._replace(comparisons=comparisons, twins=twins))
+    dev = [query_id for query_id in given.splits["dev"] if query_id in gold]
+    return made._replace(dev=dev) if dev else made
+
+
+def _load(task: str, data: str | None) -> Environment:
+    """Return all queries of a task, with its own split; comparisons may be of its dev queries alone (BIRCO)."""
+    whole = environments.load(task, data, "all")
+    try:
+        dev = environments.load(task, data, "dev")
+    except EmptySplit:
+        return replace(whole, splits={"dev": ()})
+    return replace(
+        whole,
+        metrics=tuple(dict.fromkeys([*whole.metrics, *dev.metrics])),
+        comparisons={**whole.comparisons, **dev.comparisons},
+        splits={"dev": [query.query_id for query in dev.queries]},
+    )
+
+
+def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
+    """Return the grades, or 1 and 0 for those from `positive` on and below it."""
+    if not positive:
+        return {query_id: dict(grades) for query_id, grades in qrels.items()}
+    graded = dict[str, dict[str, float]]()
+    for query_id, grades in qrels.items():
+        graded[query_id] = {doc_id: float(grade >= positive) for doc_id, grade in grades.items()}
+    return graded
+
+
+def _drop_masked(build: Build, queries: Sequence[Query], gold: Qrels) -> list[Query]:
+    """Return the queries without those that must not see anything of what is relevant to them."""
+    kept = list[Query]()
+    for query in queries:
+        if any(
+            grade > 0 and judged not in query.excluded
+            for judged, grade in gold[query.query_id].items()
+        ):
+            kept.append(query)
+        else:
+            build.drop(
+                "transfer",
+                query.query_id,
+                "what is relevant stands in documents that it must not see",
+            )
+    return kept
+
+
+def inherit(
+    build: Build, pieces: transfer.Pieces, graded: Qrels, *, spread: bool
+) -> dict[str, dict[str, float]]:
+    """Return the grades of documents under the build's ids, or `spread` over all their passages.
+
+    A query that keeps nothing that is relevant is dropped.
+    """
+    gold = dict[str, dict[str, float]]()
+    for query_id, grades in graded.items():
+        row = dict[str, float]()
+        for judged, grade in grades.items():
+            unit = pieces.find_unit(judged)
+            if not unit.pieces and grade > 0:
+                build.drop(
+                    "transfer", f"{query_id} {judged}", "the relevant document is not in the corpus"
+                )
+            for doc_id in unit.pieces if spread else [unit.name] * bool(unit.pieces):
+                row[doc_id] = max(grade, row.get(doc_id, grade))
+        if max(row.values(), default=0) > 0:
+            gold[query_id] = row
+        else:
+            build.drop("transfer", query_id, "nothing that is relevant is left")
+    return gold
+
+
+class _Contained(NamedTuple):
+    """Which new passages contain an old one: surely, or as people say, and perhaps."""
+
+    surely: Mapping[str, Sequence[str]]
+    perhaps: Mapping[str, Sequence[str]]
+
+    def find(self, old: str) -> Sequence[str]:
+        """Return the new passages that contain an old one."""
+        return self.surely.get(old, ())
+
+    def hide(self, old: str) -> Sequence[str]:
+        """Return the new passages that say so much of an old one that who must not see it must not see them."""
+        return [*self.find(old), *self.perhaps.get(old, ())]
+
+
+def _find_contained(build: Build, given: Environment) -> _Contained:
+    """Return where the old passages stand that judgements, masks, pools and comparisons name."""
+    section = build.recipe.adapt
+    named = {doc_id for row in given.qrels.values() for doc_id in row}
+    for query in given.queries:
+        named |= query.excluded | (query.candidates or frozenset())
+    for pairs in given.comparisons.values():
+        named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
+    old_words = {
+        one: all_words(given.documents[one].text) for one in sorted(named) if one in given.documents
+    }
+    said = dict[tuple[str, str], str]()
+    doubtful = dict[tuple[str, str], str]()
+    for old, new, share in find_contained(old_words, build.source.documents):
+        if share >= section.coverage:
+            said[old, new] = "yes"
+        elif share >= section.review:
+            doubtful[old, new] = "no"
+
+    def show(pair: tuple[str, str]) -> Item:
+        old = given.documents[pair[0]]
+        new = build.source.documents[pair[1]]
+        return Item((("the old passage", old.text), ("the new passage", new.text)))
+
+    build.review("transfer", doubtful, show)  # puts what people say in place of "no"
+    surely = defaultdict[str, list[str]](list)
+    perhaps = defaultdict[str, list[str]](list)
+    for (old, new), answer in (said | doubtful).items():
+        (surely if answer == "yes" else perhaps)[old].append(new)
+    return _Contained(surely, perhaps)
+
+
+def _contain(build: Build, contained: _Contained, graded: Qrels) -> dict[str, dict[str, float]]:
+    """Return the grades of the new passages that contain judged old ones, of queries that keep all that is relevant."""
+    gold = dict[str, dict[str, float]]()
+    for query_id, grades in graded.items():
+        lost = [old for old, grade in grades.items() if grade > 0 and not contained.find(old)]
+        if lost:
+            build.drop("transfer", query_id, "no new passage contains what is relevant", lost[0])
+            continue
+        row = gold[query_id] = {}
+        for old, grade in grades.items():
+            for new in contained.find(old):
+                row[new] = max(grade, row.get(new, grade))
+    return gold
+
+
+def find_contained(old: Mapping[str, list[str]], new: Corpus) -> Iterator[tuple[str, str, float]]:
+    """Yield (old id, new id, coverage) of old passages, given as words, and new ones that share a run of words.
+
+    The coverage is the share of the old one's characters, without punctuation, that is their longest common run.
+    """
+    places = index_runs(old, _RUN)
+    for document in new.stream():
+        for doc_id, run in longest_runs(all_words(document.text), places, _RUN).items():
+            yield doc_id, document.doc_id, len(" ".join(run)) / len(" ".join(old[doc_id]))

@@ -1,0 +1,121 @@
+"""What a task says of its documents, said of the documents that a build made of them.
+
+A build cuts documents, gives them other ids (clean.hash_ids) and leaves some out. So whatever names
+a document of the task goes through here: judgements, masks, pools and comparisons.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+from environments.base import Comparison, Environment
+from evals.build.ingest import digest_id, origin_of
+from evals.build.pipeline import Build
+from tools.records import Query
+
+Carry = Callable[
+    [str], Collection[str]
+]  # a document of the task -> the documents of the build that were made of it
+Comparisons = Mapping[str, Sequence[Comparison]]  # by query id
+
+
+class Unit(NamedTuple):
+    """What is judged, as the build has it."""
+
+    name: str  # of the document, or of the parent of `pieces`
+    pieces: Sequence[str]  # documents of the build; none where it was left out
+
+
+class Pieces:
+    """The documents of a build, by the documents of the task that they were made of."""
+
+    def __init__(self, build: Build) -> None:
+        self._hashed = build.recipe.clean.hash_ids
+        self._of_document = defaultdict[str, list[str]](list)
+        self._of_parent = defaultdict[str, list[str]](list)
+        self._parents = dict[str, str]()
+        for document in build.source.documents.stream():
+            origin = origin_of(document.doc_id, build.recipe.cut, build.source.separator)
+            if self._hashed:
+                origin = origin.rpartition(":")[2]  # of a passage, without the parent
+            self._of_document[origin].append(document.doc_id)
+            if document.parent:
+                self._of_parent[document.parent].append(document.doc_id)
+                self._parents[document.doc_id] = document.parent
+
+    @property
+    def have_parents(self) -> bool:
+        """Whether documents of the build are passages of others."""
+        return bool(self._parents)
+
+    def find(self, doc_id: str) -> Sequence[str]:
+        """Return what was made of a document of the task; nothing where it was left out."""
+        return self._of_document.get(self._name(doc_id)) or self.find_unit(doc_id).pieces
+
+    def find_unit(self, judged: str) -> Unit:
+        """Return what the build has of what the task judges: a document, or the parent of passages."""
+        name = self._name(judged)
+        if pieces := self._of_parent.get(name):
+            return Unit(name, pieces)
+        pieces = self._of_document.get(name, [])
+        return Unit(self._parents.get(pieces[0], pieces[0]) if pieces else name, pieces)
+
+    def _name(self, doc_id: str) -> str:
+        return digest_id(doc_id) if self._hashed else doc_id
+
+
+def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> list[Query]:
+    """Return queries with their masks and pools in the documents of a build.
+
+    `hidden` gives the documents that stand for a masked one, and `ranked` those for one of a pool.
+    """
+    carried = list[Query]()
+    for query in queries:
+        excluded = frozenset(chain.from_iterable(map(hidden, query.excluded)))
+        pool = query.candidates
+        if pool is not None:
+            pool = frozenset(chain.from_iterable(map(ranked, pool)))
+        carried.append(replace(query, excluded=excluded, candidates=pool))
+    return carried
+
+
+def carry_comparisons(
+    build: Build, stage: str, comparisons: Comparisons, carry: Carry
+) -> dict[str, list[Comparison]]:
+    """Return the comparisons whose two documents are one document each in the build; the others are counted."""
+    carried = dict[str, list[Comparison]]()
+    for query_id, pairs in comparisons.items():
+        for pair in pairs:
+            better = carry(pair.better)
+            worse = carry(pair.worse)
+            if len(better) == len(worse) == 1 and {*better} != {*worse}:
+                carried.setdefault(query_id, []).append(Comparison(pair.label, *better, *worse))
+            else:
+                name = f"{query_id} {pair.better} {pair.worse}"
+                build.drop(stage, name, "comparisons of documents that were cut or left out")
+    return carried
+
+
+def keep_twins(twins: Mapping[str, str], comparisons: Comparisons) -> dict[str, str]:
+    """Return the pairs of queries that still have the same comparisons, one after the other."""
+    labels = {query_id: [pair.label for pair in pairs] for query_id, pairs in comparisons.items()}
+    return {
+        one: twin
+        for one, twin in twins.items()
+        if one in labels and labels[one] == labels.get(twin)
+    }
+
+
+def list_metrics(
+    given: Environment, comparisons: Comparisons, twins: Mapping[str, str]
+) -> list[str]:
+    """Return the metrics of a task without those of comparisons that it has no longer."""
+    labels = {pair.label for pairs in comparisons.values() for pair in pairs}
+    there = {"Win": bool(labels), "Flip": bool(twins), "Triplets": "Triplets" in labels}
+    return [
+        name
+        for name in given.metrics
+        if there.get(name, name in labels or not name.startswith("Win("))
+    ]

@@ -1,0 +1,68 @@
+"""What the stages of a build hand to each other: a corpus, units of work for a model, and the
+finished benchmark.
+
+Writes nothing.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from environments.base import Comparison, Qrels
+from tools import disk
+from tools.corpus import Corpus
+from tools.records import Query
+
+
+class Source(NamedTuple):
+    """What a build starts from: documents, and what is known of them."""
+
+    documents: Corpus
+    group: Mapping[
+        str, str
+    ] = {}  # doc_id -> the post, debate or author that it is of, where the data say so
+    private: Mapping[
+        str, Mapping[str, str]
+    ] = {}  # doc_id -> field -> a text that is never released
+    twins: Mapping[
+        str, str
+    ] = {}  # doc_id -> the first document with the same text, or nearly the same
+    counts: Mapping[str, int] = {}  # documents left out, by reason
+    warnings: Sequence[str] = ()  # what a person should know before anything is sent
+    dropped: Path | None = (
+        None  # a line [id, reason, evidence] for each of those that `counts` counts
+    )
+    separator: str = ":"  # what stands between the parent and the rest in the id of a piece
+
+
+def read_dropped(source: Source) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, reason, evidence) of all that was left out on the way to the documents."""
+    for line in disk.lines(source.dropped) if source.dropped else ():
+        name, reason, evidence = disk.loads(line)
+        yield name, reason, evidence
+
+
+class Unit(NamedTuple):
+    """One call of a stage."""
+
+    key: Any  # the caller's own handle
+    inputs: Mapping[str, Any]  # fields of the signature, as JSON has them
+    # (id, text) of what the answer has to name; a model sees them under ids of the call's own.
+    passages: Sequence[tuple[str, str]] = ()
+
+
+class Benchmark(NamedTuple):
+    """What a recipe makes, and evals/build/release.py writes."""
+
+    documents: Corpus
+    queries: Sequence[Query]
+    judgements: Mapping[str, Qrels]  # "gold" first; grades of 0 are kept
+    settings: Mapping[str, Any]  # of benchmark.toml: name, objective, document, metrics, lens, ...
+    comparisons: Mapping[str, Sequence[Comparison]] = {}
+    dev: Collection[str] = ()  # query ids
+    provenance: Iterable[Mapping[str, Any]] = ()  # a row a query: what it was made of
+    private: Mapping[
+        str, Mapping[str, str]
+    ] = {}  # doc_id -> field -> text, written beside the release
+    twins: Mapping[str, str] = {}  # query id -> the query that asks for the same in another style
+    counts: Mapping[str, float] = {}  # what else its card says of it

@@ -1,1 +1,0 @@
-"""How benchmarks are made of a corpus: a file a recipe, and what recipes share."""

@@ -1,0 +1,229 @@
+"""Exports: the scored run that each format is written from, and the folder that it fills.
+
+The folder is written whole or not at all, and replaces nothing but an export: export.json and the
+files that it lists.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from evals.run_folder import Outcome, check_file
+from evals.scoring.scored_run import Run, read
+from tools import disk, forms
+from tools.errors import DataError, UnknownName, UsageError
+from tools.models.answers import NAME
+from tools.models.kept import read_call
+from tools.records import Step, Usage, usage_from_json
+
+MANIFEST = "export.json"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One query of a run: its outcome, and how that was judged."""
+
+    query_id: str
+    outcome: Outcome
+    judged: Mapping[str, Any]  # its line of attribution.jsonl; empty where the run has none
+    values: dict[str, float]  # of the metrics that are defined for it
+    usage: Usage | None  # None where it is not known, as in many imported runs
+
+    @property
+    def text(self) -> str:
+        """Return the query's text; its id where the text is not known."""
+        return str(self.judged.get("text", self.query_id))
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """Return the steps of its session."""
+        return [forms.make(Step, row) for row in self.outcome["trace"]["steps"]]
+
+    @property
+    def relevant(self) -> list[dict[str, Any]]:
+        """Return what recall counts, with its place in the ranking and how it was lost; best
+        grade first.
+        """
+        keys = ("unit", "grade", "place", "lost_as")
+        return [{key: one[key] for key in keys} for one in self.judged.get("relevant", ())]
+
+    def gold(self, doc_ids: Iterable[str]) -> dict[str, float]:
+        """Return the grades of those documents that have one above 0."""
+        units = self.judged.get("units", {})
+        grades = self.judged.get("grades", {})
+        found = ((doc_id, grades.get(units.get(doc_id, doc_id))) for doc_id in doc_ids)
+        return {doc_id: grade for doc_id, grade in found if grade is not None}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run, or some of its queries, to be written in another format."""
+
+    run: Run
+    query_ids: list[str]  # in the order of the split
+    has_judged: bool  # whether the run says what became of its documents
+    answers: Path | None = (
+        None  # the file of the model calls that are exported with what was sent; None for none
+    )
+
+    @property
+    def model(self) -> str:
+        """Return the model's name; "" where there was none, or it is not known."""
+        name = str(self.run.config["lm"]["name"])
+        return "" if name in ("offline", "unknown") else name
+
+    def calls(self, keys: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the model calls with these keys whose prompts are kept, as read_call has
+        them; "said" are messages.
+        """
+        found = [read_call(self.answers, key) for key in keys] if self.answers else []
+        kept = [call for call in found if call and call["messages"] is not None]
+        for call in kept:
+            call["said"] = [
+                one if isinstance(one, dict) else {"content": one} for one in call["outputs"]
+            ]
+        return kept
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what the user should know of prompts in an export that has them."""
+        told = (
+            "prompts and answers of models are in it, with documents' texts; --no-prompts leaves "
+            "them out"
+        )
+        return [told] if self.answers and self.model and self.answers.is_file() else []
+
+    def __iter__(self) -> Iterator[Answered]:  # one at a time: a run may be larger than memory
+        run = self.run
+        judged = self.run.judged if self.has_judged else {}
+        for query_id in self.query_ids:
+            outcome = run.outcomes[query_id]
+            values = {
+                name: value
+                for name, column in run.columns.items()
+                if (value := column[query_id]) is not None
+            }
+            used = usage_from_json(outcome["usage"]) if run.usage_known else None
+            yield Answered(query_id, outcome, judged.get(query_id, {}), values, used)
+
+
+def select(
+    path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool
+) -> tuple[Source, list[str]]:
+    """Return the chosen queries of a run, and notes for the user.
+
+    UnknownName for a query that it does not have.
+    """
+    run = read(path)
+    try:
+        check_file(path / "run.trec", run.scores)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; python -m evals.score {path} makes it again") from None
+    if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
+        raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
+    chosen = [one for one in run.query_ids if one in set(query_ids)] if query_ids else run.query_ids
+    try:
+        has_judged = run.judged is not None
+        notes = list[str]()
+    except DataError as missing:
+        has_judged = False
+        notes = [f"without judgements and gold marks: {missing}"]
+    return Source(
+        run, chosen[:limit], has_judged, path.resolve().parents[1] / NAME if prompts else None
+    ), notes
+
+
+def compact(row: Any) -> str:
+    """Write JSON in a line, of well-formed text: a lone surrogate, which no other tool reads,
+    becomes U+FFFD.
+    """
+    try:
+        return orjson.dumps(row).decode()
+    except TypeError:  # lone surrogates, numbers beyond 64 bits
+        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def name_file(identifier: str) -> str:
+    """Return a file's name for any id: its harmless part, and a digest where that is not all
+    of it.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", identifier)[:80].lstrip(".")
+    digest = sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return plain if plain == identifier else f"{plain}-{digest}"
+
+
+@contextmanager
+def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
+    """Yield an empty folder, which takes `place` when the block ends without an exception.
+
+    UsageError where `place` holds something else; with `force` that stays, but for files of the
+    same names.
+    """
+    place = place.resolve()
+    replaceable = _is_replaceable(place)
+    if not replaceable and not force:
+        raise UsageError(
+            f"{place} holds something that is not an export; choose another --out, or give --force"
+        )
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is a file; choose a folder as --out")
+    if (place / "config.json").is_file() and (
+        place / "outcomes.jsonl"
+    ).is_file():  # also with --force
+        raise UsageError(
+            f"{place} is a run folder, whose files an export would replace; choose another --out"
+        )
+    with ExitStack() as stack:
+        try:
+            disk.make_private(place.parent)
+            beside = stack.enter_context(disk.drafting(place, folder=True))
+        except OSError as error:
+            raise UsageError(
+                f"{place} cannot be written: {error.strerror or error}; choose another --out"
+            ) from None
+        try:
+            yield beside
+            for name in files_in(beside):
+                (beside / name).chmod(disk.PRIVATE)
+                if not replaceable:  # each file in one step
+                    disk.make_private((place / name).parent)
+                    (beside / name).replace(place / name)
+            if replaceable:
+                old = stack.enter_context(disk.drafting(place, folder=True))
+                if place.exists():
+                    place.rename(old)
+                beside.rename(place)
+                disk.sync(place.parent)
+        except OSError as error:
+            if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
+                raise  # it is about another file, as one of the run that cannot be read
+            why = f"{place} cannot be written: {error.strerror or error}"
+            raise DataError(f"{why}; {disk.remedy(error)}, or choose --out") from None
+
+
+def _is_replaceable(place: Path) -> bool:
+    files = [""] if place.is_file() else files_in(place)
+    try:
+        return set(files) <= {
+            MANIFEST,
+            *(json.loads((place / MANIFEST).read_bytes())["files"] if files else ()),
+        }
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the names of all files in a folder and below, in order."""
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()
+    )

@@ -1,0 +1,331 @@
+"""Another system's run as a run folder of ours, which everything else treats like ours.
+
+The ranking comes from a TREC run file; trajectories also tell where documents were lost. They are
+JSON Lines, a line a query, in our own form (Line: that of outcomes.jsonl, of which "query_id" and
+"steps" are needed) or in ATIF (atif.py); docs/decisions/export-import.md has the keys. A step with
+a document that its query cannot have is refused. The retriever, a model that is not named, and
+usage stay unknown. Left out: runs of parts of a split.
+"""
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NotRequired, get_args
+
+from typing_extensions import TypedDict
+
+from environments import ids, raw
+from environments.base import Environment
+from evals import run_folder
+from evals.formats import atif
+from evals.formats.trec import RunFile
+from evals.running.resolve import origin
+from evals.scoring.score_run import score
+from tools import disk, forms
+from tools.errors import DataError
+from tools.forms import Amount, Count, Number, StepFields
+from tools.records import (
+    Query,
+    Step,
+    Tool,
+    Trace,
+    Usage,
+    total,
+    trace_json,
+    usage_from_json,
+    usage_json,
+)
+
+UNKNOWN = "unknown"
+TOOLS = get_args(Tool)
+
+
+class _Usage(TypedDict):
+    calls: Count
+    repairs: NotRequired[Count]
+    input_tokens: Count
+    output_tokens: Count
+    paid_usd: NotRequired[Amount | None]  # a price that is left out is not known
+    list_usd: NotRequired[Amount | None]
+
+
+class _Step(StepFields):
+    tool: str
+    argument: NotRequired[str]
+    doc_ids: NotRequired[list[str]]
+    usage: NotRequired[_Usage]
+
+
+class Line(TypedDict):
+    """A line in our own form; the keys from "steps" to "followed" may also stand in "trace"."""
+
+    query_id: str
+    steps: list[_Step]
+    notes: NotRequired[list[str]]
+    invented_ids: NotRequired[Count]
+    unusable: NotRequired[dict[str, Count]]
+    followed: NotRequired[dict[str, str]]
+    usage: NotRequired[_Usage | None]
+    seconds: NotRequired[Amount | None]
+    answer: NotRequired[str | None]
+    error: NotRequired[str | None]
+    ranking: NotRequired[list[str]]  # not read, but it must be the run file's
+    scores: NotRequired[list[Number] | None]
+
+
+def import_run(
+    file: Path,
+    environment: Environment,
+    *,
+    runs: Path,
+    name: str = "",
+    model: str = "",
+    trajectories: Path | None = None,
+    encoded: bool = False,
+) -> Path:
+    """Make a run folder of a TREC run file in `runs`, score it, and return its path.
+
+    `encoded`: ids are percent-encoded. DataError, with nothing left, for a file that does not fit
+    the environment.
+    """
+    run_file = RunFile(file, environment, encoded=encoded)
+    counts = Counter[str]()
+    name = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
+    with disk.naming(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
+        spool.writelines(_make_outcomes(run_file, trajectories, environment, counts))
+        imported = {
+            "file": file.name,
+            "sha256": disk.sha256(file),
+            "trajectories": trajectories and disk.sha256(trajectories),
+            "encoded": encoded,
+            "usage": not counts["unpriced"],
+            "notes": _make_notes(counts, environment),
+        }
+        config = make_config(environment, name, model, imported)
+        path = run_folder.place(runs, config)
+        with run_folder.claim(path, config):
+            spool.seek(0)
+            with run_folder.writing(path / "outcomes.jsonl") as outcomes:
+                config_digest = run_folder.digest(config)
+                outcomes.buffer.writelines(
+                    run_folder.seal(line[:-1], config_digest) + b"\n" for line in spool
+                )
+            score(path, environment)
+    return path
+
+
+def as_name(text: str) -> str:
+    """Reduce a text to what may be part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:60]
+
+
+def _make_outcomes(
+    file: RunFile, trajectories: Path | None, environment: Environment, counts: Counter[str]
+) -> Iterator[bytes]:
+    traced = set[str]()
+    for number, row in read_trajectories(trajectories, environment) if trajectories else ():
+        try:
+            line = _make_outcome(file, row, environment.depth, counts)
+        except ValueError as error:
+            raise DataError(f"{trajectories}, line {number}: {error}") from None
+        traced.add(row["query_id"])
+        counts["traced"] += bool(row["steps"])
+        yield line
+    for query in environment.queries:
+        if query.query_id not in traced:
+            yield _make_outcome(
+                file, {"query_id": query.query_id, "steps": []}, environment.depth, counts
+            )
+
+
+def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, row in our own form) of every trajectory; "mapped": whether
+    searches say what they found.
+    """
+    queries = {query.query_id: query for query in environment.queries}
+    seen: dict[str, int] = {}
+    for number, line in raw.read_lines(path):
+        try:
+            row = forms.read_whole(dict[str, Any], line)
+            mapped = True
+            if str(row.get("schema_version", "")).startswith("ATIF"):
+                row, mapped = atif.to_ours(row, queries, environment.documents)
+            row = _check_line(row, queries, environment) | {"mapped": mapped}
+            if (query_id := row["query_id"]) in seen:
+                raise ValueError(f"query {query_id!r} is in line {seen[query_id]} already")
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+        seen[query_id] = number
+        yield number, row
+
+
+def _check_line(
+    row: dict[str, Any], queries: Mapping[str, Query], environment: Environment
+) -> dict[str, Any]:
+    if isinstance(row.get("trace"), dict):
+        row = row["trace"] | row
+    forms.check(Line, row)
+    if row["query_id"] not in queries:
+        split = f"the {environment.split} split of {environment.task}"
+        alike = ids.suggest(row["query_id"], queries)
+        raise ValueError(f"query {row['query_id']!r} is not in {split}{alike}")
+    query = queries[row["query_id"]]
+    steps = [
+        _make_step(one, query, environment, number)
+        for number, one in enumerate(row["steps"], start=1)
+    ]
+    usage = _make_usage(row["usage"]) if row.get("usage") else None
+    if "usage" not in row and any("usage" in one for one in row["steps"]):
+        usage = total(step.usage for step in steps)
+    return row | {"steps": steps, "usage": usage}
+
+
+def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, number: int) -> Step:
+    """Make a step; what is read is shown whole, if not said.
+
+    ValueError for documents that its query cannot have.
+    """
+    tool = row["tool"]
+    doc_ids = row.get("doc_ids", [])
+    shown = row.get("shown", [])
+    lengths = row.get("lengths", [])
+    try:
+        if tool not in TOOLS:
+            raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
+        run_folder.check_ranking(
+            list(dict.fromkeys(doc_ids)), query, environment.documents
+        )  # one may be twice in it
+        if (shown or tool in ("read", "judge")) and not lengths:
+            lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
+        if tool in ("read", "judge") and not shown:
+            shown = lengths
+        if shown and not len(shown) == len(lengths) == len(doc_ids):
+            raise ValueError(
+                f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents"
+            )
+        if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
+            raise ValueError("'shown' is more of a document than there is")
+        made = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
+        return forms.make(
+            Step, made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()}
+        )
+    except ValueError as error:
+        raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
+
+
+def _make_usage(row: Mapping[str, Any]) -> Usage:
+    return usage_from_json(
+        {name: row.get(name, 0 if name == "repairs" else None) for name in _Usage.__annotations__}
+    )
+
+
+def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
+    query_id = row["query_id"]
+    steps = row["steps"]
+    usage = row.get("usage")
+    error = row.get("error")
+    doc_ids, scores = file.ranking(query_id)
+    tied = len(set(scores)) < len(scores)
+    if row.get("ranking", doc_ids) != doc_ids:
+        raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
+    if given := row.get("scores"):
+        if len(given) != len(doc_ids):
+            raise ValueError(f"it has {len(given)} scores for {len(doc_ids)} documents")
+        scores = given
+        tied = False
+    if error is not None and doc_ids:
+        raise ValueError(
+            f"it has an error for query {query_id!r}, of which {file.path} has a ranking"
+        )
+    counts["missing"] += not doc_ids and error is None
+    counts["tied"] += tied
+    counts["longer"] += len(doc_ids) > depth
+    counts["unmapped"] += not row.get("mapped", True)
+    counts["unpriced"] += usage is None
+    counts["unshown"] += any(one.tool == "search" for one in steps) and not any(
+        one.shown for one in steps
+    )
+    notes = row.get("notes", [step.argument for step in steps if step.tool == "note"])
+    told = row.get("invented_ids", 0), row.get("unusable", {}), row.get("followed", {})
+    outcome: run_folder.Outcome = {
+        "query_id": query_id,
+        "ranking": doc_ids[:depth],
+        "scores": scores[:depth],
+        "answer": row.get("answer") or "",
+        "trace": trace_json(Trace(query_id, steps, notes, *told)),
+        # A price that is not known is None; that the numbers beside it are not known either,
+        # config.json says.
+        "usage": usage_json(usage or Usage(paid_usd=None, list_usd=None)),
+        "error": error,
+        "seconds": row.get("seconds"),
+    }
+    line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    run_folder.check_outcome(line)
+    return line + b"\n"
+
+
+def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
+    many = len(environment.queries)
+    untraced = many - counts["traced"] - counts["unmapped"]
+    notes = [
+        (
+            counts["missing"],
+            "queries are not in the run file: they count 0, and trec_eval leaves them out",
+        ),
+        (
+            counts["tied"],
+            "queries have equal scores, in trec_eval's order: by document id, last first",
+        ),
+        (
+            counts["longer"],
+            f"rankings are longer than the task's {environment.depth}, and are cut there",
+        ),
+        (untraced if untraced < many else 0, "queries have no trajectory"),
+        (
+            counts["unmapped"],
+            "trajectories do not say what their searches found, so their steps are left out",
+        ),
+        (
+            counts["unshown"],
+            "trajectories do not say what was shown of what searches found: as if nothing was",
+        ),
+    ]
+    return [f"{count} of {many} {what}" for count, what in notes if count]
+
+
+def make_config(
+    environment: Environment, name: str, model: str, imported: dict[str, Any]
+) -> run_folder.Config:
+    """Make config.json; what is not known of an imported run is "unknown" there."""
+    return {
+        "task": environment.task,
+        "data": "folder" if environment.folder else environment.data,
+        "compiled": None,
+        "pool": None,
+        "max_p": environment.max_p,
+        "instruction": "task",
+        "data_fingerprint": environment.fingerprint,
+        "split": environment.split,
+        "asked": {"limit": None, "query_ids": []},
+        "program": name,
+        "parameters": {},
+        "files": {},
+        "depth": environment.depth,
+        "retriever": {"name": UNKNOWN, "with": UNKNOWN, "others": {}},
+        "lm": {"name": model or UNKNOWN},
+        "code": UNKNOWN,
+        "versions": {},
+        "imported": imported,
+        run_folder.PROVENANCE: {"compiled": None, **origin(environment)},
+    }
+
+
+def say_of(file: Path, message: str, folder: Path) -> str:
+    """Return a message about files in a temporary `folder` as one about the user's `file`, of
+    which they were made.
+    """
+    text = re.sub(rf"{re.escape(str(folder))}[^\s,:;]*(?:, line \d+)?", str(file), message)
+    return text if str(file) in text else f"{file}: {text}"

@@ -1,0 +1,37 @@
+"""Join the shards of a run, and score it: `python -m evals.gather RUN`. No model, no
+retriever; shards.py does it.
+"""
+
+import argparse
+from pathlib import Path
+
+from tools.console import Parser, run_and_leave
+
+
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(
+        prog="python -m evals.gather", description="Join the shards of a run, and score it."
+    )
+    made.add_argument(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="RUNS/TASK/NAME, where the run goes, or one of its shards",
+    )
+    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Join, score, print; exit code 7 when queries are pending, or have failed."""
+    from evals.reporting.score_table import show_scores  # rich: not for --help
+    from evals.running.workers.shards import gather  # NumPy: not for --help
+
+    scores = gather(arguments.run)
+    show_scores(scores, as_json=arguments.json)
+    return 7 if scores["failed"] else 0
+
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)

@@ -1,1 +1,0 @@
-"""The command that joins the shards of a run: `python -m evals.gather`."""

@@ -1,0 +1,78 @@
+"""Have a model judge what new systems bring: `python -m evals.judge --task twitter --runs RUN RUN
+--lm MODEL`.
+
+evals/judging/llm_judge.py pools the runs, asks about a sample of the release's own judgements
+first, then about what nobody has judged, and scores the runs by gold, pooled and the new
+judgements.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from evals.running.request import SETTLED, Common
+from tools import options
+from tools.console import Parser, positive, put_out, run_and_leave
+
+
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(
+        prog="python -m evals.judge",
+        description="Have a model judge what runs bring and nobody has judged.",
+    )
+    add = made.add_argument
+    add(
+        "--runs",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="RUN",
+        dest="paths",
+        help="scored runs of the task",
+    )
+    add(
+        "--depth",
+        type=positive,
+        default=10,
+        metavar="K",
+        help="pool the first K documents of each run",
+    )
+    add(
+        "--name",
+        default="",
+        metavar="NAME",
+        help="what the judgements are called; the model's name",
+    )
+    add(
+        "--sample",
+        type=positive,
+        default=50,
+        metavar="N",
+        help="judged documents on which agreement is measured",
+    )
+    of_judge = (
+        "prompts of the judge, by python -m optimizers.compile --program programs.judging:Judge"
+    )
+    add("--compiled", type=Path, metavar="FILE", help=of_judge)
+    add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    options.add_options(made, Common, without=("program", *SETTLED))
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Judge, score, print; exit code 7 when documents are left unjudged."""
+    from evals.judging import llm_judge  # DSPy and SciPy: not for --help
+
+    request = options.from_options(Common, vars(arguments) | {"program": "programs.judging:Judge"})
+    named = {
+        key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")
+    }
+    found = llm_judge.judge(request, arguments.paths, **named)
+    put_out(json.dumps(found) + "\n" if arguments.json else llm_judge.render(found))
+    return 7 if found.get("left") else 0
+
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)

@@ -1,0 +1,534 @@
+"""Have a model judge what nobody has judged of the first documents of runs, and score the runs by
+that, too.
+
+A judge is a run of programs/judging.py in a folder beside the first run, judged-NAME-DIGEST, with a
+batch of a query's documents in the place of a query: it says who judged, goes on where it was
+ended, and pays nothing twice. The release's judgements stay as they are, and hold where both have a
+document. Where a task scores passages by their documents (MaxP), a judgement is of the document,
+and what is read is the passage of it that one of the runs placed best.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, product, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scipy.stats import kendalltau
+
+import environments
+from environments.base import Environment, Judgements
+from evals import run_folder
+from evals.judging.judge_correction import draw_true_grades, interval_of, measure_judge
+from evals.run_folder import load_environment
+from evals.running import cost_estimate
+from evals.running.model_stage import OF_RUNS, Stage, digest
+from evals.running.request import Common, parse_parameters
+from evals.scoring import scored_run
+from evals.scoring.agreement import agree
+from evals.scoring.metrics import collapse, is_pairwise, measure_unjudged
+from evals.text_tables import Grid, printed, task_line
+from programs.compiled import read as read_compiled
+from programs.judging import HIGHEST, Judge
+from tools.console import number, plural, say
+from tools.errors import SextantError, UsageError
+from tools.records import Query, total, usage_from_json, usage_json
+from tools.retriever import NoRetriever
+from tools.session import Toolbox
+
+CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected
+BATCH = 20  # documents of a query that are judged together
+EXAMPLES = 8  # relevant documents that a judge is shown of a query
+# what is judged: some of what the release has judged, and what it has not
+SAMPLE = "sample"
+POOL = "pool"
+Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
+Wanted = Mapping[str, set[str]]  # query_id -> documents
+Result = dict[str, Any]  # what `judge` returns and --json prints
+
+
+class Pool(NamedTuple):
+    """The first documents of runs of one task."""
+
+    runs: Sequence[scored_run.Run]
+    environment: Environment
+    rankings: Sequence[Mapping[str, Sequence[str]]]  # of each run, by query
+    brought: Mapping[
+        str, Mapping[str, set[int]]
+    ]  # query_id -> document -> the runs that have it among their first
+    known: Grades  # by the release's judgements
+    unit_of: Callable[[str], str] | None  # of MaxP: the document of a passage
+    best: Mapping[
+        str, Mapping[str, str]
+    ]  # query_id -> document -> its passage that came first in a run
+
+    def unjudged(self, ours: Grades) -> Wanted:
+        """Return what neither the release nor `ours` has judged, by query."""
+        return {
+            one: of.keys() - self.known[one] - ours.get(one, {}).keys()
+            for one, of in self.brought.items()
+        }
+
+    @property
+    def highest(self) -> float:
+        """The highest grade of the release."""
+        return max(
+            (grade for found in self.known.values() for grade in found.values()), default=HIGHEST
+        )
+
+    def to_release_grade(self, grade: float) -> float:
+        """Return the release's grade for one of a judge's: 2 is its highest, 1 its lowest relevant
+        grade, 0 is 0.
+
+        So a document that is relevant in part counts as relevant in every metric and in the
+        agreement.
+        """
+        return self.highest if grade >= HIGHEST else min(1.0, self.highest) if grade >= 1 else 0.0
+
+    def join(self, ours: Grades) -> Judgements:
+        """Return the release's judgements with `ours`, a judge's grades, as
+        `to_release_grade` has them.
+        """
+        translated: Grades = {}
+        for query_id, grades in ours.items():
+            translated[query_id] = {
+                doc_id: self.to_release_grade(grade) for doc_id, grade in grades.items()
+            }
+        return self.join_release_grades(translated)
+
+    def join_release_grades(self, grades: Grades) -> Judgements:
+        """Return the release's judgements with others in its own grades; the release's hold
+        where both have one.
+        """
+        qrels = {
+            query_id: grades.get(query_id, {}) | known for query_id, known in self.known.items()
+        }
+        return Judgements(qrels, unit_of=self.unit_of)
+
+    def read(self, query_id: str, documents: Iterable[str]) -> list[str]:
+        """Return what a judge reads of documents: themselves, or the passage that came first;
+        without those lost.
+        """
+        ids = (self.best[query_id].get(document, document) for document in documents)
+        return [doc_id for doc_id in ids if doc_id in self.environment.documents]
+
+    def grades(self, outcomes: Mapping[str, Any]) -> dict[str, Grades]:
+        """Return the grades that a judge gave, by the kind of what was judged."""
+        found: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
+        for name, row in outcomes.items():
+            kind, _, query_id = name.split("/", 2)
+            units = map(self.unit_of or str, row["ranking"])
+            found[kind].setdefault(query_id, {}).update(
+                zip(units, row.get("scores") or (), strict=True)
+            )
+        return found
+
+
+def _is_of(config: run_folder.Config, task: str) -> bool:
+    """Return whether a run is of a task, by the name that runs have or, of one's own data, by
+    its place.
+    """
+    if config["task"] == task:
+        return True
+    name, place = environments.locate(task)
+    return config["task"] == name or (
+        place is not None and config[run_folder.PROVENANCE]["folder"] == place
+    )
+
+
+def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
+    """Pool the first `depth` documents of the runs.
+
+    UsageError for runs of another task, or of different data.
+    """
+    runs = [scored_run.read(path) for path in scored_run.find_folders(paths)]
+    for run in runs:
+        same = all(run.config[key] == runs[0].config[key] for key in ("data_fingerprint", "max_p"))
+        if not _is_of(run.config, task) or not same:
+            what = (
+                f"{run.name} is of {run.config['task']}, {run.config['split']} split, "
+                f"{run.config['data']} data"
+            )
+            raise UsageError(
+                f"{what}; give runs of one task, asked and scored alike on the same data"
+            )
+    environment = load_environment(runs[0].config)
+    if is_pairwise(environment.metric):
+        raise UsageError(f"{environment.task} compares documents, and no judgements are missing")
+    known: Grades = {query.query_id: {} for query in environment.queries}
+    unit_of = environment.judgements[environment.headline].unit_of if environment.max_p else None
+    for judgements, query_id in product(environment.judgements.values(), known):
+        if judgements.unit_of is unit_of:
+            known[query_id] |= judgements.qrels.get(query_id, {})
+    rankings = [{query_id: run.outcomes[query_id]["ranking"] for query_id in known} for run in runs]
+    brought = {query_id: defaultdict[str, set[int]](set) for query_id in known}
+    best = {query_id: dict[str, str]() for query_id in known}
+    for place, query_id in product(range(len(runs)), known):
+        for unit in collapse(rankings[place][query_id], Judgements({}, unit_of=unit_of))[:depth]:
+            brought[query_id][unit].add(place)
+    if unit_of:
+        for query_id, found in best.items():
+            for doc_id in filter(
+                None, chain.from_iterable(zip_longest(*(of[query_id] for of in rankings)))
+            ):
+                found.setdefault(unit_of(doc_id), doc_id)
+    return Pool(runs, environment, rankings, brought, known, unit_of, best)
+
+
+def judge(
+    request: Common,
+    paths: Sequence[Path],
+    *,
+    name: str = "",
+    depth: int = 10,
+    sample: int = 50,
+    dry_run: bool = False,
+    compiled: Path | None = None,
+) -> Result:
+    """Judge what is not judged of the first `depth` documents of the runs in `paths`, after a
+    sample of what is.
+
+    `request` has the task, the model and the budget, `compiled` the judge's prompts, where they are
+    not its own. SextantError where some of it is left; what was judged is kept.
+    """
+    pool = open_pool(paths, request.task, depth)
+    environment = pool.environment
+    name = name or re.sub(r"[^A-Za-z0-9.]+", "-", request.lm).strip("-")
+    if name in environment.judgements or not re.fullmatch(r"[\w.-]+", name):
+        raise UsageError(
+            f"--name {name!r}: it is letters, digits, '.', '_' and '-', and not the release's own"
+        )
+    prompts = read_compiled(compiled) if compiled else None
+    values = parse_parameters(
+        request.program_label, Judge, request.parameters, prompts.parameters if prompts else {}
+    )
+    values["lens"] = values["lens"] or environment.hints.get("lens", "")
+    system = Judge(Toolbox(environment.documents, NoRetriever()), **values)
+    if prompts:
+        prompts.check(request.program_label, system, str(compiled))
+        prompts.prompts_alone(str(compiled)).assemble(system)
+    config = {key: pool.runs[0].config[key] for key in OF_RUNS} | {
+        "parameters": values,
+        "rule": system.rule,
+    }
+    where = pool.runs[0].path.resolve().with_name(f"{scored_run.JUDGED}{name}")
+    stage = Stage(system, environment.documents, where, config, request)
+    chosen = _choose_sample(pool, sample)
+    todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
+    if dry_run:
+        documents = sum(
+            len(one.candidates or ()) - len(system.examples[one.query_id]) for one in todo
+        )
+        return {"documents": documents, **stage.forecast(todo)}
+    with stage.open() as ask:
+        outcomes = ask([one for one in todo if one.query_id.startswith(SAMPLE)])
+        agreement = _agree(pool, chosen, outcomes)
+        say(describe_agreement(agreement))
+        if chosen and not agreement["documents"]:
+            raise UnusableJudge(
+                f"{request.lm} gave no usable grade for any of the "
+                f"{sum(map(len, chosen.values()))} sampled documents, "
+                "so the others were not asked about; try another model, or see its answers in "
+                f"{stage.path / 'outcomes.jsonl'}"
+            )
+        outcomes = ask(todo)
+    by_kind = pool.grades(outcomes)
+    grades = by_kind[POOL]
+    return {
+        **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
+        **{
+            "name": name,
+            "folder": str(stage.path),
+            "lm": stage.model.name,
+            "prompt": stage.config["prompt"],
+        },
+        **{"depth": depth, "agreement": agreement},
+        "judged": sum(map(len, grades.values())),
+        "left": sum(map(len, pool.unjudged(grades).values())),
+        "usage": usage_json(total(usage_from_json(row["usage"]) for row in outcomes.values())),
+        "metric": environment.metric,
+        **_score(pool, name, grades),
+        **_correct(pool, chosen, by_kind),
+    }
+
+
+class UnusableJudge(SextantError):
+    """A model gave no usable grade for any document of the sample."""
+
+    exit_code = 7
+
+
+def _correct(pool: Pool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Result:
+    """Return the judge's precision and recall among what it judged, and the runs' means without its
+    errors.
+
+    Both are estimates (judge_correction.py): "judge" is None, and "corrected" of each run, if
+    nothing was judged, or if the sample has documents of one grade only.
+    """
+    grades = by_kind[POOL]
+    pairs = _pairs(pool, chosen, by_kind)
+    sample = [
+        (pool.known[query_id][doc_id], int(by_kind[SAMPLE][query_id][doc_id]))
+        for query_id, doc_id in pairs
+    ]
+    keys = [(query_id, doc_id) for query_id, of in grades.items() for doc_id in of]
+    judged = [int(grades[query_id][doc_id]) for query_id, doc_id in keys]
+    nothing = {"judge": None, "corrected": [None] * len(pool.runs)}
+    if not judged or len({true for true, _ in sample}) < 2:
+        return nothing
+    draws = list(draw_true_grades(sample, judged))
+    metric = pool.environment.metric
+    means: list[list[float]] = [[] for _ in pool.runs]
+    for true_grades in draws[:CORRECTED_DRAWS]:
+        drawn: Grades = {}
+        for (query_id, doc_id), grade in zip(keys, true_grades.tolist(), strict=True):
+            drawn.setdefault(query_id, {})[doc_id] = grade
+        judgements = pool.join_release_grades(drawn)
+        for ranked, values in zip(pool.rankings, means, strict=True):
+            values.append(measure_unjudged([metric], judgements, ranked)[metric]["mean"])
+    shares = measure_judge(judged, draws)
+    corrected = [interval_of(values)._asdict() for values in means]
+    figures = {name: share and share._asdict() for name, share in shares._asdict().items()}
+    return {"judge": figures, "corrected": corrected}
+
+
+def _pairs(pool: Pool, sample: Wanted, by_kind: Mapping[str, Grades]) -> list[tuple[str, str]]:
+    """Return the query and the document of what both the judge and the release have graded,
+    of the sample.
+    """
+    ours = by_kind[SAMPLE]
+    pairs = []
+    for query_id, doc_ids in sample.items():
+        pairs += [(query_id, doc_id) for doc_id in sorted(doc_ids & ours.get(query_id, {}).keys())]
+    return pairs
+
+
+def _choose_sample(
+    pool: Pool, many: int
+) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
+    rows = [(one, key, grade) for one, found in pool.known.items() for key, grade in found.items()]
+    rows = sorted(
+        (row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: digest(*row[:2])
+    )
+    wrong = [row for row in rows if row[2] < 1][: many // 2]
+    chosen = defaultdict[str, set[str]](set)
+    for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: many - len(wrong)], *wrong]:
+        chosen[query_id].add(doc_id)
+    return chosen
+
+
+def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]) -> list[Query]:
+    """Return the batches that are not graded, each as a query whose id says its kind; the
+    judge gets their examples.
+    """
+    todo = list[Query]()
+    examples = dict[str, list[str]]()
+    for (kind, wanted), query in product(
+        ((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries
+    ):
+        own = query.query_id
+        order = partial(digest, query.query_id)
+        best = [
+            one
+            for one, grade in pool.known[own].items()
+            if grade >= max(1, *pool.known[own].values())
+        ]
+        shown = pool.read(
+            own, (one for one in sorted(best, key=order) if one not in sample.get(own, ()))
+        )[:EXAMPLES]
+        ordered = sorted(wanted.get(own, ()), key=order)
+        for start in range(0, len(ordered), BATCH):
+            left = [
+                one
+                for one in ordered[start : start + BATCH]
+                if one not in graded[kind].get(own, {})
+            ]
+            if left := pool.read(own, left):
+                name = f"{kind}/{digest(*left)[:8]}/{own}"
+                examples[name] = shown
+                todo.append(replace(query, query_id=name, candidates=frozenset(left + shown)))
+    system.examples = examples
+    return todo
+
+
+def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
+    """Compare the judge with the release on what both have judged: relevant, from grade 1 on,
+    or not.
+    """
+    by_kind = pool.grades(outcomes)
+    ours = by_kind[SAMPLE]
+    known = pool.known
+    pairs = _pairs(pool, sample, by_kind)
+    both = [(known[one][doc_id] >= 1, ours[one][doc_id] >= 1) for one, doc_id in pairs]
+    many = max(1, len(both))
+    theirs = sum(a for a, _ in both)
+    said = sum(b for _, b in both)
+    hits = both.count((True, True))
+    alike = agree([[(str(a), str(b))] for a, b in both])
+    mixed = 0 < theirs < many  # the release may list relevant documents alone
+    spent = total(
+        usage_from_json(row["usage"]) for name, row in outcomes.items() if name.startswith(SAMPLE)
+    )
+    undefined = ""
+    if alike and not mixed:
+        undefined = (
+            "all of the sample is relevant" if theirs else "nothing of the sample is relevant"
+        )
+    elif alike and not alike.kappa:
+        undefined = f"the judge calls all of the sample {'relevant' if said else 'not relevant'}"
+    return {
+        "documents": len(both),
+        "relevant": theirs,
+        "kappa_undefined": undefined,
+        "kappa": alike.kappa.mean if mixed and alike and alike.kappa else None,
+        "precision": hits / said if mixed and said else None,
+        "recall": hits / theirs if theirs else None,
+        "usage": usage_json(spent),
+    }
+
+
+def describe_agreement(found: Result) -> str:
+    """Say in a line how far the judge agrees with the release, and what the sample took."""
+    figures = ", ".join(
+        f"{name} {number(found[name], '{:.2f}')}" for name in ("kappa", "precision", "recall")
+    )
+    if why := found.get("kappa_undefined"):
+        figures += f" (kappa is undefined: {why})"
+    price = number(found["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
+    many = (
+        f"a sample of {plural(found['documents'], 'judged document')}, {found['relevant']} of "
+        f"them relevant"
+    )
+    return (
+        f"agreement with the release on {many}: {figures}; "
+        f"{plural(found['usage']['calls'], 'call')}, {price}"
+    )
+
+
+def describe_judge(found: Result) -> list[str]:
+    """Say how right the judge was among what it judged, by its errors on the sample; nothing
+    if that is not known.
+    """
+    shares = found["judge"]
+    if shares is None:
+        if not found["judged"]:
+            return []
+        return [
+            "corrected means are not known: the sample has documents of one grade only, so errors "
+            "cannot be told"
+        ]
+    parts = []
+    for name in ("precision", "recall"):
+        if rate := shares[name]:
+            parts.append(f"{name} {rate['mean']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})")
+    relevant = shares["relevant"]
+    share = (
+        f"{relevant['mean']:.2f} ({relevant['low']:.2f} to {relevant['high']:.2f}) of it relevant"
+    )
+    return [f"among what was judged, by the errors on the sample: {', '.join(parts)}; {share}"]
+
+
+def _score(pool: Pool, name: str, grades: Grades) -> Result:
+    """Score every run by each of the judgements, and say how much hangs on what one run alone
+    contributed.
+    """
+    names = pool.environment.metrics
+    judgements = {
+        key: judgement
+        for key, judgement in pool.environment.judgements.items()
+        if judgement.unit_of is pool.unit_of
+    }
+    by = judgements | {name: pool.join(grades)}
+    rows: list[Result] = [
+        {key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")}
+        | {
+            "run": run.name,
+            "by": {key: measure_unjudged(names, one, ranked) for key, one in by.items()},
+        }
+        for run, ranked in zip(pool.runs, pool.rankings, strict=True)
+    ]
+    return {"runs": rows, "left_out": leave_out(pool, grades)}
+
+
+def leave_out(pool: Pool, grades: Grades) -> list[Result]:
+    """Say for each run what hangs on the `grades` of documents that it alone brought (Zobel 1998):
+    a row a run.
+
+    They are taken away, and the runs are ranked again: Kendall's tau with the ranking before, and
+    the largest change of a run's mean, by the headline metric.
+    """
+    metric = pool.environment.metric
+    alone = list[Result]()
+
+    def rank(judgements: Judgements) -> list[float]:
+        return [
+            measure_unjudged([metric], judgements, ranked)[metric]["mean"]
+            for ranked in pool.rankings
+        ]
+
+    before = rank(pool.join(grades))
+    for place, run in enumerate(pool.runs):
+        only = {
+            one: {key for key, of in found.items() if of == {place}}
+            for one, found in pool.brought.items()
+        }
+        rest = {one: {key: of[key] for key in of.keys() - only[one]} for one, of in grades.items()}
+        after = rank(pool.join(rest))
+        relevant = sum(of[key] >= 1 for one, of in grades.items() for key in of.keys() & only[one])
+        tau = kendalltau(before, after).statistic if len(before) > 1 else math.nan
+        change = max(abs(a - b) for a, b in zip(before, after, strict=True))
+        tau = None if math.isnan(tau) else float(tau)
+        alone.append({"run": run.name, "relevant": relevant, "tau": tau, "change": change})
+    return alone
+
+
+def render(found: Result) -> str:
+    """Return what was judged, or would be, and the runs by each of the judgements, as a
+    person reads it.
+    """
+    if "dry_run" in found:
+        batches = plural(found["queries"], "batch", "batches")
+        return cost_estimate.render(
+            found, [f"{plural(found['documents'], 'document')} to be judged in {batches}"]
+        )
+    metric = found["metric"]
+    name = found["name"]
+    rows = list[list[str]]()
+    corrected = any(found["corrected"])
+    for row, one, mean in zip(found["runs"], found["left_out"], found["corrected"], strict=True):
+        ours = row["by"][name][metric]
+        cells = [*(of[metric]["mean"] for of in row["by"].values()), ours["judged"], ours["right"]]
+        alone = [str(one["relevant"]), number(one["tau"], "{:.2f}", "-"), f"{one['change']:.4f}"]
+        without_errors = (
+            [f"{mean['mean']:.4f} ({mean['low']:.4f} to {mean['high']:.4f})"] if mean else []
+        )
+        figures = [f"{cell:.4f}" for cell in cells]
+        rows.append([Path(row["run"]).name, *figures[:-2], *without_errors, *figures[-2:], *alone])
+    names = [*found["runs"][0]["by"], *["corrected"] * corrected]
+    heads = ["run", *names, "judged", "if the rest were right", "its own", "tau", "change"]
+    by = "offline, which counts words: a floor" if found["lm"] == "offline" else found["lm"]
+    judged = (
+        f"{name}: {plural(found['judged'], 'document')} judged by {by}, prompt {found['prompt']}"
+    )
+    judged += f"; {found['left']} are left, for want of a usable answer" if found["left"] else ""
+    table = Grid(f"{metric} by each of the judgements", heads, rows)
+    own = (
+        "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
+        "runs by "
+    )
+    own += f"{name} with and without these judgements, and the largest change of a run's mean"
+    rule = (
+        "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure"
+    )
+    notes = [rule, own]
+    if corrected:
+        notes.append(
+            f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for "
+            f"these queries"
+        )
+    lines = [judged, describe_agreement(found["agreement"]), *describe_judge(found)]
+    return printed([task_line(found), *lines, "", table, *notes, found["folder"]])

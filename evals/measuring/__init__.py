@@ -1,1 +1,0 @@
-"""From recorded outcomes to figures."""

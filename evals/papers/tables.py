@@ -1,0 +1,351 @@
+"""The cells of a paper's table, made: the study that they take, and what ours are beside the
+paper's.
+
+A run that cannot be made gives its reason to its cells, and the others are made.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import environments
+from environments.base import Environment
+from evals.formats.import_run import UNKNOWN, as_name
+from evals.papers.dataset_statistics import (
+    Value,
+    describe,
+    reciprocal_ranks,
+    weighted_jaccard,
+    word_shares,
+)
+from evals.published.sections import Cell, Section
+from evals.scoring.metrics import is_pairwise
+from evals.scoring.random_and_ideal import bound
+from evals.scoring.scored_run import Run, list_deviations, read
+from evals.studies import study_file
+from evals.studies.run_cells import Board, Made, Unfinished, run_cells
+from evals.studies.significance import find_best
+from evals.studies.study_file import list_tasks
+from tools import disk
+from tools.errors import DataError, SextantError
+
+LEXICAL = (
+    "bm25",
+    "bm25s",
+    "rank_bm25",
+    "pool_bm25",
+)  # retrievers that need neither key nor weights
+HARD = (
+    "hard negatives",
+    "other documents",
+)  # metrics: what evals.papers.dataset_statistics.reciprocal_ranks gives
+MINIATURES = (
+    "miniatures are invented and never comparable with a paper: the difference says nothing"
+)
+OF_SECTIONS = (
+    "name",
+    "row",
+    "also",
+    "tasks",
+    "lacks",
+    "sizes",
+)  # keys of a system that a run does not have
+DECLINE = "Decline"  # in MultiConIR's tables: Win(1) less Win(10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a table is made with."""
+
+    data: str | None
+    limit: int | None
+    lm: str  # in place of the models of the paper
+    retriever: str  # in place of retrievers that need a key or weights
+    runs: Path
+    budget_usd: float | None = None  # for all of its runs together
+    budget_calls: int | None = None  # the same
+    prices: Path | None = None  # a file of the user's own
+    quiet: bool = True  # else stderr has the live table of a study
+
+    def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return (a system's fields of a request, which stand-ins are among them)."""
+        asked = {key: value for key, value in system.items() if key not in OF_SECTIONS}
+        lexical = asked.get("retriever", LEXICAL[0]).partition("(")[0] in LEXICAL
+        pool, _, named = asked.get("pool", "").partition("(")
+        wanted = {
+            "lm": self.lm if "lm" in asked else "",
+            "retriever": "" if lexical else self.retriever,
+        }
+        wanted["pool"] = f"{pool}({self.retriever})" if named and self.retriever else ""
+        changed = {key: value for key, value in wanted.items() if value and value != asked[key]}
+        said = [f"{value} for {asked[key]}" for key, value in changed.items()]
+        given = asked.get("parameters", {})
+        if self.retriever and "ties" in given:  # of the programs that score
+            said.append(f"{self.retriever} for {given['ties']}")
+            changed["parameters"] = given | {"ties": self.retriever}
+        return asked | changed, "; ".join(said)
+
+
+class Table:
+    """A section as it is made: its runs as a study, and its data when a cell first needs them."""
+
+    def __init__(self, section: Section, conditions: Conditions) -> None:
+        self.section = section
+        self.conditions = conditions
+        self.load = cache(self._load_task)
+        self._read = cache(read)
+        self.planned = {(one.row, one.task): one for one in self._plan()}
+        self.unfinished = list[
+            Unfinished
+        ]()  # the cells that could be made and are not, once `cells` has yielded all
+
+    @property
+    def runs(self) -> list[study_file.Cell]:
+        """The runs that it takes, none of them twice: with stand-ins, rows may ask for the same."""
+        return list(
+            {repr(cell.request): cell for cell in reversed(self.planned.values())}.values()
+        )[::-1]
+
+    @cached_property
+    def made(self) -> dict[str, Made]:
+        """What came of its runs, by request."""
+        made = (
+            run_cells(self.runs, None if self.conditions.quiet else Board(self.runs))
+            if self.runs
+            else []
+        )
+        return {repr(one.cell.request): one for one in made}
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """Yield every cell: the paper's value, ours, the difference, and a remark where there
+        is one.
+        """
+        marks = self._mark() if self.section.about.get("marked") else {}
+        for cell in self.section.cells:
+            try:
+                ours, remark = self._make(cell)
+            except SextantError as problem:
+                ours = None
+                remark = str(problem)
+                self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
+            both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
+            difference = ours - cell.value if both else None  # type: ignore[operator]
+            made = {
+                "published": cell.value,
+                "ours": ours,
+                "difference": difference,
+                "remark": remark,
+            }
+            made["mark"] = marks.get((cell.task, cell.metric, cell.system), "")
+            yield {
+                key: value for key, value in asdict(cell).items() if key not in ("value", "lacks")
+            } | made
+
+    def _mark(self) -> dict[tuple[str, str, str], str]:
+        """Return "*" for the best of ours in each column, "=" for those that do not differ
+        from it (p > .05).
+        """
+        columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+        for cell in self.section.cells:
+            try:
+                run = self._find(cell, cell.task)[0]
+            except SextantError:  # which `cells` says
+                continue
+            if not isinstance(run, str):
+                values = {
+                    query_id: value
+                    for query_id, value in run.columns[cell.metric].items()
+                    if value is not None
+                }
+                columns.setdefault((cell.task, cell.metric), {})[cell.system] = values
+        marks = dict[tuple[str, str, str], str]()
+        for (task, metric), column in columns.items():
+            best, tests = find_best({task: column}, {task: metric})
+            same = [system for system, test in tests.items() if test.p > 0.05]
+            marks |= {(task, metric, best): "*"} | dict.fromkeys(
+                [(task, metric, system) for system in same], "="
+            )
+        return marks
+
+    def warnings(self) -> list[str]:
+        """Return what the table may not be taken for."""
+        tasks = dict.fromkeys(
+            task for cell in self.section.cells if not cell.lacks for task in list_tasks(cell.task)
+        )
+        kinds = set[str]()
+        missing = list[DataError]()
+        for task in tasks:
+            try:
+                kinds.add(
+                    environments.folder_of(environments.resolve(task), self.conditions.data)[0]
+                )
+            except DataError as problem:  # which the task's cells say, where other tasks are there
+                missing.append(problem)
+        if missing and not kinds:
+            raise missing[0]
+        other = "a folder's data is not the pinned release: the difference may be that of the data"
+        part = (
+            f"only the first {self.conditions.limit} queries of each task are asked; the paper "
+            f"has all"
+        )
+        found = [MINIATURES] if "mini" in kinds else [other] if kinds - {"full"} else []
+        return found + [part] * bool(self.conditions.limit)
+
+    def _make(self, cell: Cell) -> tuple[Value, str]:
+        if cell.lacks:
+            return None, cell.lacks
+        if not cell.system:
+            return self._describe(cell), ""
+        values = list[float]()
+        said = ""
+        for task in list_tasks(cell.task):
+            value, said = self._measure(cell, task)
+            if value is None:
+                return None, said or "undefined for these queries"
+            values.append(value)
+        return fmean(values), said
+
+    def _describe(self, cell: Cell) -> Value:
+        environment = self.load(cell.task, cell.split)
+        kind, _, other = cell.metric.partition(" ")
+        if kind == "jaccard":
+            return weighted_jaccard(
+                word_shares(environment), word_shares(self.load(other, cell.split))
+            )
+        return describe(environment, [cell.metric])[cell.metric]
+
+    def _measure(self, cell: Cell, task: str) -> tuple[float | None, str]:
+        system = self.section.system(cell)
+        if "bound" in system:
+            return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
+        made, said = self._find(cell, task)
+        if isinstance(made, str):
+            return None, made
+        if cell.metric in HARD:
+            rankings = {query_id: outcome["ranking"] for query_id, outcome in made.outcomes.items()}
+            return reciprocal_ranks(self.load(task, cell.split), rankings)[
+                HARD.index(cell.metric)
+            ], said
+        if cell.metric == DECLINE:
+            first, last = (made.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
+            return (None if None in (first, last) else first - last), said
+        judged = (
+            f" [{cell.judgements}]"
+            if cell.judgements not in ("", made.scores["judgements"])
+            else ""
+        )
+        measured = made.scores["metrics"].get(cell.metric + judged, {})
+        return measured.get("resampled", measured).get("mean"), said
+
+    def _find(self, cell: Cell, task: str) -> tuple[Run | str, str]:
+        """Return (the run of a cell or why nobody can make it, what is not as in the paper).
+
+        Raise the problem for which it is not made.
+        """
+        system = self.section.system(cell)
+        if imported := self._find_imported(system, task, cell.split):
+            return imported, "the authors' own ranking"
+        said = self.conditions.fields(system)[1]
+        planned = self.planned.get((_row(system), task))
+        made = self.made[repr(planned.request)] if planned else None
+        if made and made.folder:
+            return self._read(made.folder), said
+        if made and made.problem and "lacks" not in system:
+            raise made.problem
+        return system.get("lacks") or (made.unfit if made else ""), said
+
+    def count_failed(self) -> int:
+        """Return how many queries the programs of its runs have failed."""
+        folders = {made.folder for made in self.made.values() if made.folder}
+        return sum(self._read(folder).scores["failed"] for folder in folders)
+
+    def list_deviations(self) -> list[str]:
+        """Return how the programs of its runs differ from those of the paper, each line once."""
+        folders = {made.folder for made in self.made.values() if made.folder}
+        return list_deviations(self._read(folder) for folder in sorted(folders))
+
+    def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
+        """Return the run that `evals.import_run` made of the authors' own ranking, where
+        nothing is to stand in.
+        """
+        folder = self.conditions.runs / task.replace("/", "-")
+        stands_in = self.conditions.fields(system)[1]
+        for path in folder.glob(f"{as_name(system['name'])}-{UNKNOWN}-*") if not stands_in else ():
+            run = self._read(path)
+            if run.config["data_fingerprint"] == self.load(task, split).fingerprint:
+                return run
+        return None
+
+    def _load_task(self, task: str, split: str) -> Environment:
+        return environments.load(task, self.conditions.data, split).asking(
+            limit=self.conditions.limit
+        )
+
+    def _plan(self) -> list[study_file.Cell]:
+        """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its
+        cells.
+        """
+        rows = dict[tuple[str, str], dict[str, Any]]()
+        asked = [cell for cell in self.section.cells if cell.system and not cell.lacks]
+        for cell in asked:
+            system = self.section.system(cell)
+            row = {
+                "name": _row(system),
+                "tasks": [],
+                "split": cell.split,
+                **self.conditions.fields(system)[0],
+            }
+            for task in list_tasks(cell.task) if "program" in system else ():
+                tasks = rows.setdefault((row["name"], cell.split), row)["tasks"]
+                tasks += [task] * (
+                    task not in tasks and not self._find_imported(system, task, cell.split)
+                )
+        rows = {key: row for key, row in rows.items() if row["tasks"]}
+        if not rows:
+            return []
+        name = self.section.name.replace("/", "-")
+        tasks = [task for row in rows.values() for task in row["tasks"]]
+        head = {
+            "name": name,
+            "question": self.section.about["title"],
+            "tasks": [*dict.fromkeys(tasks)],
+        }
+        # Comparisons are measured by every task that has some; a part of its queries may lack those
+        # of a kind.
+        ranked = (
+            cell.metric
+            for cell in asked
+            if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric)
+        )
+        conditions = self.conditions
+        prices = str(conditions.prices) if conditions.prices else None
+        fixed = {
+            "data": conditions.data,
+            "limit": conditions.limit,
+            "metrics": [*dict.fromkeys(ranked)],
+        }
+        fixed["prices"] = prices
+        budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
+        parts = [_toml(head), f"[budget]\n{_toml(budget)}", f"[fixed]\n{_toml(fixed)}"]
+        parts += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
+        file = self.conditions.runs / "studies" / name / "study.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        disk.replace(file, "\n".join(parts))
+        return study_file.cells(study_file.read(file), self.conditions.runs)
+
+
+def _row(system: Mapping[str, Any]) -> str:
+    return str(system.get("row", system["name"]))
+
+
+def _toml(fields: Mapping[str, Any]) -> str:
+    values = {
+        key: json.dumps(field, ensure_ascii=False, separators=(", ", " = "))
+        for key, field in fields.items()
+        if field
+    }
+    return "".join(f"{key} = {value}\n" for key, value in values.items())

@@ -1,0 +1,1 @@
+"""Tables of comparisons, plots, and the report over many runs."""

@@ -1,0 +1,79 @@
+"""What optimizers gained and what they cost: a row for each compilation (learnt.json) beside
+the runs of a report.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean
+
+from evals.reporting.report_page import Words
+from tools import disk
+from tools.console import number
+from tools.errors import DataError
+
+NAMES = [
+    "optimizer",
+    "tasks",
+    "validation",
+    "gain",
+    "95 % interval",
+    "p",
+    "gain on test",
+    "on other tasks",
+]
+MORE = ["candidates", "calls", "list price", "folder"]
+NOTES = [
+    "gain and p are on validation, p times the candidates chosen from; the gain leans upwards, as "
+    "every maximum does",
+    "gain on test, and on tasks that were not compiled on: of compilations with --held-out; a "
+    "mean over (n) tasks",
+]
+
+
+def compilations_table(paths: Iterable[Path]) -> Words | None:
+    """Return what the compilations in these folders and below them came to; None where there
+    are none.
+    """
+    rows = [
+        _row(file)
+        for file in sorted(
+            {file for path in paths for file in path.rglob("compiled/*/*/learnt.json")}
+        )
+    ]
+    return (
+        Words("optimizers", "Optimizers", NAMES + MORE, rows, {1}, {11}, notes=NOTES)
+        if rows
+        else None
+    )
+
+
+def _row(file: Path) -> list[str]:
+    try:
+        found = disk.loads(file.read_bytes())
+        gain = found["gain"]
+        held_out = found.get("held_out") or {}
+        means = (
+            f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f} "
+            f"({found['after']['queries']})"
+        )
+        interval = "" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"
+        row = [f"{found['program']}, {found['optimizer']}, {found['lm']}", found["task"], means]
+        row += [f"{gain['difference']:+.4f}", interval, number(gain["p_corrected"], "{:.3g}")]
+        tested = held_out.get("tasks") or held_out.get("comparisons", [])[-1:]
+        for compiled_on in (True, False):
+            changes = [
+                one["difference"] for one in tested if one.get("compiled_on", True) is compiled_on
+            ]
+            row.append(f"{fmean(changes):+.4f} ({len(changes)})" if changes else "")
+        price = number(found["usage"]["list_usd"], "${:.4f}", "unknown")
+        return [
+            *row,
+            str(gain["candidates"]),
+            str(found["usage"]["calls"]),
+            price,
+            file.parent.as_posix(),
+        ]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(
+            f"{file} is damaged ({error}); give the command of the compilation again"
+        ) from None

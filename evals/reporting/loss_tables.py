@@ -1,0 +1,257 @@
+"""What runs miss: floor and ceiling of each program, and where relevant documents were lost; tables
+and plots.
+
+The shares of a row of losses sum to 1: what was found in the first k is R@k, the rest is what it
+misses (evals/scoring/attribution.py). A system's mean over its tasks stands below them, each task
+counted once. Runs that an earlier version scored have no row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from evals.reporting.plots import INCHES, figure
+from evals.reporting.report_page import Words
+from evals.reporting.report_plots import PAPER, Plot, draw
+from evals.reporting.run_groups import Group, System, short
+from evals.run_schemas import FATE_LABELS, Fate
+from evals.scoring import behaviour
+from evals.scoring.scored_run import LABELS, Bounds, bounds_between
+from tools.console import number
+from tools.errors import DataError
+
+HEADS = [
+    "program",
+    "task",
+    "floor",
+    "lower bound",
+    "program's",
+    "ceiling",
+    "gain",
+    "missing",
+    "closed",
+]
+HEADS += ["bounds by other systems"]
+MORE = [
+    "task's name",
+    "floor is",
+    "best bare",
+    "best bare is",
+    "lower bound is",
+    "ceiling is",
+    "run",
+]
+NOTES = [
+    "floor: its bare retriever; lower bound: the same system over a pool as retrieved; ceiling: "
+    "over one with gold "
+    "in it; best bare retriever: of all that were run",
+    "gain, missing and closed, the share of ceiling - floor, are paired by query, with 95 % "
+    "bootstrap intervals",
+    "closed has none where the ceiling is not clearly above the floor",
+]
+
+_COLOURS = {  # as in the page: what was found in blue, then the warmer, the earlier it was lost
+    Fate.FOUND: "#4a67dd",
+    Fate.UNKNOWN: "#c4c4c4",
+    Fate.ERROR: "#55516b",
+    Fate.LIMIT: "#8a86a0",
+    Fate.RANKED_LOW: "#d6d2cb",
+    Fate.NOT_SELECTED: "#dcbcaa",
+    Fate.SHOWN_IN_PART: "#d69e84",
+    Fate.NOT_SHOWN: "#ca7b5e",
+    Fate.NEVER_SURFACED: "#b5523b",
+}
+LOSSES = "What became of relevant documents"
+SEARCHERS = "What searchers do"
+MEAN = "mean of tasks"
+LONGEST = 70  # characters of a bar's name
+
+
+def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
+    """A row for each program and metric; None where nobody has run a bound."""
+    rows = [
+        (bounds.metric, *_row(group, bounds))
+        for group in groups
+        for name in metrics or ("",)
+        for bounds in bounds_between(group.runs, name)
+        if {"best", "ceiling"} & bounds.found.keys()
+    ]
+    if not rows:
+        return None
+    title = "Floor and ceiling"
+    used = {metric for metric, _, _ in rows}
+    if len(used) > 1:
+        cells = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
+        return Words(
+            "gap",
+            title,
+            [*HEADS[:2], "metric", *HEADS[2:]],
+            cells,
+            {1, 2},
+            {len(HEADS)},
+            MORE,
+            NOTES,
+        )
+    cells = [[*shown, *more, metric] for metric, shown, more in rows]  # the metric is said once
+    notes = [f"by {used.pop()}", *NOTES]
+    return Words("gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*MORE, "metric"], notes)
+
+
+def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
+    run = bounds.run
+    task = run.config["task"]
+    floor, _, union, ceiling = (
+        _figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in LABELS
+    )
+    *differences, share = bounds.compare()
+    gained, missing = (
+        _interval(*difference[:3]) if difference else "" for difference in differences
+    )
+    closed = _interval(*share, percent=True) if share else ""
+    means = [floor, union, _figure(bounds.mean()), ceiling]
+    shown = [str(group.system(run)), short(task), *means, gained, missing, closed, bounds.others]
+    floor, best, union, ceiling = (bounds.describe(kind) for kind in LABELS)
+    return shown, [task, floor, _figure(bounds.mean("best")), best, union, ceiling, run.name]
+
+
+def _figure(value: float | None) -> str:
+    return number(value and value + 0.0, unknown="")
+
+
+def _interval(value: float, low: float | None, high: float | None, *, percent: bool = False) -> str:
+    text = f"{value:.0%}" if percent else f"{round(value, 4) + 0.0:+.4f}"
+    form = "{:.0%}" if percent else "{:.3f}"
+    return (
+        text
+        if low is None or high is None
+        else f"{text} ({form.format(low)} to {form.format(high)})"
+    )
+
+
+class _Row(NamedTuple):
+    system: System
+    task: str
+    cutoff: int
+    shares: Mapping[str, float]  # fate -> share of recall
+    queries: str = ""
+    run: str = ""
+
+
+def losses_table(groups: Sequence[Group]) -> Words | None:
+    """Every run's shares; None where no run has them."""
+    known = [(group, row) for group in groups for row in _rows(group)]
+    if not known:
+        return None
+    fates = [fate for fate in FATE_LABELS if any(row.shares.get(fate) for _, row in known)]
+    cells = []
+    for group, row in known:
+        shares = [f"{row.shares.get(fate, 0.0):.4f}" for fate in fates]
+        cells.append(
+            [
+                str(row.system),
+                row.task,
+                f"R@{row.cutoff}",
+                *shares,
+                row.queries,
+                group.title,
+                row.run,
+            ]
+        )
+    names = ["system", "task", "of", *(fate.replace("_", " ") for fate in fates)]
+    notes = [
+        "of the recall in the third column: found is that, and the others sum to what it misses",
+        f"{MEAN}: each task counts once; fates that no document had are left out",
+    ]
+    return Words("losses", LOSSES, names, cells, {1, 2}, set(), ["queries", "group", "run"], notes)
+
+
+def searchers_table(groups: Sequence[Group]) -> Words | None:
+    """What the searcher of each run does; None where no run has a search in its traces."""
+    rows = []
+    for group, run in [(one, run) for one in groups for run in one.runs]:
+        with suppress(DataError):  # an earlier version has scored it
+            figures = behaviour.describe(run, behaviour.observe(run))["figures"]
+            if figures["searches"]["mean"]:
+                means = [number(one["mean"], "{:.3f}", "") for one in figures.values()]
+                rows.append(
+                    [
+                        str(group.system(run)),
+                        short(run.config["task"]),
+                        *means,
+                        group.title,
+                        run.name,
+                    ]
+                )
+    names = ["system", "task", *(name.replace("_", " ") for name in behaviour.FIGURES)]
+    notes = [f"{name.replace('_', ' ')}: {said}" for name, said in behaviour.FIGURES.items()]
+    return (
+        Words("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes)
+        if rows
+        else None
+    )
+
+
+def plot_losses(group: Group) -> Plot | None:
+    """The same of a group as bars, one for each system and task; None where no run has shares."""
+    rows = list(_rows(group))
+    if not rows:
+        return None
+    cutoffs = {row.cutoff for row in rows}
+    recall = f"R@{cutoffs.pop()}" if len(cutoffs) == 1 else "recall"
+    title = f"{LOSSES}, {recall}: {group.title}"
+    caption = (
+        "The blue part is recall; the others sum to what it misses, the redder the earlier it was "
+        "lost."
+    )
+    return draw(f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
+
+
+def _rows(group: Group) -> Iterator[_Row]:
+    by_system: dict[System, list[_Row]] = {}
+    for task, run in [(name, one) for name in group.tasks for one in group.of_task(name)]:
+        losses = run.scores.get("losses") or {}
+        system = group.system(run)
+        if many := losses.get("queries"):
+            cutoff = losses["cutoff"]
+            shares = losses["at"][str(losses["cutoff"])]
+            by_system.setdefault(system, []).append(
+                _Row(system, short(task), cutoff, shares, str(many), run.name)
+            )
+    for system, rows in by_system.items():
+        yield from rows
+        if len(rows) > 1 and len({row.cutoff for row in rows}) == 1:
+            shares = {
+                fate: sum(row.shares.get(fate, 0.0) for row in rows) / len(rows)
+                for fate in FATE_LABELS
+            }
+            yield _Row(system, MEAN, rows[0].cutoff, shares)
+
+
+def _draw_bars(rows: Sequence[_Row]) -> Figure:
+    drawing = figure((INCHES[0] + 1.5, 1.1 + 0.26 * len(rows)))
+    axes = drawing.add_subplot()
+    places = range(len(rows))
+    left = [0.0] * len(rows)
+    for fate, colour in _COLOURS.items():
+        widths = [row.shares.get(fate, 0.0) for row in rows]
+        if any(widths):
+            label = (
+                "found" if fate is Fate.FOUND else FATE_LABELS[fate].replace(" the first {k}", " k")
+            )
+            axes.barh(
+                places, widths, left=left, color=colour, label=label, edgecolor=PAPER, linewidth=0.6
+            )
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    names = [f"{row.task}: {row.system}" for row in rows]
+    axes.set_yticks(
+        places, [name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..." for name in names]
+    )
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.margins(y=0.01)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    drawing.legend(loc="outside lower center", ncols=3, handlelength=1.2)
+    return drawing

@@ -1,0 +1,149 @@
+"""A report made of runs: which tables and plots it has, and in which order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evals.reporting.compilations import compilations_table
+from evals.reporting.loss_tables import gap_table, losses_table, plot_losses, searchers_table
+from evals.reporting.report_page import Report, Section, Words
+from evals.reporting.report_plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
+from evals.reporting.report_tables import (
+    Table,
+    make_tables,
+    sweep_table,
+    sweep_tasks,
+    why_no_published,
+)
+from evals.reporting.run_groups import Group, group_runs, short
+from evals.run_folder import check_file
+from evals.scoring.comparison import fill_metrics
+from evals.scoring.metrics import check_metric
+from evals.scoring.scored_run import find
+from evals.text_tables import model
+from tools.console import number, plural
+from tools.errors import DataError, UnknownName
+
+
+def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
+    """The report of the runs in `paths` and below them.
+
+    DataError where no run has scores; UnknownName for a metric that is none; UsageError where runs
+    of one column are over different data, unless `force`.
+    """
+    for name in metrics:
+        check_metric(name.partition(" [")[0])
+    runs, others = find(paths)
+    if not runs:
+        raise DataError(
+            f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}"
+        )
+    runs, problems = fill_metrics(runs, metrics)
+    known = {name for run in runs for name in run.columns if "[" not in name}
+    if strange := [name for name in metrics if name not in known]:
+        raise problems[0] if problems else UnknownName("metric of these runs", strange[0], known)
+    groups, forced = group_runs(runs, force=force)
+    sections = [_section(group, metrics) for group in groups]
+    left_out = {path.as_posix(): why for path, why in sorted(others.items())}
+    reasons = Words(
+        "left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1}
+    )
+    parts: list[list[Plot | Words | None]] = [[gap_table(groups, metrics)]]
+    parts += [
+        [*map(plot_losses, groups), losses_table(groups)],
+        [searchers_table(groups)],
+        [compilations_table(paths)],
+    ]
+    parts += [[_runs_table(groups)], [reasons if left_out else None]]
+    for items in parts:
+        if shown := [
+            item for item in items if item
+        ]:  # a section is called as its table, after the plots
+            sections.append(Section(shown[-1].stem, shown[-1].title, shown))
+    tasks = {task for group in groups for task in group.tasks}
+    fewer = (
+        f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
+    )
+    summary = (
+        f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m "
+        f"evals.report."
+    )
+    warnings = [f"Forced: {problem}" for problem in forced]
+    warnings += [str(problem) for problem in problems if isinstance(problem, DataError)]
+    for run in runs:
+        try:
+            check_file(run.path / "attribution.jsonl", run.scores)
+        except (ValueError, OSError) as error:
+            warnings.append(f"{run.name}: {error}; python -m evals.score {run.path} makes it again")
+        if run.errors:
+            many = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
+            warnings.append(f"{run.name}: {many}, e.g. {next(iter(run.errors.values()))[:200]}")
+    return Report(summary, warnings, sections, len(runs), left_out)
+
+
+def _section(group: Group, metrics: Sequence[str]) -> Section:
+    tables = make_tables(group, metrics)
+    headlines = {run.metric for run in group.runs}
+    items: list[Table | Words | Plot | None] = []
+    for table in sorted(tables, key=lambda table: table.title not in headlines):
+        items += [
+            table,
+            plot_by_task(group, table) if table.title in (metrics or headlines) else None,
+        ]
+    items.append(plot_conditions(group))
+    for name in metrics or ("",):
+        for task in sweep_tasks(group):
+            swept = sweep_table(group, task, name or SWEPT)
+            items += [swept, plot_sweep(group, swept)] if swept.rows else []
+    notes = [f"Model: {model(group.lm)}"] if group.lm else []
+    notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
+    notes += filter(None, [why_no_published(group, tables)])
+    shown = [item for item in items if item]
+    return Section(group.stem, group.title, shown, [note[:1].upper() + note[1:] for note in notes])
+
+
+def _runs_table(groups: Sequence[Group]) -> Words:
+    names = [
+        "system",
+        "task",
+        "data",
+        "split",
+        "queries",
+        "failed",
+        "calls",
+        "tokens",
+        "list price",
+        "run",
+    ]
+    more = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
+    rows = []
+    for group, run in [(one, run) for one in groups for run in one.runs]:
+        config = run.config
+        scores = run.scores
+        usage = run.scores["usage"]
+        many = run.scores["queries"]
+        known = [
+            short(config["task"]),
+            config["data"],
+            config["split"],
+            str(many),
+            str(scores["failed"]),
+        ]
+        cost = ["unknown"] * 3  # of an imported run
+        if run.usage_known:
+            price = None if usage["list_usd"] is None else usage["list_usd"] / many
+            tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / many:,.0f}"
+            tokens += (
+                f" ({thinking / many:,.0f} thinking)"
+                if (thinking := usage.get("reasoning_tokens"))
+                else ""
+            )
+            cost = [f"{usage['calls'] / many:,.1f}", tokens, number(price, "${:.5f}")]
+        exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
+        exact += [
+            str(config["retriever"].get("with", "")),
+            config["lm"]["name"],
+            str(config.get("code", "")),
+        ]
+        rows.append([str(group.system(run)), *known, *cost, run.name, *exact])
+    notes = ["calls, tokens and list price are those of a query on average"]
+    return Words("runs", "Runs", names, rows, {1, 2, 3}, {9}, more, notes)

@@ -1,0 +1,212 @@
+"""A report as files: index.html, report.md, a CSV file for each table, an SVG file for each plot.
+
+The page holds everything in itself, runs no script, and its policy of contents allows none; plots
+are images in it, so nothing in them is part of the page. Text of runs is data: escaped in HTML and
+Markdown, without control characters, and in CSV a cell that a spreadsheet would take for a formula
+gets an apostrophe before it. The same runs make the same bytes.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from evals import text_tables as tables
+from evals.formats.export_run import fill_folder
+from evals.reporting.report_plots import Plot
+from evals.reporting.report_tables import HEADS, Table
+from evals.reporting.run_groups import readable, short
+from tools import disk
+from tools.errors import UsageError
+
+GENERATOR = "sextant evals.report"
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(slots=True)
+class Words:
+    """A table of text and numbers that were written before; cells beyond the names are in its CSV file only."""
+
+    stem: str
+    title: str
+    names: list[str]
+    rows: list[list[str]]
+    words: set[int] = field(default_factory=set)  # columns of short words, beside the first
+    long: set[int] = field(default_factory=set)  # columns of text that may need several lines
+    more: list[str] = field(default_factory=list)  # names of the columns that only the CSV file has
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Section:
+    """A part of the report under one heading."""
+
+    stem: str
+    title: str
+    items: Sequence[Table | Words | Plot]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """Everything in it, before it is written."""
+
+    summary: str
+    warnings: list[str]
+    sections: list[Section]
+    runs: int
+    left_out: dict[str, str]  # run folder -> why it is not in the report
+    title: str = "Sextant report"
+
+    @property
+    def plots(self) -> list[Plot]:
+        """All its plots."""
+        return [
+            item for section in self.sections for item in section.items if isinstance(item, Plot)
+        ]
+
+    @property
+    def tables(self) -> list[Table | Words]:
+        """All its tables."""
+        return [
+            item
+            for section in self.sections
+            for item in section.items
+            if not isinstance(item, Plot)
+        ]
+
+
+def check(out: Path) -> None:
+    """UsageError for a folder that has something in it which is no report: nothing of the
+    user's is overwritten.
+    """
+    page = out / "index.html"
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file; --out is a folder")
+    if (
+        out.is_dir()
+        and any(out.iterdir())
+        and not (page.is_file() and GENERATOR in page.read_text("utf-8", "replace"))
+    ):
+        raise UsageError(f"{out} is not empty and holds no earlier report; choose another --out")
+
+
+def write(report: Report, out: Path, more: Mapping[str, str | bytes] | None = None) -> list[Path]:
+    """Write the report, and `more` files, into a folder, in place of an earlier one; the
+    files, index.html first.
+    """
+    style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    files: dict[str, str | bytes] = {
+        "index.html": _render(
+            "report.html", report, escape=True, style=Markup(style), style_hash=digest
+        ),
+        "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md", report, escape=False)).strip()
+        + "\n",
+        **{f"tables/{table.stem}.csv": to_csv(table) for table in report.tables},
+        **{f"plots/{plot.stem}.svg": plot.light for plot in report.plots},
+        **(more or {}),
+    }
+    with fill_folder(out, force=True) as folder:
+        for name, text in files.items():
+            disk.make_private((folder / name).parent)
+            (folder / name).write_bytes(
+                text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
+            )
+    for old in (*out.glob("tables/*.*"), *out.glob("plots/*.*")):
+        if old.relative_to(out).as_posix() not in files:
+            old.unlink()  # of an earlier report: a reader would take it for a part of this one
+    return [out / name for name in files]
+
+
+def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
+    blanks: Any = dict.fromkeys(("trim_blocks", "lstrip_blocks", "keep_trailing_newline"), True)
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=escape, undefined=StrictUndefined, **blanks
+    )
+    made.finalize = lambda value: (
+        readable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    )
+    made.filters["image"] = lambda svg: (
+        f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    )
+    made.filters["md"] = _to_markdown
+    return made.get_template(name).render(vars(report) | values, heads=HEADS, generator=GENERATOR)
+
+
+def _to_markdown(text: object) -> str:
+    return (
+        tables.in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
+    )  # for lax readers as well
+
+
+_HEAD = [
+    "kind",
+    "system",
+    "task",
+    "judgements",
+    "metric",
+    "value",
+    "low",
+    "high",
+    "error",
+    "queries",
+    "failed",
+    "best",
+]
+_HEAD += ["source", "note", "resampled_mean", "resampled_error", "answers"]
+
+
+def to_csv(table: Table | Words) -> str:
+    """Return a table as CSV, with all that is known of its figures."""
+    if isinstance(table, Words):
+        rows: list[Sequence[object]] = [[*table.names, *table.more], *table.rows]
+    else:
+        rows = [_HEAD]
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if cell is not None:
+                    mean = f"mean of {', '.join(map(short, column.tasks))}"
+                    what = [
+                        column.tasks[0] if len(column.tasks) == 1 else mean,
+                        column.judgements,
+                        column.metric,
+                    ]
+                    numbers = [
+                        cell.value,
+                        cell.low,
+                        cell.high,
+                        cell.error,
+                        cell.queries,
+                        cell.failed,
+                    ]
+                    more = [
+                        "yes" if cell.best else "",
+                        cell.source,
+                        cell.note,
+                        *(cell.resampled or (None, None)),
+                    ]
+                    rows.append([row.kind, row.label, *what, *numbers, *more, cell.answers])
+    return tables.to_csv([_defuse(cell) for cell in row] for row in rows)
+
+
+# A number, and one with its interval as the table of gaps has it; nothing that could be reckoned
+# with.
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
+
+
+def _defuse(cell: object) -> object:  # what no spreadsheet takes for a formula (CWE-1236)
+    if cell is None or isinstance(cell, int | float):
+        return "" if cell is None else repr(cell)
+    text = readable(cell)
+    return (
+        f"'{text}"
+        if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)
+        else text
+    )

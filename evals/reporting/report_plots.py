@@ -1,0 +1,288 @@
+"""The plots of a report, each in the form of a paper's figure.
+
+Drawn on white and for a dark page. Published values are hollow, and only where the tables have
+them. Figure 3's smoothing and projections are left out, because what is drawn here was measured.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from evals.reporting.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
+from evals.reporting.report_tables import (
+    LADDERS,
+    Cell,
+    Row,
+    Table,
+    condition_columns,
+    figures_for,
+    mean_over,
+)
+from evals.reporting.run_groups import Group, System, readable, short
+from evals.scoring.scored_run import Run
+from tools.console import brief
+
+SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
+INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
+HOLLOW = " Hollow: the systems of the paper."
+
+
+class Plot(NamedTuple):
+    """A plot, drawn."""
+
+    stem: str  # of its file's name
+    title: str
+    caption: str
+    light: str  # SVG, on white
+    dark: str
+
+
+class Point(NamedTuple):
+    """A value at a place, with its interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Series(NamedTuple):
+    """Points that belong together; `number` is its colour and marker."""
+
+    label: str
+    points: list[Point]
+    number: int
+    dashed: bool = False
+
+
+@dataclass(slots=True)
+class Panel:
+    """One pair of axes."""
+
+    x: str
+    y: str
+    series: list[Series]
+    ticks: dict[float, str] = field(
+        default_factory=dict
+    )  # where the axis has names instead of numbers
+    published: list[Point] = field(default_factory=list)
+    lines: bool = False
+    zero: bool = False  # a line at 0: values are differences
+
+
+# Ink, faint lines and paper, on white and on a dark page; nothing else in a plot has one of these
+# colours.
+INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
+DARK = ("#e8e6e1", "#4a4d52", "#17191c")
+
+_SETTINGS: Any = {
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+    ),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+    **{"grid.color": FAINT, "axes.spines.top": False, "axes.spines.right": False},
+    **{"legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5, "font.size": 9.5},
+    "text.parse_math": False,  # names may have a dollar in them
+}
+
+
+def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure]) -> Plot:
+    """A plot on both papers: drawn once, since to draw is slow, with its ink and paper
+    exchanged for the dark page.
+    """
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # a glyph that the font lacks is the reader's browser's affair
+        light = svg(draw_figure(), readable(title))
+    dark = light
+    for of_light, of_dark in zip(LIGHT, DARK, strict=True):
+        dark = dark.replace(f": {of_light}", f": {of_dark}")
+    return Plot(stem, readable(title), readable(caption), light, dark)
+
+
+def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | bytes]:
+    """Return the plot in the widths of papers' columns, by the names of its files."""
+    made: dict[str, str | bytes] = {}
+    for place, width in COLUMNS.items():
+        with matplotlib.rc_context(
+            _SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}
+        ):
+            drawing = draw_panel(panel, width)
+            made[f"plots/{stem}-{place}.svg"] = svg(drawing, readable(title))
+            made[f"plots/{stem}-{place}.pdf"] = pdf(drawing, readable(title))
+    return made
+
+
+def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
+    """Draw a panel, as wide as a page of ours or as a paper's column, with a legend below."""
+    longest = max((len(one.label) for one in panel.series), default=0)
+    columns = max(1, int((1 if longest > 44 else 2 if longest > 24 else 3) * width / INCHES[0]))
+    rows = ceil((len(panel.series) + bool(panel.published)) / columns)
+    drawing = figure((width, min(INCHES[1] - 0.2, 0.8 * width) + 0.21 * rows))
+    axes = drawing.add_subplot()
+    axes.set(xlabel=panel.x, ylabel=panel.y)
+    axes.grid(axis="y", linewidth=0.7)
+    axes.set_axisbelow(True)
+    if panel.ticks:
+        room = 64 * min(1, width / INCHES[0])  # characters that fit beside each other
+        turned: Any = (
+            {"rotation": 30, "ha": "right"} if sum(map(len, panel.ticks.values())) > room else {}
+        )
+        axes.set_xticks(list(panel.ticks), list(panel.ticks.values()), **turned)
+        axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
+    if panel.zero:
+        axes.axhline(0, color=INK, linewidth=0.8)
+    handles: dict[str, Any] = {}
+    if panel.published:
+        x = [point.x for point in panel.published]
+        y = [point.y for point in panel.published]
+        hollow = axes.plot(
+            x, y, "o", markersize=5, markerfacecolor="none", color=MUTED, linestyle="none"
+        )
+        handles["published"] = hollow[0]
+    for one in panel.series:
+        handles.setdefault(one.label, _draw_series(axes, one, lines=panel.lines))
+    if not panel.zero:
+        axes.set_ylim(bottom=0)
+    if not panel.ticks and panel.lines:
+        axes.set_xticks(sorted({point.x for one in panel.series for point in one.points}))
+    drawing.legend(
+        handles.values(),
+        map(shorten, handles),
+        loc="outside lower center",
+        ncols=columns,
+        handlelength=3,
+    )
+    return drawing
+
+
+def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
+    look = style(one.number)
+    look["color"] = look["color"].replace("#000000", INK)  # black would not be seen on a dark page
+    x = [point.x for point in one.points]
+    y = [point.y for point in one.points]
+    low = [point.y if point.low is None else point.low for point in one.points]
+    high = [point.y if point.high is None else point.high for point in one.points]
+    if lines:
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.07, linewidth=0)
+    else:
+        axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
+    shape = ("--" if one.dashed else "-") if lines else "none"
+    filled: Any = look | ({"markerfacecolor": axes.get_facecolor()} if one.dashed else {})
+    return axes.plot(x, y, linestyle=shape, linewidth=1.6, markersize=5, **filled)[0]
+
+
+def shorten(label: str) -> str:
+    """A name in a legend: not too long, and not begun with what hides it there."""
+    label = brief(label)
+    return f" {label}" if label.startswith("_") else label
+
+
+def plot_by_task(group: Group, table: Table) -> Plot | None:
+    """Dots with intervals for a table by task, of systems that search everything with the
+    task's instruction.
+    """
+    leading = [place for place, column in enumerate(table.columns) if column.leads]
+    rows = [row for row in table.of_kind("ours") if row.system and row.system.instruction == "task"]
+    if not rows:
+        return None
+
+    def dots(row: Row, offset: float = 0.0) -> list[Point]:
+        return _points(
+            [at + offset for at in range(len(leading))], [row.cells[place] for place in leading]
+        )
+
+    apart = min(0.12, 0.7 / len(rows))
+    middle = (len(rows) - 1) / 2
+    series = [Series(row.label, dots(row, (n - middle) * apart), n) for n, row in enumerate(rows)]
+    ticks = {float(at): table.columns[place].label for at, place in enumerate(leading)}
+    published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
+    panel = Panel("", table.columns[0].metric, series, ticks, published)
+    caption = INTERVALS + (HOLLOW if published else "")
+    title = f"{table.title} by task: {group.title}"
+    return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panel(panel))
+
+
+def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point]:
+    return [
+        Point(x, cell.value, cell.low, cell.high)
+        for x, cell in zip(places, cells, strict=True)
+        if cell
+    ]
+
+
+def plot_sweep(group: Group, table: Table) -> Plot:
+    """A line for each row of a table whose columns are sizes of pools."""
+    systems = [(row, row.system) for row in table.rows if row.system]
+    sizes = [float(column.label) for column in table.columns]
+    names = sorted({system.name for _, system in systems})
+    series = [
+        Series(
+            row.label, _points(sizes, row.cells), names.index(system.name), system.pool == "union"
+        )
+        for row, system in systems
+    ]
+    x = "documents in the pool, gold that was put in aside"
+    panel = Panel(x, table.columns[0].metric, series, lines=True)
+    caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
+    caption += (
+        f"Solid: the same with every missing relevant document put in, an upper bound. {INTERVALS}"
+    )
+    return draw(table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panel(panel))
+
+
+def plot_conditions(group: Group) -> Plot | None:
+    """Win by the number of conditions, over all of the group's domains or over those that all
+    systems share.
+    """
+    by_system: dict[System, dict[str, Run]] = {}
+    for run in group.runs:
+        if "Win(1)" in run.columns:
+            by_system.setdefault(group.system(run), {})[run.config["task"]] = run
+    tasks = [task for task in group.tasks if any(task in own for own in by_system.values())]
+    chosen = {system: own for system, own in by_system.items() if len(own) == len(tasks)}
+    if not chosen:
+        chosen = by_system
+        tasks = [task for task in tasks if all(task in own for own in by_system.values())]
+    if not tasks:
+        return None
+    columns = condition_columns(group, tuple(tasks))[:10]
+    series = list[Series]()
+    for place, (system, own) in enumerate(chosen.items()):
+        wins = [mean_over([own[task] for task in tasks], column.metric, "") for column in columns]
+        points = [
+            Point(at, win["mean"], win["low"], win["high"])
+            for at, win in enumerate(wins, start=1)
+            if win
+        ]
+        series.append(Series(str(system), points, place))
+    published = [
+        Point(at, one.value)
+        for at, column in enumerate(columns, 1)
+        for one in figures_for(group, column)
+    ]
+    ladder = group.variant in LADDERS
+    x = (
+        "conditions met: the better document over the one that meets one less"
+        if ladder
+        else "conditions in the query"
+    )
+    ticks = {float(k): f"{k} : {k - 1}" if ladder else str(k) for k in range(1, 11)}
+    panel = Panel(x, "Win", series, ticks, published, lines=True)
+    left_out = sorted(str(system) for system in by_system if system not in chosen)
+    title = f"Win by {'conditions met' if ladder else 'number of conditions'}: {group.title}"
+    number = "4" if group.variant == "monotonicity" else "5" if ladder else "3"
+    over = f"mean over {', '.join(map(short, tasks))}" if len(tasks) > 1 else short(tasks[0])
+    caption = (
+        f"As MultiConIR's Figure {number}, without its smoothing; {over}. "
+        f"{INTERVALS}{HOLLOW * bool(published)}"
+    )
+    caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
+    return draw(f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panel(panel))

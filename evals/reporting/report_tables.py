@@ -1,0 +1,490 @@
+"""The tables of a group of runs: tasks are columns, systems are rows, and the papers' rows stand
+apart from ours.
+
+There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols one
+with the conditions as columns (its Tables 1 and 13 to 20). Published rows are there only beside
+runs over whole splits of the full release, for the same split and judgements. Whether a difference
+is significant is for `python -m evals.compare`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+import environments
+from evals import published
+from evals.reporting.run_groups import PAPERS, Group, System, in_file, short
+from evals.scoring.metrics import is_lower_better, is_pairwise, is_weighted
+from evals.scoring.scored_run import Run
+from evals.scoring.statistics import TIE
+from tools.console import plural
+
+DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
+CONDITIONS = tuple(range(1, 11))
+LADDERS = (
+    "monotonicity",
+    "format",
+    "length512",
+    "length1024",
+)  # Win(k) is the k-th rung of a ladder of documents
+DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
+
+NOTES = {
+    "Win": "Win: the share of comparisons in which the better document is scored strictly higher",
+    "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as "
+    "prose; lower is better",
+    DECLINE: "Decline is Win(1) - Win(10); lower is better, but none is marked as best: who wins "
+    "nothing has 0",
+    "BIRCO": "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, "
+    "the CSV file has both",
+}
+
+Kind = Literal["ours", "union", "gold", "computed", "published"]
+HEADS: dict[Kind, str] = {  # what stands above the rows of a kind
+    "ours": "",
+    "union": "Over pools as retrieved: lower bounds",
+    "gold": "Over pools with gold put in: upper bounds",
+    "computed": "Computed from the judgements, not run",
+    "published": "Published, as printed",
+}
+
+
+class Column(NamedTuple):
+    """A task by some judgements in a metric, or the mean of such over tasks."""
+
+    tasks: tuple[str, ...]
+    metric: str
+    judgements: str
+    label: str
+    below: str = ""  # a second line under it
+    figure_task: str = ""  # what evals.published calls it
+    leads: bool = True  # by the judgements that lead its task; others stand beside them
+
+
+@dataclass(slots=True)
+class Cell:
+    """One figure with where it comes from."""
+
+    value: float
+    text: str
+    source: str  # a run folder, or a paper's table and row
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None  # the standard error that a paper prints
+    queries: int | None = None
+    failed: int | None = None
+    resampled: tuple[float, float] | None = (
+        None  # BIRCO's mean over bootstrap resamples, and its error
+    )
+    note: str = ""
+    best: bool = False
+    answers: int | None = None  # to the queries: each seed gives one
+    seeds: int = 1
+
+    @property
+    def title(self) -> str:
+        """What is behind the figure, in a line."""
+        interval = "" if self.low is None else f"95 % interval {self.low:.4f} to {self.high:.4f}"
+        error = "" if self.error is None else f"standard error {self.error}"
+        many = "" if self.queries is None else plural(self.queries, "query", "queries")
+        many += f", {self.seeds} seeds" if self.seeds > 1 else ""
+        answers = self.queries if self.answers is None else self.answers
+        failed = ""
+        if self.failed:
+            of = (
+                f"{self.failed} of {answers} answers"
+                if answers != self.queries
+                else f"{self.failed} of them"
+            )
+            failed = f"{of} failed and {'has' if self.failed == 1 else 'have'} the worst value"
+        return "; ".join(filter(None, [interval, error, many, failed, self.note, self.source]))
+
+
+@dataclass(slots=True)
+class Row:
+    """A system's figures, a cell for each column."""
+
+    kind: Kind
+    label: str
+    cells: list[Cell | None]
+    system: System | None = None  # None for a paper's
+    ranked: bool = True  # may be the best of its column: not a bound
+
+
+@dataclass(slots=True)
+class Table:
+    """One table of a report."""
+
+    stem: str  # of its file's name
+    title: str
+    columns: list[Column]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+    def of_kind(self, kind: Kind) -> list[Row]:
+        """Its rows of one kind."""
+        return [row for row in self.rows if row.kind == kind]
+
+
+def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
+    """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
+    made = [_by_task(group, name) for name in _metrics(group, metrics)]
+    if not metrics or any(name.startswith("Win") for name in metrics):
+        # MultiConIR's: the mean over the domains of each protocol, and each domain of that of
+        # complexity.
+        tasks = [
+            task
+            for task in group.tasks
+            if any("Win(1)" in run.columns for run in group.of_task(task))
+        ]
+        if len(tasks) > 1:
+            made.append(_by_condition(group, tuple(tasks)))
+        if len(tasks) == 1 or group.variant == "complexity":
+            made += [_by_condition(group, (task,)) for task in tasks]
+    for table in made:
+        _mark_best(table)
+    return [table for table in made if table.rows]
+
+
+def _metrics(group: Group, only: Sequence[str]) -> list[str]:
+    """The metrics that have a table by task, in the order of a run's own: those of the paper,
+    or all without any.
+    """
+    columns = dict.fromkeys(name for run in group.runs for name in run.columns)
+    names = [name for name in columns if "[" not in name and not name.startswith("Win(")]
+    if only:
+        return [name for name in names if name in only]
+    headlines = {run.metric for run in group.runs}
+    printed = {
+        figure.metric for figure in published.figures() if figure.task.startswith(f"{group.suite}/")
+    }
+    return [name for name in names if name in headlines | printed | {"Triplets"}] or names
+
+
+def _by_task(group: Group, metric: str) -> Table:
+    columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
+    known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
+    if known and {short(task) for task in group.tasks} == set(known):  # as papers print it
+        columns.append(
+            Column(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
+        )
+    rows = _our_rows(group, columns)
+    notes = [NOTES[metric]] if metric in NOTES else []
+    if any(cell and cell.resampled for row in rows for cell in row.cells):
+        notes.append(NOTES["BIRCO"])
+    return Table(
+        f"{group.stem}-{in_file(metric)}",
+        metric,
+        columns,
+        [*rows, *_published_rows(group, columns)],
+        notes,
+    )
+
+
+def task_columns(group: Group, task: str, metric: str) -> list[Column]:
+    """A task in a metric: by the judgements that lead, which are the paper's, then by the
+    others.
+    """
+    scored = [(run, *name.partition(" [")) for run in group.of_task(task) for name in run.columns]
+    named = dict.fromkeys(
+        rest.removesuffix("]") or run.scores["judgements"]
+        for run, plain, _, rest in scored
+        if plain == metric
+    )
+    names = sorted(named, key=lambda name: name not in ("gold", "document"))
+    if is_pairwise(metric):
+        names = names[:1]  # comparisons depend on no judgements
+    columns = []
+    for name in names:
+        printed = task if name in ("gold", "pooled", names[0]) else ""
+        below = name if len(names) > 1 else ""
+        columns.append(
+            Column((task,), metric, name, short(task), below, printed, leads=name == names[0])
+        )
+    return columns
+
+
+def sweep_tasks(group: Group) -> list[str]:
+    """The tasks that a system was run on over pools of one kind and several sizes."""
+    pooled = {
+        task: {one for one in map(group.system, group.of_task(task)) if one.pool}
+        for task in group.tasks
+    }
+    return [
+        task
+        for task, systems in pooled.items()
+        if len(systems) > len({system.resized(0) for system in systems})
+    ]
+
+
+def sweep_table(group: Group, task: str, metric: str) -> Table:
+    """A task's metric with sizes of pools as columns: what a plot of the sweep is drawn from."""
+    systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
+    sizes = sorted({system.size for system in systems})
+    judgements = leading_judgements(group.of_task(task)[0])
+    columns = [Column((task,), metric, judgements, str(size)) for size in sizes]
+    rows = []
+    for plain in dict.fromkeys(system.resized(0) for system in systems):
+        runs = [systems.get(plain.resized(size)) for size in sizes]
+        cells = [_our_cell([run], column) for run, column in zip(runs, columns, strict=True)]
+        if any(cells):
+            rows.append(
+                Row(
+                    "gold" if plain.pool == "oracle" else "union",
+                    str(plain),
+                    cells,
+                    plain,
+                    ranked=False,
+                )
+            )
+    stem = f"{group.stem}-{in_file(short(task))}-pool-sweep-{in_file(metric)}"
+    return Table(stem, f"{metric} by size of the pool, {short(task)}", columns, rows)
+
+
+def _by_condition(group: Group, tasks: tuple[str, ...]) -> Table:
+    columns = condition_columns(group, tasks)
+    one = short(tasks[0]) if len(tasks) == 1 else ""
+    ladder = group.variant in LADDERS
+    what = "Win by conditions met" if ladder else "Win by conditions in the query"
+    met = (
+        "columns: the document that meets so many of the query's ten conditions, over the one "
+        "that meets one less"
+    )
+    notes = [met if ladder else NOTES[DECLINE]]
+    rows = _our_rows(group, columns)
+    systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
+    if lacking := sorted(systems - {row.label for row in rows}):
+        notes.append(f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}")
+    stem = f"{group.stem}-Win-by-conditions" + (f"-{in_file(one)}" if one else "")
+    title = f"{what}, {one or f'mean over {len(tasks)} domains'}"
+    return Table(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
+
+
+def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
+    """Win(1) to Win(10) over some domains.
+
+    On a ladder Win(1) is its top, so the columns go from 10 to 1.
+    """
+    whole = {short(task) for task in tasks} == set(environments.suite("multiconir").tasks)
+    printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
+    if group.variant in LADDERS:
+        return [
+            Column(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed)
+            for k in reversed(CONDITIONS)
+        ]
+    wins = [Column(tasks, f"Win({k})", "", str(k), "", printed) for k in CONDITIONS]
+    return wins + [Column(tasks, DECLINE, "", DECLINE, "", printed)] * (
+        group.variant == "complexity"
+    )
+
+
+def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+    by_system: dict[System, dict[str, Run]] = {}
+    for run in group.runs:
+        by_system.setdefault(group.system(run), {})[run.config["task"]] = run
+    rows = []
+    for system, runs in by_system.items():
+        cells = [_our_cell([runs.get(task) for task in column.tasks], column) for column in columns]
+        sizes = [one.size for one in by_system if one.resized(0) == system.resized(0)]
+        # Of a sweep over sizes of pools, the largest has a row, and those of several tasks.
+        if any(cells) and (system.size == max(sizes) or len(runs) > 1):
+            kind: Kind = "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
+            rows.append(Row(kind, str(system), cells, system, ranked=kind == "ours"))
+    return rows
+
+
+def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
+    there = [run for run in runs if run is not None]
+    if len(there) < len(runs):
+        return None
+    measured = mean_over(there, column.metric, column.judgements)
+    if column.metric == DECLINE:
+        first, last = (mean_over(there, f"Win({k})", "") for k in (1, 10))
+        measured = {"mean": first["mean"] - last["mean"]} if first and last else None
+    if measured is None:
+        return None
+    resampled = measured.get("resampled")
+    beside = (
+        published.beside(there[0].config).get(measured.get("name", "")) if len(there) == 1 else None
+    )
+    return Cell(
+        measured["mean"],
+        f"{measured['mean'] + 0.0:.4f}",
+        ", ".join(run.name for run in there),
+        measured.get("low"),
+        measured.get("high"),
+        queries=sum(run.scores["queries"] for run in there),
+        failed=sum(run.scores["failed"] for run in there),
+        answers=sum(run.scores["queries"] for run in there),
+        resampled=(resampled["mean"], resampled["error"]) if resampled else None,
+        note=f"the paper's {beside.system}, {beside.table}, is {beside.value}" if beside else "",
+    )
+
+
+def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, Any] | None:
+    """Mean and interval of one run, or of the mean over several tasks' runs; None where one
+    of them has no value.
+    """
+    known = list[tuple[str, dict[str, Any]]]()  # the name in the run's scores, and what it measured
+    for run in runs:
+        by = judgements or leading_judgements(run)
+        name = (
+            metric if by == run.scores["judgements"] or is_pairwise(metric) else f"{metric} [{by}]"
+        )
+        measured = run.scores["metrics"].get(name, {})
+        if measured.get("mean") is None:
+            return None
+        known.append((name, measured))
+    if len(known) == 1:
+        return known[0][1] | {"name": known[0][0]}
+    columns = []
+    for run, (name, _) in zip(runs, known, strict=True):
+        columns.append([value for value in run.columns[name].values() if value is not None])
+    if is_weighted(
+        metric
+    ):  # over tasks each query counts once, as in the interval and in every test
+        means = [fmean(column) for column in columns]
+    else:
+        means = [measured["mean"] for _, measured in known]
+    low, high = stratified(columns)
+    return {"mean": sum(means) / len(means), "low": low, "high": high}
+
+
+def leading_judgements(run: Run) -> str:
+    """The judgements that a mean over tasks takes: the paper's, whichever lead the run."""
+    own = str(run.scores["judgements"])
+    names = {own, *(name.partition(" [")[2].removesuffix("]") for name in run.columns)}
+    return next((name for name in ("gold", "document") if name in names), own)
+
+
+def stratified(
+    columns: Sequence[Sequence[float]], *, resamples: int = 2_000, seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of the mean of several means, each resampled for
+    itself.
+    """
+    generator = np.random.default_rng(seed)
+    means = np.zeros(resamples)
+    for column in columns:
+        values = np.asarray(column, dtype=np.float64)
+        draws = generator.integers(0, len(values), size=(resamples, len(values)))
+        means += values[draws].mean(axis=1) / len(columns)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _mark_best(table: Table) -> None:
+    for rows in (table.of_kind("ours"), table.of_kind("published")):
+        for place, column in enumerate(table.columns):
+            cells = [cell for row in rows if row.ranked and (cell := row.cells[place]) is not None]
+            if column.metric == DECLINE:
+                continue
+            choose = min if is_lower_better(column.metric) else max
+            best = choose((cell.value for cell in cells), default=0.0)
+            for cell in cells:
+                cell.best = len(cells) > 1 and abs(cell.value - best) < TIE
+
+
+def _mean_task(group: Group) -> str:
+    return f"{group.suite}/*" + (f":{group.variant}" if group.variant else "")
+
+
+def figures_for(group: Group, column: Column) -> list[published.Figure]:
+    """What the paper prints for a column, whatever the system; nothing for runs that it may
+    not stand beside.
+    """
+    if not group.whole or not column.figure_task:
+        return []
+    asked = (column.figure_task, column.metric, group.split)
+    judged = ("", column.judgements)
+    figures = [figure for figure in published.figures() if figure.judgements in judged]
+    return [figure for figure in figures if (figure.task, figure.metric, figure.split) == asked]
+
+
+def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+    """The papers' rows for these columns, by system; several of one where the paper's tables
+    contradict each other.
+    """
+    found: dict[
+        str, dict[str, dict[int, published.Figure]]
+    ] = {}  # system -> table -> column -> figure
+    for place, column in enumerate(columns):
+        for figure in figures_for(group, column):
+            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(
+                place, figure
+            )
+    paper = PAPERS.get(group.suite, group.suite)
+    decimals = DECIMALS.get(group.suite, 3)
+    rows = []
+    for system in sorted(found):
+        for members in _together(found[system].values()):
+            cells: list[Cell | None] = [None] * len(columns)
+            for place, figure in (
+                (place, figure) for row in members for place, figure in row.items()
+            ):
+                source = f"{paper}, {figure.table}, row {figure.row}"
+                text = f"{figure.value:.{decimals}f}"
+                cells[place] = cells[place] or Cell(
+                    figure.value, text, source, error=figure.error, note=figure.note
+                )
+            figures = [figure for row in members for figure in row.values()]
+            numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
+            label = (
+                f"{system} ({paper}, Table{'s' if len(numbers) > 1 else ''} "
+                f"{', '.join(map(str, numbers))})"
+            )
+            # The maximum and rankings of pools with gold in them are no system's.
+            ranked = not any("bound, not a" in figure.note for figure in figures)
+            rows.append(Row("published", label, cells, ranked=ranked))
+    return rows
+
+
+def _together(
+    rows: Collection[dict[int, published.Figure]],
+) -> list[list[dict[int, published.Figure]]]:
+    """Rows of several tables in as few as hold them: what continues or repeats a row goes
+    with it.
+    """
+    kept: list[list[dict[int, published.Figure]]] = []
+    for row in sorted(rows, key=len, reverse=True):
+        for members in kept:
+            if all(
+                row[place].value == member[place].value
+                for member in members
+                for place in row.keys() & member.keys()
+            ):
+                members.append(row)
+                break
+        else:
+            kept.append([row])
+    return kept
+
+
+def why_no_published(group: Group, made: Sequence[Table]) -> str:
+    """Why a group has no published row; empty where it has some."""
+    if any(table.of_kind("published") for table in made):
+        return ""
+    splits = {
+        figure.split
+        for figure in published.figures()
+        if figure.task in (*group.tasks, _mean_task(group))
+    }
+    why = "the paper has none for this variant and these metrics"
+    if group.data == "mini":
+        why = (
+            "these are the bundled miniatures, which are invented. They stand beside runs over "
+            "the full release: "
+        )
+        why += (
+            f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
+        )
+    elif group.data != "full":
+        why = "the data is a folder's, not the pinned release that evals.run --data full reads"
+    elif group.queries:
+        why = "only a part of the queries was asked"
+    elif splits and group.split not in splits:
+        why = f"the paper's are for --split {' and '.join(sorted(splits))}"
+    return f"No published figures: {why}"

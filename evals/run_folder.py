@@ -1,0 +1,528 @@
+"""A run folder: config.json, written once, and outcomes.jsonl, to which each query adds a line as
+it finishes.
+
+A folder belongs to one configuration, and to one process at a time. Scoring is in
+evals/scoring/score_run.py.
+
+Digests show edits and files of another run: the last key of a line of outcomes.jsonl is a digest
+over the line and its run's configuration, and scores.json has digests of the files that it was made
+of. They are no signatures: anybody can make them again. Folders of old versions have none, which is
+no error.
+"""
+
+import glob
+import hashlib
+import json
+import logging
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import environments
+from environments.base import Environment
+from tools import disk
+from tools.errors import (
+    DataError,
+    RunBusy,
+    RunConflict,
+    RunIncomplete,
+    UsageError,
+)
+from tools.records import Document, Query, Usage, total, usage_from_json, usage_json
+
+_LOG = logging.getLogger("sextant")
+
+Config = dict[str, Any]
+Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
+
+# Kept in config.json for the reader; two runs that differ only here are the same run.
+PROVENANCE = "provenance"
+LEFT = "left.jsonl"  # what queries have used that were left pending, where no ledger has that
+# In the provenance: "contents" where "code" is a digest of contents; earlier, names counted too
+CODE_OF = "code_of"
+MEND = "remove the line and give the run's command again to have that query answered again"
+
+SHARD = re.compile(
+    r"shard-(\d+)-of-(\d+)"
+)  # the folder in RUNS that has the parts of runs which --shard made
+_RELEASES = {"mini", "full"}
+_NAME_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
+_QUERY_ID = re.compile(
+    rb'\{"query_id": ?("(?:[^"\\]|\\.)*")'
+)  # written first, so a line need not be parsed for it
+_LENGTH = 16  # hex digits of a digest
+_HEAD = b', "digest": "'
+_TAIL = len(_HEAD) + _LENGTH + len(b'"}')
+
+
+def digest(config: Config) -> str:
+    """Return the eight hex digits that identify a configuration; a run folder's name ends
+    with them.
+    """
+    determining = {key: value for key, value in config.items() if key != PROVENANCE}
+    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def place(runs: Path, config: Config) -> Path:
+    """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
+    model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
+    return (
+        place_of_task(runs, config["task"])
+        / f"{program_part(config['program'])}-{model}-{digest(config)}"
+    )
+
+
+def place_of_task(runs: Path, task: str) -> Path:
+    """Return the folder for all runs on a task."""
+    return runs / re.sub("[/:]", "-", task)
+
+
+def keep_identity(runs: Path, config: Config) -> Config:
+    """Return the configuration of the same run in `runs` whose code an earlier Sextant told by its
+    names, if any.
+
+    It goes on in its folder. The two are alike in all but "code", which nobody can compute again.
+    """
+    new = place(runs, config)
+    if (new / "config.json").exists():
+        return config
+    formers = dict[Path, Config]()
+    shared_name = new.name.removesuffix(digest(config))
+    for folder in new.parent.glob(f"{glob.escape(shared_name)}{'?' * 8}"):
+        with suppress(DataError):  # a damaged folder is no reason to refuse another run
+            former = read_config(folder)
+            if CODE_OF not in former[PROVENANCE] and _without_code(former) == _without_code(config):
+                formers[folder] = former
+    if not formers:
+        return config
+    newest = max(formers, key=lambda folder: (folder / "config.json").stat().st_mtime)
+    _LOG.warning(
+        f"this run goes on in {newest}, which an earlier Sextant began; to begin it anew, give "
+        f"--runs"
+    )
+    provenance = {key: value for key, value in config[PROVENANCE].items() if key != CODE_OF}
+    return {**config, "code": formers[newest]["code"], PROVENANCE: provenance}
+
+
+def _without_code(config: Config) -> Config:
+    compared = {key: value for key, value in config.items() if key not in ("code", PROVENANCE)}
+    return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
+
+
+def find_other_shards(shard: Path) -> list[Path]:
+    """Return the folders of shards of the same run that were cut by another number; `shard`
+    is one's own folder.
+    """
+    own = SHARD.fullmatch(shard.parents[1].name)
+    runs = shard.parents[2]
+    if own is None:
+        return []
+    found = sorted(runs.glob(f"shard-*-of-*/{shard.parent.name}/{glob.escape(shard.name)}"))
+    return [
+        path
+        for path in found
+        if (cut := SHARD.fullmatch(path.parents[1].name)) and cut[2] != own[2]
+    ]
+
+
+def program_part(program: str) -> str:
+    """Return the name of a program as it stands in a folder's name, which the system bounds."""
+    return re.sub(r"[^\w.+-]+", "-", program)[:80]
+
+
+def check_place(runs: Path) -> None:
+    """Raise UsageError when no run folder can be made in `runs`."""
+    try:
+        disk.make_private(runs)
+        if not os.access(runs, os.W_OK | os.X_OK):
+            raise PermissionError(None, "no permission to write")
+    except OSError as error:
+        raise UsageError(
+            f"run folders cannot be written in {runs}: {error.strerror or error}; choose --runs"
+        ) from None
+
+
+def check_output(path: Path) -> None:
+    """Raise UsageError where writing `path` would replace a file of a run."""
+    folder = path.parent
+    if (
+        path.exists()
+        and (folder / "config.json").is_file()
+        and (folder / "outcomes.jsonl").is_file()
+    ):
+        raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
+
+
+@dataclass(eq=False)
+class Rows(Mapping[str, dict[str, Any]]):
+    """query_id -> row of a JSON Lines file, read on access: memory holds where each line begins, and its checksum.
+
+    A line that is not the one that was checked when the file was opened is refused.
+    """
+
+    path: Path
+    starts: dict[str, int]
+    read: Callable[[bytes], dict[str, Any]] = (
+        disk.loads
+    )  # makes the row of a line; ValueError where it is damaged
+    checksums: dict[int, int] = field(default_factory=dict)  # where a line begins -> its CRC-32
+
+    def __getitem__(self, query_id: str) -> dict[str, Any]:
+        start = self.starts[query_id]
+        with self.path.open("rb", buffering=1 << 15) as file:  # most lines at one go
+            file.seek(start)
+            line = file.readline()
+        if zlib.crc32(line) != self.checksums.get(start, zlib.crc32(line)):
+            changed = f"{self.path}, query {query_id!r} has changed since the file was opened"
+            raise DataError(f"{changed}; give the command again")
+        try:
+            return self.read(line)
+        except ValueError as error:
+            raise DataError(
+                f"{self.path}, query {query_id!r} is damaged ({error}); {MEND}"
+            ) from None
+
+    def __contains__(self, query_id: object) -> bool:
+        return query_id in self.starts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass
+class RunFolder:
+    """An open run folder; `claim` makes one."""
+
+    path: Path
+    digest: str  # of its configuration
+    outcomes: Rows  # of this and earlier sittings
+
+    @property
+    def usage(self) -> Usage:
+        """What all queries answered so far used."""
+        return total(usage_from_json(row["usage"]) for row in self.outcomes.values())
+
+    def ask_failed_again(self) -> dict[str, int]:
+        """Mark failed queries to be asked again. Their outcomes stay in the file, and count until
+        new ones follow.
+
+        Return a number for each query whose answers could not be used, which tells its new calls
+        from the old.
+        """
+        errors = {
+            query_id: row["error"]
+            for query_id, row in self.outcomes.items()
+            if row["error"] is not None
+        }
+        starts = {query_id: self.outcomes.starts.pop(query_id) for query_id in errors}
+        if errors:
+            for name in ("scores.json", "scores.csv"):
+                (self.path / name).unlink(missing_ok=True)
+        return {
+            query_id: starts[query_id]
+            for query_id in errors
+            if errors[query_id].startswith("UnusableAnswer")
+        }
+
+    def append(self, outcome: Outcome) -> None:
+        """Append one outcome, and return when it is on disk.
+
+        RunIncomplete when that is full or broken.
+        """
+        path = self.path / "outcomes.jsonl"
+        query_id = outcome["query_id"]
+        line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        try:
+            self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
+        except OSError as error:
+            what = (
+                f"{path}: {error.strerror or error}; query {query_id!r} could not be written and "
+                f"is pending"
+            )
+            raise RunIncomplete(
+                f"{what}, the {len(self.outcomes)} before it are safe; {disk.remedy(error)}"
+            ) from None
+
+    def note_left(self, query_id: str, used: Usage) -> None:
+        """Keep what a query that is left pending has used."""
+        line = disk.dumps({"query_id": query_id, "usage": usage_json(used), "error": None})
+        with suppress(OSError):  # it is pending all the same
+            disk.append_line(self.path / LEFT, line.encode())
+
+
+@contextmanager
+def claim(path: Path, config: Config) -> Iterator[RunFolder]:
+    """Reserve `path` for this configuration and process; RunConflict or UsageError where it
+    cannot be had.
+    """
+
+    def busy() -> None:
+        raise RunBusy(f"another process is running {path}; wait for it")
+
+    try:
+        disk.make_private(path)
+        lock = disk.hold(path / ".lock", busy, disk.PRIVATE)
+    except OSError as error:
+        raise UsageError(
+            f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs"
+        ) from None
+    with lock:
+        if (path / "config.json").exists():
+            old = read_config(path, named=False)
+            new = json.loads(json.dumps(config))
+            if changed := sorted(
+                key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)
+            ):
+                mend = "choose another --runs, or remove that folder"
+                raise RunConflict(f"{path} holds a run with another {', '.join(changed)}; {mend}")
+        # Written again on resuming: the data may have moved, and so the provenance may have
+        # changed.
+        write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+        yield RunFolder(path, digest(config), read_outcomes(path, repair=True))
+
+
+def _forms() -> Any:
+    from evals import run_schemas  # Pydantic, which --help does without
+
+    return run_schemas
+
+
+def read_config(path: Path, *, named: bool = True) -> Config:
+    """Read the configuration of the run in `path`.
+
+    DataError for none, or, if `named`, one of another name.
+    """
+    try:
+        config: Config = _forms().read_file(
+            _forms().ConfigForm, path / "config.json", "remove the folder, or mend it"
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path} is not a run folder; it holds no config.json") from None
+    if config["data"] != (data := config[PROVENANCE]["data"]) and config["data"] in _RELEASES | {
+        data
+    }:
+        raise DataError(
+            f"{path / 'config.json'} was edited: its data are {config['data']} and {data}; put it "
+            f"back"
+        )
+    ending = _NAME_DIGEST.search(path.resolve().name)
+    if named and ending and ending[1] != digest(config):
+        what = (
+            f"{path} has the name of another configuration than config.json holds "
+            f"({digest(config)})"
+        )
+        raise DataError(f"{what}: it was edited; put it back, or run again")
+    return config
+
+
+def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Rows:
+    """Read the outcomes so far of the run in `path`.
+
+    DataError for a damaged line; `skim` checks it on access only.
+    """
+    config_digest = digest(read_config(path, named=False))
+    read = partial(check_outcome, config_digest=config_digest)
+
+    def query_of(line: bytes) -> str:
+        named = _QUERY_ID.match(line)
+        if named and (
+            skim or is_sealed(line, config_digest)
+        ):  # a sealed line was checked when it was written
+            return str(disk.loads(named[1]))
+        return str(read(line)["query_id"])
+
+    file = path / "outcomes.jsonl"
+    return read_rows(file, query_of, read=read if skim else disk.loads, repair=repair, mend=MEND)
+
+
+def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
+    """Parse a line of outcomes.jsonl. ValueError for one that is malformed or was edited."""
+    outcome: Outcome = _forms().read(_forms().OutcomeForm, line)
+    for step in outcome["trace"]["steps"]:
+        has_lengths = "shown" in step or "lengths" in step
+        if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(
+            step.get("lengths", ())
+        ):
+            raise ValueError("'shown' and 'lengths' of a step are not of its documents")
+    if (scores := outcome.get("scores")) and len(scores) != len(outcome["ranking"]):
+        raise ValueError("'scores' are not of the documents in 'ranking'")
+    if "digest" in outcome and not is_sealed(line, config_digest):
+        raise ValueError("another program has written it anew")
+    return outcome
+
+
+def read_rows(
+    path: Path,
+    query_of: Callable[[bytes], str],
+    *,
+    read: Callable[[bytes], dict[str, Any]] = disk.loads,
+    repair: bool = False,
+    mend: str = "score the run again",
+) -> Rows:
+    """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each
+    query counts.
+
+    DataError where `query_of` raises ValueError. `read` parses a line on access.
+    """
+    rows = Rows(path, {}, read)
+    start = 0
+    for line, query_id in disk.read_lines(path, query_of, mend, repair=repair):
+        rows.starts[query_id] = start
+        rows.checksums[start] = zlib.crc32(line)
+        start += len(line)
+    return rows
+
+
+def generalize(message: str) -> str:
+    """Return the first line of a message with numbers and quoted names replaced, so that like
+    messages are equal.
+    """
+    return re.sub(r"""\d+|'[^']*'|"[^"]*\"""", "_", message.strip().partition("\n")[0])
+
+
+def headline(error: str) -> str:
+    """Return the first line of an outcome's error, and the line of a user's code that it ends
+    with.
+    """
+    first, _, rest = error.strip().partition("\n")
+    return first[:300] + "".join(re.findall(r" \([^()\n]+, line \d+\)$", rest))
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file of the folder in one step. RunIncomplete when the disk is full."""
+    with writing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """Yield a file that replaces `path` in one step when the block ends.
+
+    RunIncomplete when the disk is full.
+    """
+    try:
+        with disk.replacing(path) as file:
+            yield file
+    except OSError as error:
+        mend = (
+            f"the answered queries are safe; {disk.remedy(error)} and give the same command again"
+        )
+        raise RunIncomplete(f"{path}: {error.strerror or error}; {mend}") from None
+
+
+def seal(line: bytes, config_digest: str) -> bytes:
+    """Return a JSON object, without a line end, with a digest as its last key."""
+    over = hashlib.sha256(b"%b\n%b" % (config_digest.encode(), line)).hexdigest()[:_LENGTH]
+    return line[:-1] + _HEAD + over.encode() + b'"}'
+
+
+def is_sealed(line: bytes, config_digest: str) -> bool:
+    """Return whether `seal` made a line; ValueError where it has changed since, or is of
+    another run.
+    """
+    line = line.rstrip(b"\r\n")
+    if not line[-_TAIL:].startswith(_HEAD):
+        return False
+    if seal(line[:-_TAIL] + b"}", config_digest) != line:
+        raise ValueError("it was edited, or is of another run")
+    return True
+
+
+def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the digests of files of a run, as "made_of" of scores.json has them."""
+    return {name: disk.sha256(folder / name)[:_LENGTH] for name in names}
+
+
+def check_file(path: Path, scores: Mapping[str, Any]) -> None:
+    """Raise ValueError where a file is not the one that `scores` were made of or with; a
+    missing one is no error.
+    """
+    expected = scores.get("made_of", {}).get(path.name)
+    if expected is not None and path.exists() and expected != disk.sha256(path)[:_LENGTH]:
+        raise ValueError(f"{path.name} has changed since the run was scored")
+
+
+def seal_scores(scores: dict[str, Any]) -> dict[str, Any]:
+    """Return what scores.json holds, with a digest of it."""
+    text = json.dumps({key: value for key, value in scores.items() if key != "digest"})
+    plain = json.dumps(
+        json.loads(text), sort_keys=True
+    )  # keys that are no text become text before they are sorted
+    return scores | {"digest": hashlib.sha256(plain.encode()).hexdigest()[:_LENGTH]}
+
+
+def check_scores(scores: dict[str, Any], config_digest: str) -> None:
+    """Raise ValueError where scores.json was edited, or was made with another configuration."""
+    if "digest" in scores and seal_scores(scores)["digest"] != scores["digest"]:
+        raise ValueError("scores.json was edited")
+    if scores.get("made_of", {}).get("config", config_digest) != config_digest:
+        raise ValueError("config.json was edited after the run was scored")
+
+
+class BadRanking(ValueError):
+    """A ranking that its query cannot have; `doc_id` is the document that is wrong in it."""
+
+    def __init__(self, doc_id: str, why: str) -> None:
+        super().__init__(f"document {doc_id!r} {why}")
+        self.doc_id = doc_id
+
+
+def check_ranking(
+    ranking: Sequence[str],
+    query: Query,
+    documents: Mapping[str, Document],
+    known: set[str] | None = None,
+) -> None:
+    """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found
+    for the query.
+
+    `known` documents are not looked up again, and new ones are added to it.
+    """
+    if len(set(ranking)) < len(ranking):
+        twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
+        raise BadRanking(twice, f"is there twice for query {query.query_id!r}")
+    for doc_id in set(ranking).difference(known or ()):
+        if doc_id not in documents:
+            raise BadRanking(doc_id, "is not in the corpus")
+        if known is not None:
+            known.add(doc_id)
+    if hidden := query.excluded.intersection(ranking):
+        why = f"is excluded for query {query.query_id!r}, so no system may find it"
+        raise BadRanking(min(hidden, key=ranking.index), why)
+    if query.candidates is not None and (outside := set(ranking) - query.candidates):
+        raise BadRanking(
+            min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}"
+        )
+
+
+def load_environment(config: Config, qrels: str = "") -> Environment:
+    """Load the environment that a run was made in, `qrels` leading; DataError when the data
+    has changed.
+    """
+    provenance = config[PROVENANCE]
+    where = provenance["folder"] or config["data"]
+    qrels = qrels or provenance["judgements"]
+    named = {
+        "qrels": qrels,
+        "instruction": config["instruction"],
+        "columns": provenance.get("columns"),
+    }
+    chosen = environments.load(config["task"], where, config["split"], **named).asking(
+        **config["asked"]
+    )
+    if chosen.fingerprint != config["data_fingerprint"]:
+        why = f"the data of {config['task']} in {where} is not what the run was made with"
+        raise DataError(
+            f"{why} ({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
+        )
+    return chosen

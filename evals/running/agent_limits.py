@@ -1,0 +1,68 @@
+"""What the agents outside of a run (`command:`, `served:`) have used, which its outcomes say
+and no ledger has.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from evals.run_folder import LEFT, MEND, Outcome
+from tools import disk
+from tools.models.answers import Ledger
+from tools.models.terms import Budget
+from tools.records import Usage, usage_from_json
+
+UNREPORTED = Usage(
+    unmetered=1, paid_usd=None, list_usd=None
+)  # by an agent that is served and has reported nothing
+
+
+def brings_agents(program: str) -> bool:
+    """Return whether agents outside answer the queries of a program."""
+    return program.startswith(("command:", "served:"))
+
+
+def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | None) -> None:
+    """Count what the agents of earlier sittings of a program's run used, but not what its `ledger`
+    has already.
+
+    Every outcome counts, also of queries that failed and were asked again, and so does what queries
+    that were left pending have used.
+    """
+    booked = ledger.used_by_query() if ledger else {}
+    used_by_all = Usage()
+    requests = 0
+    for outcome in _read_all_outcomes(folder):
+        query_id = outcome["query_id"]
+        used = usage_from_json(outcome["usage"])
+        if query_id in booked:  # retrievers that send something
+            by_agent = _subtract(used, booked[query_id])
+            booked[query_id] = _subtract(booked[query_id], used)
+            used = by_agent
+        if used == Usage() and outcome["error"] is not None:
+            continue  # no agent was started
+        if used == Usage() and program.startswith("served:"):
+            used = UNREPORTED
+        elif not used.calls:
+            used += Usage(unmetered=1)  # it did not say how many tokens it took
+        used_by_all += used
+        requests += used.calls or 1
+    budget.resume(used_by_all, requests, source=("agents", folder.resolve()))
+
+
+def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
+    for file in (folder / "outcomes.jsonl", folder / LEFT):
+        for _, outcome in disk.read_lines(file, disk.loads, MEND):
+            yield outcome
+
+
+def _subtract(used: Usage, booked: Usage) -> Usage:
+    """Return what is left of `used`; a price that is not known stays unknown."""
+    return Usage(
+        calls=max(0, used.calls - booked.calls),
+        input_tokens=max(0, used.input_tokens - booked.input_tokens),
+        output_tokens=max(0, used.output_tokens - booked.output_tokens),
+        paid_usd=None
+        if used.paid_usd is None
+        else max(0.0, used.paid_usd - (booked.paid_usd or 0.0)),
+        unmetered=max(0, used.unmetered - booked.unmetered),
+    )

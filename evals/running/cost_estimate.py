@@ -1,0 +1,589 @@
+"""`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
+
+The program runs as it is on two of the pending queries, those at one third and two thirds by
+length, with nothing sent. The engine without a model answers in the model's place; what a retriever
+would send, or load weights for, is left to bm25, which changes which documents are read and hardly
+how long they are. Prompts are counted by OpenAI's o200k_base.
+
+The means of these queries stand for all; where calls grow with the pool, a query counts as much as
+its pool is large. How much a model writes and thinks, how fast it is, and how far it goes on
+searching is taken from earlier answers of the program with this model, or assumed; every assumption
+is printed.
+
+Left out: what an index costs (annotations, embeddings), input that a provider has cached, and
+retries.
+"""
+
+import contextvars
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dspy
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.base import Environment
+from evals import run_folder
+from evals.running.evaluate import Opened, connect, make_system, open_run
+from evals.running.request import Common, Request
+from evals.running.resolve import Resolved, conditions, identity, trial
+from evals.running.runner import answer
+from evals.text_tables import Grid, printed, system_line, task_line
+from programs.base import Program
+from tools import retrievers, session
+from tools.console import queries
+from tools.corpus import Corpus
+from tools.disk import home
+from tools.errors import DataError, RunIncomplete, UsageError
+from tools.models import offline, prompting
+from tools.models.adapter import ANSWERED, Adapter, Answered
+from tools.models.lm import Model
+from tools.models.prices import Price
+from tools.records import Query, Usage, total, usage_from_json
+from tools.retriever import Retriever
+from tools.retrievers.bm25 import BM25
+from tools.text import TermStatistics
+
+LEVELS = ("low", "expected", "high")
+Range = NDArray[np.float64]  # a figure that is not known yet, at the three levels
+
+ENOUGH = 20  # earlier answers from which on they are believed
+
+# Assumed of a model that has not answered before.
+ANSWER = np.array(
+    [0.5, 1.5, 4.0]
+)  # tokens of an answer: times those of the engine without a model, which is terse
+THINKING = np.array([0.0, 500, 2000])  # tokens of a reasoning model before it answers
+PACE = 60.0  # tokens a second; half of it and twice as much in the range
+DELAY = 1.0  # seconds before the first token
+PROMPTS = np.array([0.8, 1.0, 1.3])  # other queries, notes and tokenizers: a prompt's tokens
+REPAIRS = 1.1  # answers that have to be asked for again: a tenth at most
+REPEATED = np.array([1.0, 1.0, REPAIRS]), "for answers asked for again"
+NONE = np.zeros(3)
+MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
+
+
+class Call(NamedTuple):
+    """Tokens of one call."""
+
+    prompt: int
+    answer: int
+
+
+class Rehearsal(NamedTuple):
+    """What the program did, query by query."""
+
+    program: Program
+    queries: Sequence[Query]
+    calls: Sequence[Sequence[Call]] = ()  # of each query
+    notes: Sequence[str] = ()  # what was otherwise than in the run
+    factors: tuple[Range, str] = (
+        REPEATED  # by how much a query's calls may be fewer or more, and why
+    )
+
+    @property
+    def all_calls(self) -> list[Call]:
+        """The calls of all queries together."""
+        return [call for calls in self.calls for call in calls]
+
+
+class Habits(NamedTuple):
+    """What is believed of a model's answers."""
+
+    answers: Range  # tokens of an answer, as a factor of those of the rehearsal
+    thinking: Range  # tokens before an answer
+    seconds: Range  # a call
+    notes: tuple[str, ...] = ()  # where that comes from
+
+
+class Figures(NamedTuple):
+    """What all pending queries take."""
+
+    calls: Range
+    input_tokens: Range
+    output_tokens: Range
+    list_usd: Range | None  # at list price; None where that is not known
+    hours: Range  # with all workers at work
+
+
+def render(found: dict[str, Any], about: Sequence[str] = ()) -> str:
+    """Return a forecast as a person reads it; `about` says what is asked, where that is no
+    run of a task.
+    """
+    before = f"; {found['answered']} answered before" if found["answered"] else ""
+    by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
+    pending = f"{queries(found['queries'])} to be asked{before}{by}"
+    headings = [
+        "dry run: nothing was sent",
+        *(about or (task_line(found), system_line(found), pending)),
+    ]
+    named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
+    rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
+    usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
+    rows += [
+        ["list price", *(usd or ("price unknown", "", ""))],
+        ["time", *map(_clock, found["hours"].values())],
+    ]
+    table = Grid("", ["to expect", "low", "likely", "high"], rows)
+    return printed([*headings, table, *_footings(found), *found["notes"]])
+
+
+def _footings(found: dict[str, Any]) -> list[str]:
+    lines = []
+    if found["largest_prompt"]:
+        takes = (
+            "whose window is not known"
+            if found["window"] is None
+            else f"which takes {found['window']:,}"
+        )
+        lines.append(
+            f"largest prompt: {found['largest_prompt']:,} tokens (o200k_base), for a model {takes}"
+        )
+    if found["price"] is not None:
+        lines.append(f"price: {found['price']}")
+    elif found["lm"] == "offline":
+        lines.append("offline asks no model: the tokens are what a model would be asked")
+    words = {
+        "yes": "will do",
+        "no": "will not do",
+        "perhaps": "may not do",
+        "unknown": "cannot be told",
+    }
+    for one in found["budgets"]:
+        line = f"{one['option']} {one['value']:g} {words[one['enough']]}"
+        if one["enough"] != "yes" and one["lasts"] is not None:
+            line += f"; it is likely to last for {one['lasts']} of {queries(found['queries'])}"
+        lines.append(line)
+    return lines
+
+
+def _clock(hours: float) -> str:
+    seconds = round(3600 * hours)
+    if seconds < 90:
+        return f"{seconds} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
+
+
+def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) -> dict[str, Any]:
+    """Return what the run of a request would ask of its model, as --json prints it.
+
+    Nothing is sent or written.
+    """
+    if request.isolated:
+        raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
+    opened = opening(request)
+    resolved = opened.resolved
+    environment = opened.environment
+    model = connect(request, opened.terms, environment.documents, seed=request.seed)
+    config = conditions(resolved, environment, None, model)
+    before = find_run(opened, config)
+    answered = run_folder.read_outcomes(before) if before else {}
+    if request.again:
+        answered = {query_id: row for query_id, row in answered.items() if row["error"] is None}
+    spent = total(usage_from_json(row["usage"]) for row in answered.values())
+    pending = [
+        query for query in request.share(environment.queries) if query.query_id not in answered
+    ]
+    rehearsal = rehearse(resolved, environment, model, _choose(pending))
+    factors = _factors(resolved, rehearsal)
+    earlier = request.runs / "task" / run_folder.program_part(request.program_label)
+    return {
+        **{name: config[name] for name in ("task", "data", "split", "program")},
+        "retriever": str(resolved.retriever),
+        "answered": len(answered),
+        **project(request, model, rehearsal._replace(factors=factors), pending, spent, earlier),
+    }
+
+
+def project(
+    request: Common,
+    model: Model,
+    rehearsal: Rehearsal,
+    pending: Sequence[Query],
+    spent: Usage,
+    earlier: Path,
+) -> dict[str, Any]:
+    """Return what all `pending` queries take, by a rehearsal, what was assumed for that, and
+    whether budgets suffice.
+
+    Earlier answers are those of runs whose folders are called `earlier` with a digest. What these
+    `spent` counts.
+    """
+    habits = _habits(request, model, rehearsal, earlier)
+    (factors, why) = rehearsal.factors
+    price = None if request.lm == "offline" else model.price
+    workers = min(request.at_once, max(1, len(pending)))
+    notes = [*rehearsal.notes, *habits.notes]
+    figures = _multiply(rehearsal, pending, habits, price, factors, workers)
+    if rehearsal.all_calls:
+        calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
+        notes.insert(
+            0,
+            f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and "
+            f"tokenizers",
+        )
+    if request.lm == "offline":
+        figures = figures._replace(list_usd=NONE)
+    elif rehearsal.all_calls:
+        notes.append(
+            f"{workers} requests at a time; no retries, and no input from the provider's cache"
+        )
+    return {
+        "dry_run": True,
+        "lm": request.lm,
+        "queries": len(pending),
+        "rehearsed": [query.query_id for query in rehearsal.queries],
+        **{name: _levels(name, figure) for name, figure in figures._asdict().items()},
+        "largest_prompt": max((call.prompt for call in rehearsal.all_calls), default=0),
+        "window": getattr(model.lm, "window", None),
+        "price": None if price is None else str(price),
+        "budgets": _check_budgets(request, figures, len(pending), spent),
+        "notes": notes,
+    }
+
+
+def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
+    digits = {"list_usd": 6, "hours": 4}.get(name)
+    pairs = () if figure is None else zip(LEVELS, figure.tolist(), strict=True)
+    return {level: round(value, digits) for level, value in pairs} or None
+
+
+def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
+    """Return the folder of the run under these `conditions`, if there is one.
+
+    Retrievers are not opened, so their complete names are not compared. To digest the sources takes
+    time, so that is done last.
+    """
+    pool = opened.resolved.pool
+    request = opened.resolved.request
+    asked = asked | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
+
+    def comparable(config: run_folder.Config) -> Any:
+        pool = config["pool"] and [config["pool"]["kind"], config["pool"]["size"]]
+        same = {key: config[key] for key in asked} | {
+            "retriever": config["retriever"]["name"],
+            "pool": pool,
+        }
+        return json.loads(json.dumps(same))
+
+    for path in sorted(run_folder.place(request.runs, asked).parent.glob("*/config.json")):
+        with suppress(
+            DataError, LookupError
+        ):  # a neighbour that is damaged, or of a version before
+            config = run_folder.read_config(path.parent)
+            if comparable(config) == comparable(asked):
+                used = identity(opened.resolved, opened.environment)
+                if used == {key: config[key] for key in used}:
+                    return path.parent
+    return None
+
+
+def _choose(pending: Sequence[Query]) -> list[Query]:
+    ordered = sorted(
+        pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id)
+    )
+    return [
+        ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered
+    ]
+
+
+def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) -> Habits:
+    if request.lm == "offline":
+        return Habits(np.ones(3), NONE, NONE)
+    calls = rehearsal.all_calls
+    mean = sum(call.answer for call in calls) / max(1, len(calls))
+    if found := _read_earlier(earlier, str(model.lm.model)):
+        many, seconds, tokens, thinking, streamed, first, rate = found
+        factors = np.array([1 / 1.5, 1, 1.5])
+        takes = f"{seconds:.2f} s"
+        took = factors * seconds
+        if streamed >= ENOUGH and rate:
+            takes = f"{first:.2f} s to the first token, then {rate:,.0f} tokens a second"
+            took = first + factors * tokens / rate
+        note = f"answers as in {many:,} earlier calls of this program with this model: {takes}, "
+        note += (
+            f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
+        )
+        return Habits(
+            factors * (tokens - thinking) / max(1.0, mean), factors * thinking, took, (note,)
+        )
+    effort = model.settings.get("reasoning_effort")
+    reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
+    thought = THINKING if reasons else NONE
+    paces = np.array([2 * PACE, PACE, PACE / 2])
+    times = "{:g}, {:g} and {:g}".format(*ANSWER)
+    note = (
+        f"assumed of answers: {times} times the {mean:,.0f} tokens that the engine without a "
+        f"model writes"
+    )
+    note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
+    pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
+    return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
+
+
+def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
+    """Return the number of answers of the model in runs RUNS/TASK/NAME-..., and mean seconds,
+    tokens, thinking.
+
+    Then the number of those that were streamed, their mean seconds to the first token, and tokens a
+    second from there.
+    """
+    statement = (
+        "SELECT count(*), avg(seconds), avg(json_extract(usage, '$.output_tokens')),"
+        " avg(coalesce(json_extract(usage, '$.reasoning_tokens'), 0)), count(first), avg(first),"
+        " total(json_extract(usage, '$.output_tokens') * (first IS NOT NULL)) / total(seconds - "
+        "first)"
+        " FROM calls WHERE fault = '' AND model = ? AND instr(run, ?) > 0"
+        " AND coalesce(json_extract(usage, '$.unmetered'), 0) = 0"
+    )
+    try:
+        # Not read-only: such a connection leaves empty files beside it.
+        file = (runs.parents[1] / "answers.sqlite3").resolve()
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True)) as opened:
+            if "first" not in [name for _, name, *_ in opened.execute("PRAGMA table_info(calls)")]:
+                statement = statement.replace("first", "NULL")  # a file of an earlier version
+            found = opened.execute(statement, (model, f"/{runs.name}-")).fetchone()
+    except sqlite3.Error:  # no file, or the run will say what is wrong with it
+        return None
+    return tuple(found) if found[0] >= ENOUGH else None
+
+
+def _multiply(
+    rehearsal: Rehearsal,
+    pending: Sequence[Query],
+    habits: Habits,
+    price: Price | None,
+    factors: Range,
+    workers: int,
+) -> Figures:
+    """Project the calls of the rehearsal to all queries; the calls of one query come one
+    after another.
+    """
+    program = rehearsal.program
+    calls = rehearsal.all_calls
+    weights = {query.query_id: 1.0 for query in pending}
+    if program.pooled:  # a query counts as much as its pool is large
+        weights = {
+            query.query_id: max(1.0, len((query.candidates or set()) - query.excluded))
+            for query in pending
+        }
+    share = sum(weights.values()) / max(
+        1.0, sum(weights[query.query_id] for query in rehearsal.queries)
+    )
+    # Prompts are shorter where there are fewer calls.
+    shrinks = np.array([factors[0] if program.cumulative else 1.0, 1.0, 1.0])
+    many = factors * (share * len(calls))
+    answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
+    usd = None
+    if price is not None:
+        each = []  # some models take more a token for long prompts, so calls are priced one by one
+        for long, more, thought in zip(
+            PROMPTS, habits.answers, np.rint(habits.thinking), strict=True
+        ):
+            tokens = (
+                (round(one.prompt * long), round(one.answer * more) + int(thought)) for one in calls
+            )
+            each.append(sum(price.of(prompt, 0, output, int(thought)) for prompt, output in tokens))
+        usd = factors * shrinks * share * np.array(each)
+    longest = factors * max(map(len, rehearsal.calls), default=0)
+    return Figures(
+        calls=np.array([int(many[0]), round(many[1]), ceil(many[2])]),
+        input_tokens=factors * shrinks * PROMPTS * (share * sum(call.prompt for call in calls)),
+        output_tokens=answers * factors * share,
+        list_usd=usd,
+        hours=habits.seconds * np.maximum(many / workers, longest) / 3600,
+    )
+
+
+def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
+    """Return by how much the calls of a query may be fewer or more than rehearsed, and why."""
+    counts = list(map(len, rehearsal.calls))
+    program = rehearsal.program
+    default = resolved.values.get("pool", 0)
+    ceilings = [
+        program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries
+    ]
+    most = max((ceiling for ceiling in ceilings if ceiling is not None), default=None)
+    if most is None or not sum(counts):
+        return REPEATED
+    mean = sum(counts) / len(counts)
+    most = min(most, resolved.limits.get("max_calls", most))
+    # More than the ceiling is possible where a small window makes a program read in several calls.
+    factors = [
+        min(program.least_calls, min(counts) / mean),
+        1.0,
+        REPAIRS * max(most, *counts) / mean,
+    ]
+    return np.array(factors), "because a model decides when it has enough"
+
+
+def _check_budgets(
+    request: Common, figures: Figures, pending: int, spent: Usage
+) -> list[dict[str, Any]]:
+    # What earlier sittings used counts; a time limit is for each sitting.
+    needs: dict[str, tuple[Range | None, float]] = {
+        "budget_usd": (figures.list_usd, spent.paid_usd or 0.0),
+        "budget_calls": (figures.calls, spent.calls),
+        "budget_tokens": (
+            figures.input_tokens + figures.output_tokens,
+            spent.input_tokens + spent.output_tokens,
+        ),
+        "time_limit": (figures.hours * 3600, 0.0),
+    }
+    found = []
+    for name, (need, used) in needs.items():
+        if (given := getattr(request, name)) is None:
+            continue
+        enough = "unknown"
+        lasts = None
+        left = given - used
+        if need is not None:
+            low, expected, high = need.tolist()
+            enough = "yes" if high <= left else "no" if low > left else "perhaps"
+            lasts = min(pending, int(pending * left / expected)) if expected else None
+        found.append(
+            {
+                "option": f"--{name.replace('_', '-')}",
+                "value": given,
+                "enough": enough,
+                "lasts": lasts,
+            }
+        )
+    return found
+
+
+def rehearse(
+    resolved: Resolved, environment: Environment, model: Model, queries: Sequence[Query]
+) -> Rehearsal:
+    """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
+    plain = trial(resolved.constructor, resolved.values)
+    program = (
+        plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
+    )  # of which nothing is known
+    if not queries:
+        return Rehearsal(program, ())
+    environment = replace(environment, queries=tuple(queries))
+    index = BM25(environment.documents, home())
+    notes = list[str]()
+
+    def build(spec: retrievers.Spec) -> Retriever:
+        if not any(
+            made.sends or made.loads_weights or made.needs_lens
+            for _, made in retrievers.classes(spec)
+        ):
+            return retrievers.build(spec, environment.documents, home())
+        sends = retrievers.apis(spec) or retrievers.lenses(spec)
+        more = ", and what it sends for its index and searches comes on top" if sends else ""
+        notes.append(f"{spec} is not opened here; bm25 takes its place{more}")
+        return index
+
+    retriever = build(resolved.retriever)
+    others = {name: build(spec) for name, spec in resolved.others.items()}
+    if resolved.pool:
+        environment = resolved.pool.add_to(
+            environment, [build(part) for part in resolved.pool.parts]
+        )
+    system = make_system(resolved, environment, retriever, others)
+    found = StandIn(index.statistics, model).watch(
+        system, environment.queries, environment.documents
+    )
+    return found._replace(program=program, notes=[*notes, *found.notes])
+
+
+class StandIn(session.Shared, dspy.LM):
+    """Takes the real model's place, with its window and interface: counts calls, and answers as `offline` does.
+
+    What they used is booked on the query, so that its limits hold.
+    """
+
+    def __init__(self, statistics: Callable[[], TermStatistics], model: Model) -> None:
+        self.rules = offline.OfflineEngine(statistics)
+        super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
+        real = model.lm
+        self.window = getattr(real, "window", None)
+        self.limit = getattr(real, "limit", None)
+        # Where the real model takes tool calls in the protocol's form, so does this one.
+        self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
+        self.calls: list[Call] = []  # of the last query
+
+    def watch(self, system: Any, queries: Sequence[Query], documents: Corpus) -> Rehearsal:
+        """Return the calls that a program makes for the queries.
+
+        RunIncomplete where all of them fail.
+        """
+        calls = list[Sequence[Call]]()
+        failed = list[str]()
+        for query in queries:
+            self.calls = []
+            with dspy.context(lm=self, adapter=Adapter(), trace=[]):
+                outcome = contextvars.copy_context().run(answer, system, query, documents)
+            if isinstance(outcome, Exception):
+                raise outcome
+            failed += [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
+            calls.append(self.calls)
+        if len(failed) == len(calls) > 0:
+            raise RunIncomplete(
+                f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}"
+            )
+        return Rehearsal(system, queries, calls, failed)
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """Answer a predictor."""
+        prompting.check_room(messages or (), "prompt")  # as the real model does
+        self._allow()
+        outputs = super().__call__(prompt, messages=messages, **kwargs)
+        first = outputs[0] if outputs else ""
+        text = str(first.get("text") or "") if isinstance(first, dict) else str(first)
+        self._book(messages or [{"content": prompt}], [], [text])
+        ANSWERED.set(Answered(text))
+        return outputs
+
+    def converse(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Answer a turn of a conversation with tools, by the program's rules for the same
+        fields of a signature.
+        """
+        self._allow()
+        outputs = self.rules.fill().values()
+        thought = "\n".join(one for one in outputs if isinstance(one, str))
+        calls = [
+            {
+                "id": f"call_{len(messages)}_{place}",
+                "name": call.name,
+                "arguments": json.dumps(call.args),
+            }
+            for output in outputs
+            if isinstance(output, dspy.ToolCalls)
+            for place, call in enumerate(output.tool_calls)
+        ]
+        self._book(
+            messages,
+            [json.dumps(list(tools))],
+            [thought, *(part for one in calls for part in one.values())],
+        )
+        return {"content": thought, "tool_calls": calls, "finish": "tool_calls"}
+
+    def _allow(self) -> None:
+        if payer := session.current():
+            payer.allow_call()
+
+    def _book(
+        self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]
+    ) -> None:
+        asked = [one["function"] for message in messages for one in message.get("tool_calls", ())]
+        texts = [*beside, *(str(message["content"]) for message in messages)]
+        texts += [text for one in asked for text in (one["name"], one["arguments"])]
+        call = Call(
+            MESSAGE * len(messages) + sum(map(prompting.tokens, texts)),
+            sum(map(prompting.tokens, written)),
+        )
+        self.calls.append(call)
+        if payer := session.current():
+            payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))

@@ -1,0 +1,412 @@
+"""Evaluate a search system on a task, from Python: `evaluate`, or `run` with a request and a
+report.
+
+    result = evaluate(program="multihop", task="congress", split="dev")
+    print(result.metrics["nDCG@10"].mean, result.folder)
+
+Here a task, a retriever, a program and a model meet. Nothing is printed; a report is told what
+happens.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Before the libraries that look here are imported: nothing may phone home or spin idle cores.
+# LiteLLM's own switch is in tools/models/spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import environments
+from environments.base import Environment
+from evals import run_folder
+from evals.running import runner
+from evals.running.agent_limits import brings_agents, count_agents
+from evals.running.ready import Ready
+from evals.running.request import LIMITS, WORKERS, Common, Request
+from evals.running.resolve import Engines, Resolved, configuration, fit, is_ours, resolve
+from evals.scoring.metrics import add_metrics
+from evals.scoring.score_run import count_looks, record_look, score, summarise_unfinished
+from evals.scoring.scored_run import bounds_beside
+from tools import options
+from tools.corpus import Corpus
+from tools.disk import home
+from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
+from tools.models import lm
+from tools.models.offline import Rules
+from tools.models.sending.gate import Gate
+from tools.models.spec import Settings, check_key, read_keys
+from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Terms
+from tools.records import Usage, usage_from_json
+from tools.retriever import RanksOnly, Retriever
+from tools.retrievers.bm25 import BM25
+from tools.session import Limits, Toolbox
+from tools.text import TermStatistics
+
+# What follows a run while its queries are answered: a context with `add` and `leave`, as
+# evals.running.events.Watch.
+Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager[Any]]
+# What answers the pending queries of a run, given the hooks of runner.run; it returns the last
+# fault of a provider.
+Answer = Callable[["Ready", run_folder.RunFolder, dict[str, Any]], str | None]
+_LOG = logging.getLogger("sextant")
+
+
+class Mean(NamedTuple):
+    """A metric's mean over the queries, with its 95 % interval; None where it is undefined."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run."""
+
+    folder: Path
+    problem: SextantError | None  # why queries are pending, if any are
+    _json: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def metrics(self) -> dict[str, Mean]:
+        """Every metric by its name; none while queries are pending."""
+        return {
+            name: Mean(*(one.get(key) for key in Mean._fields))
+            for name, one in self._json["metrics"].items()
+        }
+
+    @property
+    def failed(self) -> int:
+        """Queries that the program failed; they score 0."""
+        return int(self._json["failed"])
+
+    @property
+    def pending(self) -> int:
+        """Queries without an answer; the same request goes on with them."""
+        return int(self._json["owed"])
+
+    @property
+    def usage(self) -> Usage:
+        """Calls, tokens and dollars of all answered queries."""
+        return usage_from_json(self._json["usage"])
+
+    @property
+    def seconds(self) -> float:
+        """How long this sitting took."""
+        return float(self._json["seconds"])
+
+    def json(self) -> dict[str, Any]:
+        """All of it as plain data, as `--json` prints it."""
+        return dict(self._json)
+
+
+def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
+    """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
+
+    Queries that were answered before, in the same run folder, are not asked again. SextantError
+    where the request is wrong or queries are left pending; `run` returns a result for the latter,
+    too.
+    """
+    result = run(options.make(Request, {"program": program, "task": task, **fields}))
+    if result.problem:
+        raise result.problem
+    return result
+
+
+def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any]) -> str | None:
+    """Have the run's own program answer."""
+    request = ready.resolved.request
+    asked = (ready.environment.queries, ready.environment.documents)
+    if not ready.start:
+        return runner.run(
+            ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks
+        )
+    from evals.running.workers.coordinator import Keeper  # few runs need it
+
+    keeper = Keeper(ready, folder.path, request.processes)
+    with closing(keeper):
+        return runner.run(keeper, *asked, folder, ready.model, workers=request.at_once, **hooks)
+
+
+class Opened(NamedTuple):
+    """A request with its names looked up, its task, and what its retrievers and models are made with."""
+
+    resolved: Resolved
+    environment: Environment
+    engines: Engines
+    terms: Terms
+
+
+def open_run(request: Request, terms: Terms | None = None) -> Opened:
+    """Open what one run needs, for itself alone but for `terms`."""
+    terms = terms or make_terms(request)
+    resolved, environment = open_task(request)
+    return Opened(resolved, environment, Engines(environment, terms), terms)
+
+
+def run(
+    request: Request,
+    report: Report | None = None,
+    *,
+    answer: Answer = ask_all,
+    opening: Callable[[Request], Opened] = open_run,
+    start: Any = None,
+) -> Result:
+    """Have the pending queries of a request's run answered, and score it; `problem` says why some
+    are still pending.
+
+    `start` is what tools.processes.starting yields, where that is there already.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        if request.isolated:
+            from programs.isolation.parent import reaping  # few runs need it
+
+            stack.enter_context(reaping())
+        elif request.on_ray:
+            from evals.running.workers import ray_workers  # Ray, an extra
+
+            start = stack.enter_context(ray_workers.starting(str(request.workers)))
+        elif request.forks and not start:  # first of all, so that they get ready meanwhile
+            from tools.processes import starting  # few runs need it
+
+            start = stack.enter_context(starting("evals.running.workers.worker"))
+        return _run(opening(request), report, answer, started, start)
+
+
+def open_task(
+    request: Request, load: Callable[..., Environment] = environments.load
+) -> tuple[Resolved, Environment]:
+    """Look up the names of a request, load its task, and check that they fit."""
+    read_keys()
+    resolved = resolve(request)
+    named: Any = {
+        "qrels": request.qrels,
+        "instruction": request.instruction,
+        "columns": request.columns,
+    }
+    loaded = load(request.task, request.data, request.split, **named)
+    environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
+    return fit(resolved, environment), add_metrics(environment, request.metrics)
+
+
+def _run(
+    opened: Opened, report: Report | None, answer: Answer, started: float, start: Any
+) -> Result:
+    resolved, environment, engines, terms = opened
+    request = resolved.request
+    cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
+    ready = prepare_in(opened)
+    ready.start = start
+    place = run_folder.place(request.runs, ready.config)
+    if not (place / "outcomes.jsonl").exists() and not terms.cassette:
+        check_key(request.lm, request.headers)
+    if request.shard and (others := run_folder.find_other_shards(place)):
+        what = f"shards of the same run by another number, {others[0].parents[1].name} among them"
+        _LOG.warning(
+            f"warning: {request.runs.parent} has {what}: their answers are not taken, and "
+            f"evals.gather joins shards "
+            "of one number alone; go on with that number, or remove them"
+        )
+    with run_folder.claim(place, ready.config) as folder:
+        if request.again:
+            ready.model.lm.anew = folder.ask_failed_again()
+        if brings_agents(request.program):
+            ready.model.begin(folder.path, Usage())
+            count_agents(request.program, terms.budget, folder.path, terms.ledger)
+        else:
+            ready.model.begin(folder.path, folder.usage)
+        if resolved.pool:  # only now: what its searches cost is in the books of the run
+            ready.environment = resolved.pool.add_to(
+                environment, list(map(engines.build, resolved.pool.parts))
+            )
+        if request.shard:  # only now: the identity of a run, and pools, are of all its queries
+            ready.whole = len(environment.queries)
+            share = request.share(environment.queries)
+            ready.environment = ready.environment.asking(
+                query_ids=[query.query_id for query in share]
+            )
+        problem = _answer(ready, folder, report, answer)
+        if cassette:
+            cassette.record(
+                complete=not ready.whole and len(folder.outcomes) == len(ready.environment.queries)
+            )
+        return _conclude(ready, folder, problem, started)
+
+
+def make_terms(request: Common, *, repeats: bool = False) -> Terms:
+    """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
+    patience = Terms().patience
+    seconds = request.patience
+    patience = replace(patience, call=request.call_timeout or patience.call)
+    patience = patience if seconds is None else replace(patience, before=seconds, after=seconds)
+    return Terms(
+        budget=Budget(
+            calls=request.budget_calls,
+            usd=request.budget_usd,
+            tokens=request.budget_tokens,
+            seconds=request.time_limit,
+        ),
+        gate=Gate(max(request.at_once, request.max_concurrent or WORKERS)),
+        patience=patience,
+        prices=request.prices,
+        query_seconds=request.query_timeout or QUERY_SECONDS,
+        repeats=repeats,
+        prompts=not request.no_prompts,
+    )
+
+
+def connect(
+    request: Common,
+    terms: Terms,
+    documents: Corpus,
+    retriever: Retriever | None = None,
+    *,
+    spec: str = "",
+    seed: int | None = None,
+    rules: Rules | None = None,
+) -> lm.Model:
+    """Return the model of the request, or `spec` with its settings; offline fills the fields
+    that `rules` has.
+    """
+
+    def statistics() -> TermStatistics:
+        # The program's own index where it has one, so that the corpus is not read twice.
+        return (retriever if isinstance(retriever, BM25) else BM25(documents, home())).statistics()
+
+    spec = spec or request.lm
+    named = {one.name: getattr(request, one.name) for one in fields(Settings)}
+    settings = Settings(
+        **named | {"seed": seed, "context": request.context if spec == request.lm else None}
+    )
+    return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
+
+
+def prepare(request: Request) -> Ready:
+    """Return what a request needs, with nothing written: its retrievers, its program and its
+    model.
+    """
+    return prepare_in(open_run(request))
+
+
+def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
+    """Return what an opened run needs; one in a `folder` was configured by another process,
+    and is not again.
+    """
+    resolved, environment, engines, terms = opened
+    request = resolved.request
+    retriever = engines.build(resolved.retriever)
+    others = {name: engines.build(spec) for name, spec in resolved.others.items()}
+    model = connect(request, terms, environment.documents, retriever, seed=request.seed)
+    model.lm.meet()
+    opened_by = [
+        (resolved.retriever, retriever),
+        *((resolved.others[name], other) for name, other in others.items()),
+    ]
+    config = {} if folder else configuration(resolved, environment, retriever, model)
+    if config:
+        config["retriever"]["others"] = {name: other.name for name, other in others.items()}
+    if config and resolved.pool:
+        config["pool"] = resolved.pool.config(
+            [engines.build(part).name for part in resolved.pool.parts], environment
+        )
+    if config and is_ours(resolved, environment):
+        config = run_folder.keep_identity(request.runs, config)
+    if resolved.pool:
+        retriever = RanksOnly(retriever)
+        others = {name: RanksOnly(other) for name, other in others.items()}
+    system = make_system(
+        resolved, environment, retriever, others, folder or run_folder.place(request.runs, config)
+    )
+    return Ready(resolved, environment, model, config, system, opened_by)
+
+
+def make_system(
+    resolved: Resolved,
+    environment: Environment,
+    retriever: Retriever,
+    others: Mapping[str, Retriever],
+    checkpoints: Path | None = None,
+) -> Any:
+    """Return the program of a request over these retrievers, with its compiled prompts."""
+    depth = resolved.request.k or environment.depth
+    limits = Limits(**{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth)
+    toolbox = Toolbox(
+        environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints
+    )
+    system = resolved.constructor(toolbox, depth=depth, **resolved.values)
+    return (
+        resolved.compiled.assemble(system)
+        if resolved.compiled and not resolved.isolated
+        else system
+    )
+
+
+def _answer(
+    ready: Ready, folder: run_folder.RunFolder, report: Report | None, answer: Answer
+) -> SextantError | None:
+    environment = ready.environment
+    hooks = dict[str, Any]()
+    try:
+        with report(ready, folder) if report else nullcontext() as watch:
+            if watch:
+                hooks = {
+                    "on_outcome": lambda one: watch.add(one, ready.value(one)),
+                    "on_pending": watch.leave,
+                }
+            fault = answer(ready, folder, hooks)
+    except FAULTS as problem:
+        return problem
+    except KeyboardInterrupt:
+        done = (
+            f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in "
+            f"{folder.path}"
+        )
+        _LOG.warning("%s; the same command answers the others", done)
+        raise
+    finally:
+        if folder.outcomes:  # their values have been shown, also where the others are never asked
+            record_look(run_folder.read_config(folder.path), folder.path)
+    return RunIncomplete(fault) if fault else None
+
+
+def _conclude(
+    ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float
+) -> Result:
+    environment = ready.environment
+    config = run_folder.read_config(folder.path)
+    query_ids = [query.query_id for query in environment.queries]
+    pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
+    if pending:
+        found = summarise_unfinished(config, environment, folder.outcomes)
+        if isinstance(problem, BudgetReached):
+            problem = ready.model.terms.budget.describe_end(problem)
+        larger = (
+            " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
+        )
+        problem = problem or RunIncomplete("the run broke off")
+        rest = (
+            f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} "
+            f"goes on with them"
+        )
+        problem = problem.saying(f"{problem}; {rest}")
+    elif ready.whole:
+        found = summarise_unfinished(config, environment, folder.outcomes)
+        problem = None
+        joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
+        shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
+        found["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
+    else:
+        found = score(folder.path, environment, folder.outcomes)
+        problem = None
+        found["bounds"] = bounds_beside(folder.path)
+    if ledger := ready.model.terms.ledger:
+        found["ledger"] = ledger.books.json() | ledger.speed()
+    found |= {"looks": count_looks(config), "seconds": round(time.monotonic() - started, 2)}
+    return Result(folder.path, problem, {"run": str(folder.path), **found})

@@ -1,0 +1,146 @@
+"""Have a small program ask a model about units that are no queries of a task: a stage of judging,
+naming, building.
+
+A stage is a run in a folder of its own, so it has a budget and books, goes on where it was ended,
+pays for nothing twice, and can be forecast. A unit is a Query whose id says what it is; what the
+outcomes mean is up to who asks.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from evals import run_folder
+from evals.running import cost_estimate as forecast
+from evals.running import runner
+from evals.running.evaluate import connect, make_terms
+from evals.running.request import Common
+from programs.base import Program, check_offline
+from tools.corpus import Corpus
+from tools.disk import home
+from tools.errors import FAULTS, RunIncomplete
+from tools.models.spec import check_key
+from tools.models.terms import Terms
+from tools.records import Query, Usage, total, usage_from_json
+from tools.retrievers.bm25 import BM25
+
+# What a stage's configuration has in place of what only runs of tasks have.
+BLANK: run_folder.Config = {
+    **{
+        "data": "folder",
+        "split": "all",
+        "instruction": "none",
+        "max_p": False,
+        "depth": 0,
+        "parameters": {},
+    },
+    **{"asked": {"limit": None, "query_ids": []}, "retriever": {"name": "none"}},
+    run_folder.PROVENANCE: {"data": "folder", "folder": None, "judgements": "none"},
+}
+Outcomes = Mapping[str, run_folder.Outcome]  # by the ids of units
+# What it has of the configuration of runs that it asks about.
+OF_RUNS = (
+    "task",
+    "data",
+    "data_fingerprint",
+    "split",
+    "instruction",
+    "max_p",
+    run_folder.PROVENANCE,
+)
+REHEARSED = 50  # units of a rehearsal at most, from the smallest to the largest
+
+
+def digest(*parts: str) -> str:
+    """Return hex digits by which texts are told apart, and ordered the same on every machine."""
+    return hashlib.sha256(":".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Stage:
+    """`program` over `documents`, with the model and budget of `request`, in the folder `where`-DIGEST."""
+
+    def __init__(
+        self,
+        program: Program,
+        documents: Corpus,
+        where: Path,
+        config: run_folder.Config,
+        request: Common,
+        terms: Terms | None = None,
+    ) -> None:
+        """`config` has a task's name and all that outcomes depend on beside program, prompts, texts
+        and model.
+
+        Stages may share `terms`, which are then open.
+        """
+        if request.lm == "offline":
+            check_offline(request.program_label, program)
+        self._program = program
+        self._documents = documents
+        self._request = request
+        self._own = terms is None
+        self.model = connect(request, terms or make_terms(request), documents)
+        self.model.lm.meet()
+        asked = [
+            part
+            for predictor in program.predictors()
+            for part in (predictor.signature, *predictor.demos)
+        ]
+        lm = {"name": self.model.name, **self.model.settings}
+        made = {"program": request.program_label, "prompt": digest(*map(str, asked))[:16], "lm": lm}
+        self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | made
+        self._kind = where.resolve()
+        self.path = self._kind.with_name(f"{where.name}-{run_folder.digest(self.config)}")
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What is there already."""
+        # A folder without a configuration is of a stage that ended before it asked anything.
+        begun = (self.path / "config.json").exists()
+        return run_folder.read_outcomes(self.path) if begun else {}
+
+    @contextmanager
+    def open(self) -> Iterator[Callable[..., Outcomes]]:
+        """Claim the folder; yield what asks about those units that have no outcome, and returns all
+        outcomes.
+
+        It takes units and the hooks of runner.run. SextantError where units are left without one.
+        """
+        if self._request.lm != "offline":
+            check_key(self._request.lm, self._request.headers)
+        try:
+            with run_folder.claim(self.path, self.config) as folder:
+                if self._own:
+                    self.model.begin(folder.path, folder.usage)
+                elif self.model.lm.caller.free:
+                    self.model.terms.budget.resume(Usage(calls=folder.usage.calls))
+
+                def ask(units: Sequence[Query], **hooks: Any) -> Outcomes:
+                    asked = (units, self._documents, folder, self.model)
+                    if fault := runner.run(
+                        self._program, *asked, workers=self._request.at_once, **hooks
+                    ):
+                        raise RunIncomplete(fault)
+                    return folder.outcomes
+
+                yield ask
+        except FAULTS as problem:
+            raise problem.saying(f"{problem}; the same command goes on with what is left") from None
+
+    def forecast(self, units: Sequence[Query]) -> dict[str, Any]:
+        """Return what asking about these units would take, as `forecast.project`. Nothing is
+        sent or written.
+        """
+        before = self.outcomes
+        left = [unit for unit in units if unit.query_id not in before]
+        pending = sorted(left, key=lambda one: (len(one.candidates or ()), len(one.text)))
+        statistics = BM25(self._documents, home()).statistics
+        chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
+        seen = forecast.StandIn(statistics, self.model).watch(
+            self._program, chosen, self._documents
+        )
+        spent = total(usage_from_json(row["usage"]) for row in before.values())
+        found = forecast.project(self._request, self.model, seen, pending, spent, self._kind)
+        return found | {"answered": len(units) - len(left)}

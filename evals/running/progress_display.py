@@ -1,0 +1,259 @@
+"""A run for a person: how far it is, on stderr, as a live table on a terminal or as lines, and its
+scores.
+
+Reasons to wait come from providers, so they are stripped of control characters before they are
+printed.
+"""
+
+import math
+import sys
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from evals.run_folder import RunFolder
+from evals.running.events import Event, Progress, Resumed, Waiting, Watch
+from evals.running.ready import Ready
+from tools.console import clean, guard_prints, is_terminal, own_stream, queries, say
+from tools.models.terms import Status
+from tools.records import Usage
+
+# A plain line is due when this share of the queries has ended since the last one; when some have,
+# after so many seconds; and when none has, after STILL_SECONDS.
+PLAIN_SHARE = 0.25
+PLAIN_SECONDS = 5.0
+STILL_SECONDS = 60.0
+GAP = 2  # characters between columns
+WIDTH = 80  # characters of a terminal that does not say how wide it is
+
+
+def report(ready: Ready, folder: RunFolder) -> Watch:
+    """Return the watch of a run that is about to ask its queries, for a person."""
+    done = len(folder.outcomes)
+    terminal = is_terminal(sys.stderr)
+    # Where FORCE_COLOR is set, rich takes any file for a terminal, and would draw in a log.
+    stream = own_stream(sys.stderr)
+    console = Console(
+        file=stream, stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True
+    )
+    if not console.width:  # COLUMNS=0 says nothing
+        console.width = WIDTH
+    before = f", {done} answered before" if done else ""
+    say(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
+    return Watch(ready, folder, LiveTable(console).tell if terminal else Lines(done).tell)
+
+
+class Lines:
+    """Plain lines: one when it is due, and one at once when calls begin to wait or go on."""
+
+    def __init__(self, earlier: int = 0) -> None:
+        self._ended = earlier  # queries, when the last line was said
+        self._said = 0.0  # when that was, in seconds of the sitting, as the next
+        self._waited = -PLAIN_SECONDS  # when waiting was last said
+        self._change: Event | None = None
+        self._waiting = False
+
+    def tell(self, event: Event, *, last: bool = False) -> None:
+        """Say what there is to say at a look; what has changed comes before the progress."""
+        if not isinstance(event, Progress):
+            self._change = event if isinstance(event, Waiting | Resumed) else self._change
+            return
+        # Many short waits in a row are one wait to a reader.
+        if isinstance(self._change, Waiting) and event.elapsed - self._waited >= PLAIN_SECONDS:
+            self._waited = event.elapsed
+            self._waiting = True
+            say(waiting_words(event.status))
+        if isinstance(self._change, Resumed) and self._waiting:
+            self._waiting = False
+            say(f"goes on after {clock(self._change.seconds)}")
+        self._change = None
+        ended = event.done + event.owed
+        seconds = event.elapsed - self._said
+        due = seconds >= STILL_SECONDS
+        if new := ended - self._ended:
+            due = (
+                last
+                or new >= PLAIN_SHARE * event.queries
+                or ended >= event.queries
+                or seconds >= PLAIN_SECONDS
+            )
+        if due:
+            self._said = event.elapsed
+            self._ended = ended
+            say(plain_line(event))
+
+
+class LiveTable:
+    """A table that is drawn in its own place, over what it was before, each time in one write."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._waits = False
+        # What others say on stderr goes above it; on stdout too, where that is the same terminal.
+        same = is_terminal(sys.stdout)
+        self._live = Live(
+            console=console, auto_refresh=False, redirect_stdout=same, vertical_overflow="crop"
+        )
+
+    def tell(self, event: Event, *, last: bool = False) -> None:
+        """Draw the progress; the `last` stays where it is."""
+        if isinstance(event, Waiting | Resumed):
+            self._waits = isinstance(event, Waiting)
+        if isinstance(event, Progress):
+            self._live.start()
+            guard_prints()
+            self._live.update(table(event, self._console.width, waits=self._waits), refresh=True)
+            if last:
+                self._live.stop()
+
+
+class Column(NamedTuple):
+    """A heading, what stands below it, and how soon it is left out on a narrow terminal: the largest goes first."""
+
+    heading: str
+    cells: list[str]
+    least: int  # characters, so that nothing moves while numbers grow
+    place: int
+    colours: tuple[str, ...] = ("", "", "")
+
+    @property
+    def width(self) -> int:
+        """Characters that it takes."""
+        return max(self.least, *map(len, (self.heading, *self.cells)))
+
+
+def columns(progress: Progress) -> list[Column]:
+    """Return the columns of the table: up to three lines under each heading."""
+    calls = progress.status
+    usage = progress.status.usage
+    done = [
+        f"{progress.done}/{progress.queries}",
+        _some(progress.owed, "pending"),
+        _some(progress.failed, "failed"),
+    ]
+    made = [Column("queries", done, 8, 0, ("green", "yellow", "yellow"))]
+    made += [Column("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
+    if calls.limit:
+        flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
+        made.append(Column("in flight", flight, 9, 2))
+    if _is_paid(usage):
+        tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
+        made += [Column("tokens", tokens, 8, 6), Column("dollars", _dollars(progress), 14, 1)]
+    made.append(
+        Column(
+            progress.metric,
+            [] if progress.mean is None else [f"{progress.mean:.4f}", "so far"],
+            7,
+            4,
+        )
+    )
+    return [*made, Column("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3)]
+
+
+def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
+    """Return as many columns as `width` characters hold, and below them what is waited for,
+    if it `waits`.
+    """
+    shown = columns(progress)
+    while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
+        shown.remove(max(shown, key=lambda column: column.place))
+    made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for column in shown:
+        made.add_column(Text(clean(column.heading)), no_wrap=True, min_width=column.width)
+    lines = [([*filter(None, column.cells), "", "", ""], column.colours) for column in shown]
+    for row in range(3):
+        made.add_row(*(Text(cells[row], colours[row]) for cells, colours in lines))
+    words = waiting_words(progress.status) if waits else ""
+    return Group(made, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
+
+
+def plain_line(progress: Progress) -> str:
+    """Return the progress in one line."""
+    calls = progress.status
+    usage = progress.status.usage
+    apart = ", ".join(_apart(calls))
+    parts = [
+        f"{progress.done}/{progress.queries} queries",
+        _some(progress.owed, "pending"),
+        _some(progress.failed, "failed"),
+        "" if progress.mean is None else f"{progress.metric} {progress.mean:.4f} so far",
+        f"{_count(usage.calls)} calls" + (f" ({apart})" if apart else ""),
+        f"{calls.in_flight} of {calls.limit} in flight" if calls.in_flight else "",
+        _some(calls.waiting, "waiting"),
+    ]
+    if _is_paid(usage):
+        parts.append(f"{_count(usage.input_tokens)} tokens in, {_count(usage.output_tokens)} out")
+        parts.append(", ".join(_dollars(progress)))
+    parts += [f"{clock(progress.elapsed)} elapsed", _left(progress)]
+    return "  ".join(filter(None, parts))
+
+
+def waiting_words(calls: Status) -> str:
+    """Return what is waited for, in one line."""
+    known = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
+    many = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
+    return f"waiting{known}: {clean(calls.reason)}; {many}"
+
+
+def clock(seconds: float) -> str:
+    """Write seconds as 12:34, or 5h06m from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}:{rest:02}"
+
+
+def _left(progress: Progress) -> str:
+    return (
+        f"{clock(progress.left)} left" if progress.left and progress.done < progress.queries else ""
+    )
+
+
+def _is_paid(usage: Usage) -> bool:
+    """Return whether tokens and dollars mean anything: the engine without a model has none,
+    and no limit.
+    """
+    return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
+
+
+def _apart(calls: Status) -> list[str]:
+    return list(
+        filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")))
+    )
+
+
+def _dollars(progress: Progress) -> list[str]:
+    """Return dollars so far, to come, and at list price, where a part had been paid for before."""
+    usage = progress.status.usage
+    to_come = progress.to_come.paid_usd
+    if usage.paid_usd is None:
+        return ["price unknown"]
+    listed = (
+        ""
+        if usage.list_usd is None or usage.list_usd == usage.paid_usd
+        else f"{_usd(usage.list_usd)} list"
+    )
+    more = (
+        "" if to_come is None or progress.done == progress.queries else f"{_usd(to_come)} to come"
+    )
+    return list(filter(None, (f"{_usd(usage.paid_usd)} so far", more, listed)))
+
+
+def _usd(amount: float) -> str:
+    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
+
+
+def _some(count: int, what: str) -> str:
+    return f"{_count(count)} {what}" if count else ""
+
+
+def _count(number: float) -> str:
+    """Write a count in at most four characters: 9999, 10k, 1.2M, 3B."""
+    if number < 10_000:
+        return str(number)
+    thousands = 0
+    while number >= 999.5 and thousands < 3:
+        number = number / 1000
+        thousands = thousands + 1
+    return f"{number:.{1 if number < 9.95 else 0}f}{' kMB'[thousands]}"

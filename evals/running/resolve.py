@@ -1,0 +1,447 @@
+"""A request with every name looked up (`resolve`), fitted to its task (`fit`), and written as
+config.json has it.
+
+Checks that need no data come first (`resolve`), then those that need no index (`fit`): a misspelt
+word does not wait. A configuration has all that the run's numbers depend on: its arguments, its
+data, and the sources and libraries that it uses. `load_environment` leads from it back to the task.
+"""
+
+import logging
+import platform
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import environments
+from environments.base import Environment
+from evals import run_folder
+from evals.running import candidate_pools
+from evals.running.request import (
+    SYSTEMS,
+    Common,
+    Request,
+    apply_hints,
+    digest_files,
+    find_program,
+    find_retrievers,
+    parse_parameters,
+    query_limits,
+    refer,
+)
+from evals.scoring.metrics import check_metric
+from programs.base import check_offline
+from tools import installation, names, retrievers, sources
+from tools.corpus import Corpus
+from tools.disk import home
+from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
+from tools.models.spec import parse as parse_model
+from tools.models.spec import price_is_known
+from tools.models.terms import Terms, unknown_price
+from tools.retriever import NoRetriever, Retriever
+from tools.retrievers import Spec
+from tools.session import Toolbox
+
+if TYPE_CHECKING:
+    from programs.compiled import Compiled
+    from tools.models.lm import Model
+
+_LOG = logging.getLogger("sextant")
+LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
+
+# Libraries that can change a ranking, as they are imported; distributions have hyphens in place of
+# underscores.
+_LIBRARIES = {
+    *(
+        "chromadb",
+        "dspy",
+        "gepa",
+        "json_repair",
+        "langgraph",
+        "nltk",
+        "numba",
+        "numpy",
+        "optuna",
+        "rank_bm25",
+    ),
+    *("sentence_transformers", "tokenizers", "torch", "transformers"),
+}
+_BESIDE = {
+    "sentence_transformers": ("tokenizers", "torch", "transformers")
+}  # what such a library ranks with
+# What opens a task, what builds a retriever, and what writes the prompts and reads the answers of
+# every program.
+_ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A request with every name looked up. No data has been read yet, but by `fit`."""
+
+    request: Request
+    constructor: Any  # of the program
+    values: Mapping[str, Any]  # of its parameters
+    fixed: frozenset[str]  # the parameters that the request or the compiled program sets
+    limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
+    retriever: Spec
+    pool: candidate_pools.Pool | None
+    compiled: "Compiled | None" = None
+
+    @property
+    def others(self) -> dict[str, Spec]:
+        """The retrievers that parameters name, by their expressions."""
+        return {name: retrievers.check(name) for name in find_retrievers(self.values)}
+
+    @property
+    def isolated(self) -> str | None:
+        """What a program in a process of its own is kept from; None for one in this process."""
+        return getattr(self.constructor, "shielding", None)
+
+    @property
+    def all_retrievers(self) -> tuple[Spec, ...]:
+        """The run's own retriever, those of parameters, and those of the pool."""
+        return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
+
+    @property
+    def sends(self) -> bool:
+        """Whether the program or a retriever may send something to a model."""
+        models = [
+            self.request.lm,
+            *(model for spec in self.all_retrievers for model in retrievers.models(spec)),
+        ]
+        return any(model != "offline" for model in models) or any(
+            map(retrievers.apis, self.all_retrievers)
+        )
+
+
+def resolve(request: Request) -> Resolved:
+    """Look up every name of a request. UsageError, UnknownName or DataError for what there is not.
+
+    A program in a process of its own is started; programs.isolation.parent.reaping ends it.
+    """
+    if request.has_own_processes and request.workers not in (None, 1):
+        own = "--isolated" if request.isolated else f"--program {request.program}"
+        why = f"--workers {request.workers} does not go with {own}"
+        raise UsageError(f"{why}, which has processes of its own; leave it out")
+    compiled = _read_compiled(request)
+    constructor = _isolate(request, compiled) if request.isolated else find_program(request.program)
+    limits = query_limits(request.parameters)
+    if compiled and compiled.members and limits:
+        raise UsageError(
+            "an ensemble has no limits of a query: each member has a session of its own; leave "
+            "them out"
+        )
+    kept = compiled.parameters if compiled else {}
+    values = parse_parameters(request.program_label, constructor, request.parameters, kept)
+    own = compiled.retriever if compiled else "bm25"
+    spec = retrievers.check(own if request.retriever is None else request.retriever)
+    pool = None if request.pool is None else candidate_pools.read(request.pool, spec)
+    for one in (spec, *(pool.parts if pool else ())):
+        retrievers.require(one)
+    environments.locate(request.task, request.data)
+    parse_model(request.lm)
+    for metric in request.metrics:
+        check_metric(metric)
+    fixed = frozenset(request.parameters) | kept.keys()
+    resolved = Resolved(request, constructor, values, fixed, limits, spec, pool, compiled)
+    check_prices(request, [request.lm], resolved.all_retrievers)
+    run_folder.check_place(request.runs)
+    return resolved
+
+
+def _isolate(request: Request, compiled: "Compiled | None") -> Any:
+    data = environments.locate(request.task, request.data)[1]
+    place = Path(data or "mini")
+    folder = (
+        [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
+    )
+    reference = refer(request.program)
+    from programs.isolation.parent import Isolated  # few runs need it
+
+    return Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
+
+
+def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) -> None:
+    """Raise UnknownPrice for the first of models and retrievers whose price a budget in
+    dollars needs, and has not; UsageError for a file of --prices that cannot be read.
+    """
+    if request.prices is not None:
+        from tools.models.prices import check_file  # few runs have prices of their own
+
+        check_file(request.prices)
+    if request.budget_usd is None:
+        return
+    specs = list(specs)
+    for model in (*models, *(model for spec in specs for model in retrievers.models(spec))):
+        if not price_is_known(model, request.prices):
+            raise unknown_price(model)
+    for api in [api for spec in specs for api in retrievers.apis(spec)]:
+        from tools.retrievers.neural.api import list_price  # few runs pay for embeddings
+
+        if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
+            raise unknown_price(api.subject)
+
+
+def _read_compiled(request: Request) -> "Compiled | None":
+    if request.prompts and request.compiled:
+        raise UsageError(
+            "--compiled and --prompts both set the prompts of the program; give one of them"
+        )
+    if not (file := request.prompts or request.compiled):
+        return None
+    from programs import compiled, prompts  # few runs need these
+
+    if request.prompts or file.suffix == ".toml":
+        return prompts.read(file, request.program_label)
+    found = compiled.read(file)
+    if found.program != (program := request.program_label):
+        raise UsageError(f"{file} was compiled for --program {found.program}, not {program}")
+    named = f"{found.parameters} {'' if request.retriever else found.retriever}"
+    retrievers.refuse_files(named, file)
+    if "run_code" in named:
+        why = f"{file} names a model whose own Python code is to be run, which only you can allow"
+        raise UsageError(f"{why}: read that code, and give --retriever {found.retriever!r}")
+    return found
+
+
+def fit(resolved: Resolved, environment: Environment) -> Resolved:
+    """Return `resolved` with the task's own choices; UsageError for what does not fit it,
+    before an index is built.
+    """
+    request = resolved.request
+    hints = environment.hints
+    values = resolved.values
+    if request.instruction == "task":
+        resolved = replace(resolved, values=apply_hints(values, resolved.fixed, hints))
+    _check_pools(resolved, environment)
+    program = trial(resolved.constructor, resolved.values)
+    if request.lm == "offline":
+        check_offline(request.program_label, program)
+    if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
+        resolved.compiled.check(
+            request.program_label, program, str(request.compiled or request.prompts)
+        )
+        resolved = replace(
+            resolved,
+            compiled=resolved.compiled.without_defaults(trial(resolved.constructor, values)),
+        )
+        if not resolved.compiled:
+            file = request.prompts or request.compiled
+            _LOG.info(
+                "no prompt in %s is edited, so this is %s as it is", file, request.program_label
+            )
+    return replace(
+        resolved, retriever=retrievers.with_attribute(resolved.retriever, _attribute(hints))
+    )
+
+
+def _attribute(hints: Mapping[str, str]) -> str:
+    """Return what the retriever `lens` writes down of documents: the name of the task's lens,
+    or its own words.
+    """
+    return hints.get("attribute") or hints.get("lens", "")
+
+
+def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
+    """Make the program over nothing, for what its constructor refuses to be refused before an
+    index is built.
+    """
+    try:
+        with names.contained():
+            return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
+    except Exception as error:
+        if isinstance(error, SextantError) or not names.user_line(error):
+            raise
+        raise OwnCodeFailed(f"the program cannot be made: {names.describe(error)}") from error
+
+
+def _check_pools(resolved: Resolved, environment: Environment) -> None:
+    pool = resolved.pool
+    k = resolved.request.k
+    has_pools = all(query.candidates is not None for query in environment.queries)
+    if pool and has_pools:
+        raise NotApplicable(f"{environment.task} has candidate pools of its own; leave out --pool")
+    for spec in (resolved.retriever, *resolved.others.values()):
+        if retrievers.needs_pool(spec) and not has_pools:
+            raise NotApplicable(
+                f"{spec} ranks candidate pools, and {environment.task} has none; use another"
+            )
+    if pool:
+        pool.check_room(environment)
+        if part := next(filter(retrievers.needs_pool, pool.parts), None):
+            raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
+    largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
+    if k and environment.comparisons and k < largest:
+        raise NotApplicable(
+            f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k"
+        )
+
+
+class Engines:
+    """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
+
+    def __init__(
+        self, environment: Environment, terms: Terms, built: Mapping[str, Retriever] | None = None
+    ) -> None:
+        """`built` are retrievers over the same documents that ask no model, by their
+        expressions.
+        """
+        self._documents = environment.documents
+        self._terms = terms
+        self.attribute = _attribute(environment.hints)
+        self.built: dict[str, Retriever] = dict(built or {})
+
+    def build(self, spec: Spec) -> Retriever:
+        """Return the retriever of an expression; one that may take a while to open is named
+        in the log.
+        """
+        spec = retrievers.with_attribute(spec, self.attribute)
+        if str(spec) not in self.built:
+            if len(self._documents) >= LARGE:
+                _LOG.info("opening %s over %d documents", spec, len(self._documents))
+            self.built[str(spec)] = retrievers.build(
+                spec, self._documents, home(), terms=self._terms
+            )
+        return self.built[str(spec)]
+
+
+def configuration(
+    resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
+) -> run_folder.Config:
+    """Return all that determines a run's numbers; what does not is under "provenance".
+
+    No retriever: only its name.
+    """
+    request = resolved.request
+    source = refer(request.program).rpartition(":")[0]
+    return conditions(resolved, environment, retriever, model) | {
+        **identity(resolved, environment),
+        run_folder.PROVENANCE: {
+            "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
+            "compiled": resolved.compiled and str(request.compiled or request.prompts),
+            "price": model.price and model.price.provenance,
+            "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
+            "isolated": resolved.isolated,
+            run_folder.CODE_OF: "contents",
+            **origin(environment),
+        },
+    }
+
+
+def conditions(
+    resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
+) -> run_folder.Config:
+    """Return the part of a configuration that does not depend on the sources."""
+    request = resolved.request
+    compiled = resolved.compiled
+    spec = str(resolved.retriever)
+    return {
+        "task": environment.task,
+        "data": "folder" if environment.folder else environment.data,
+        "compiled": compiled
+        and {"digest": compiled.digest(), "optimizer": "", "task": ""}
+        | {
+            key: value
+            for key, value in compiled.origin.items()
+            if key in ("optimizer", "task", "edited", "differs")
+        },
+        "pool": None,
+        "max_p": environment.max_p,
+        "instruction": request.instruction,
+        # texts, queries, judgements, exclusions, pools
+        "data_fingerprint": environment.fingerprint,
+        "split": environment.split,
+        "asked": {"limit": request.limit, "query_ids": list(dict.fromkeys(request.query_ids))},
+        "program": request.program_label,
+        "parameters": dict(resolved.values),
+        "limits": dict(resolved.limits),
+        "files": digest_files(resolved.values),
+        "depth": request.k or environment.depth,
+        "retriever": {"name": spec, "with": retriever.name if retriever else spec},
+        "lm": {"name": model.name, **model.settings},
+    }
+
+
+def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
+    """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
+    of libraries.
+
+    Modules that only some runs use count where they are used. So an edited program does not resume
+    the run of the program before the edit, also before a commit.
+    """
+    offline = resolved.request.lm == "offline"
+    unused = "tools.models.sending" if offline else "tools.models.offline"
+    return uses(
+        _list_modules(resolved, environment),
+        without=("tools.console", "tools.installation", "tools.spans", unused),
+    )
+
+
+def is_ours(resolved: Resolved, environment: Environment) -> bool:
+    """Return whether a run uses no program, retriever or task of a user's own."""
+    modules = _list_modules(resolved, environment)
+    return all(
+        name.partition(".")[0] in names.PACKAGES and not name.endswith(".py") for name in modules
+    )
+
+
+def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
+    """Return the modules of a run's task, retrievers and program, and those that only some
+    runs use.
+    """
+    pool = resolved.pool
+    offline = resolved.request.lm == "offline"
+    references = [environments.SUITES[environments.parts(environment.task)[0]][0]]
+    references += [environment.data] * names.is_reference(
+        environment.data
+    )  # what makes a user's own task
+    modules = [
+        made.__module__ for spec in resolved.all_retrievers for _, made in retrievers.classes(spec)
+    ]
+    modules += [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
+    modules += [refer(resolved.request.program).rpartition(":")[0]]
+    modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
+    modules += ["evals.running.candidate_pools"] * bool(pool) + [
+        "evals.scoring.attribution"
+    ] * bool(resolved.limits)
+    modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
+    return modules
+
+
+def uses(
+    modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return "code" and "versions" of any modules `without` some packages; more `libraries`
+    may be counted.
+    """
+    found = sources.reach(modules, without=without)
+    used = found.libraries.union(libraries) & _LIBRARIES
+    named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
+    names = sorted(name.replace("_", "-") for name in named)
+    versions = {name: version(name) for name in names}
+    if "torch" in versions:
+        from tools.retrievers.store import accelerator  # NumPy
+
+        if (
+            device_type := accelerator()
+        ):  # the type of the weights there is in models.toml, which is in the digest
+            versions["device"] = device_type
+    return {"code": found.digest(), "versions": versions}
+
+
+def origin(environment: Environment) -> dict[str, Any]:
+    """Return where the data came from and the run was made, for the reader of config.json alone."""
+    return {
+        # All are scored; rankings do not depend on which ones lead
+        "judgements": environment.headline,
+        "data": environment.data,
+        "folder": environment.folder,
+        "source": environment.source,
+        "columns": dict(environment.columns),
+        # Of Sextant, not of the project that it is installed in
+        "git_revision": installation.git_revision(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }

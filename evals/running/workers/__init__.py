@@ -1,0 +1,1 @@
+"""Queries answered in other processes: workers, and shards of a run (docs/decisions/processes.md)."""

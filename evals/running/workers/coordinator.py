@@ -1,0 +1,271 @@
+"""The keeper: has workers answer the queries of a run, and keeps all that must be one.
+
+That is the ledger with its cache, the budgets, the gate, the outcomes and the terminal, and
+retrievers whose models are loaded or asked once. A worker runs the program, with word indexes of
+its own, and sends the requests to the model, each when the keeper lets it. What a worker that ends
+has begun is begun again by another.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evals.running.ready import Ready
+from evals.running.request import Request
+from evals.running.runner import Elsewhere
+from evals.running.workers.channels import Gone, Line, Link
+from tools import retrievers, session
+from tools.console import in_thread, say
+from tools.errors import Interrupted, RunIncomplete
+from tools.models.call import DEADLINE, Sent
+from tools.models.faults import OutOfTime
+from tools.records import Query, Usage
+from tools.retriever import Search
+from tools.session import Limits, Session
+
+# workers that may end with a query beside others, then with it alone, before it is left pending
+BESIDE = 2
+ALONE = 3
+
+
+def is_mapped(spec: retrievers.Spec) -> bool:
+    """Tell whether each worker opens the retriever by itself."""
+    return all(made.mapped for _, made in retrievers.classes(spec))
+
+
+class Setup(NamedTuple):
+    """What a worker needs to know of a run."""
+
+    request: Request
+    folder: Path
+    environment: Mapping[str, str]  # variables
+    here: str  # the working folder
+    servers: Mapping[str, Any]  # what was found out of them, as terms.servers
+    anew: Mapping[str, int]
+    kept: bool  # whether answers are kept in a ledger
+    # Whether calls of a model that is free are only counted afterwards, for no budget is there to
+    # keep
+    counts: bool
+    core: (
+        int | None
+    )  # that it is to keep to, so that its threads take turns without waking another core
+    searched: Mapping[
+        str, tuple[str, bool]
+    ]  # by expression, what the keeper has: its name, whether queries pay for it
+
+
+class _Payer(Session):
+    """Stands in for the session of a worker's query while a retriever is asked, and notes what that is charged."""
+
+    def __init__(self, query_id: str, limits: Limits, snapshot: Mapping[str, Any]) -> None:
+        super().__init__(Query(query_id, ""), ({}, {}, limits, time.perf_counter), snapshot)
+        self.charged = list[tuple[Usage, str]]()
+        self.allowed = 0
+
+    def charge(self, usage: Usage, key: str = "") -> None:
+        self.charged.append((usage, key))
+        super().charge(usage, key)
+
+    def allow_call(self) -> None:
+        super().allow_call()
+        self.allowed += 1
+
+
+class Keeper(Elsewhere):
+    """Has workers answer queries. Threads share it."""
+
+    def __init__(self, ready: Ready, folder: Path, many: int) -> None:
+        """Start so `many` workers for the run in `folder`."""
+        request = ready.resolved.request
+        model = ready.model
+        self._caller = model.lm.caller
+        self._budget = model.terms.budget
+        self._start = ready.start
+        self._retrievers = {str(one): made for one, made in ready.retrievers if not is_mapped(one)}
+        limits = request.budget_usd, request.budget_tokens, request.budget_calls, request.time_limit
+        pays = [bool(retrievers.lenses(one) or retrievers.apis(one)) for one, _ in ready.retrievers]
+        self._setup = Setup(
+            *(
+                request,
+                folder,
+                dict(os.environ),
+                str(Path.cwd()),
+                model.terms.servers,
+                model.lm.anew,
+            ),
+            kept=self._caller.keeps,
+            counts=self._caller.free and not any(limits),
+            core=None,
+            searched={
+                str(one): (made.name, pay)
+                for (one, made), pay in zip(ready.retrievers, pays, strict=True)
+            },
+        )
+        self._changed = threading.Condition()  # the workers, or what they are at
+        cores = sorted(os.sched_getaffinity(0))
+        self._cores = cores if many >= len(cores) and not request.on_ray else []
+        self._closed = False
+        self._failure: Exception | None = None
+        self._workers = list[Link]()
+        for _ in range(many):
+            self._recruit()
+
+    def _recruit(self) -> None:
+        if self._setup.request.on_ray:
+            in_thread(self._hire)  # which waits for a place
+        else:
+            self._hire()
+
+    def _hire(self) -> None:
+        try:
+            link = Link(
+                self._start(), lambda line: self._serve(line, *line.receive()), say, first=2
+            )
+            if self._cores:
+                link.core = min(self._cores, key=[worker.core for worker in self._workers].count)
+            link.send(0, self._setup._replace(core=link.core))
+        except (RunIncomplete, OSError, Gone) as error:
+            lost = (
+                RunIncomplete(f"workers can be started no more ({error})")
+                if isinstance(error, OSError)
+                else error
+            )
+            with self._changed:
+                self._failure = self._failure or (
+                    lost if isinstance(lost, RunIncomplete) else Interrupted()
+                )
+                self._changed.notify_all()
+            return
+        in_thread(link.listen)
+        with self._changed:
+            self._workers.append(link)
+            self._changed.notify_all()
+        if self._closed:
+            link.close()
+
+    def attempt(self, query: Query) -> Any:
+        """Have a worker answer; return as runner.attempt does."""
+        for alone in [False] * BESIDE + [True] * ALONE:
+            if not (worker := self._take(alone)):
+                return self._failure or Interrupted()
+            try:
+                return self._ask(worker, query)
+            except Gone:
+                if self._closed:
+                    return Interrupted()
+                self._replace(worker)
+            finally:
+                with self._changed:
+                    worker.busy -= 1
+                    worker.alone &= not alone
+                    self._changed.notify_all()
+        return OutOfTime(
+            f"{ALONE} processes ended, one after another, while each had only query "
+            f"{query.query_id!r}"
+        )
+
+    def _take(self, alone: bool) -> Link | None:
+        """Return the worker with the fewest queries, to be `alone` once these have ended;
+        None where none will come.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._free() or self._closed or (self._failure and not self._workers)
+            )
+            if not (free := self._free()):
+                return None
+            worker = min(free, key=lambda one: one.busy)
+            worker.alone = alone  # from now on, nobody else gets it
+            self._changed.wait_for(
+                lambda: not (alone and worker.busy and worker in self._workers) or self._closed
+            )
+            if worker not in self._workers:
+                return self._take(alone)
+            worker.busy += 1
+            return worker
+
+    def _free(self) -> list[Link]:
+        return [worker for worker in self._workers if not worker.alone]
+
+    def _replace(self, worker: Link) -> None:
+        with self._changed:
+            if worker in self._workers:
+                self._workers.remove(worker)
+                self._recruit()
+                say("a worker has ended, and its queries are asked again")
+
+    def _ask(self, worker: Link, query: Query) -> Any:
+        with worker.open() as line:
+            line.send(query)
+            while (message := line.receive())[0] != "outcome":
+                self._serve(line, *message)
+        _, outcome, calls = message
+        if calls:
+            self._budget.resume(Usage(calls=calls))
+        return outcome
+
+    def _serve(self, line: Line, what: str, left: float, *given: Any) -> None:
+        """Do what a worker asks for, in the seconds that are `left`."""
+        with session.setting(DEADLINE, time.monotonic() + left):
+            {"call": self._call, "learn": self._learn, "search": self._search}[what](line, *given)
+
+    def _call(
+        self, line: Line, owner: str, key: str, size: int, schemas: str, limit: int | None
+    ) -> None:
+        caller = self._caller
+        raised = list[Exception]()
+
+        def send(deadline: float) -> Sent:
+            line.send("send", deadline - time.monotonic())
+            sent, failure = line.receive()
+            if failure:
+                raised.append(failure)
+                raise failure
+            return sent  # type: ignore[no-any-return]
+
+        if schemas == "off":
+            caller.schemas = "off"
+        try:
+            answer = caller.ask(owner, key, size, send, limit)
+            failure = None
+        except Exception as error:  # noqa: BLE001  # raised again by the worker
+            answer = None
+            failure = raised.index(error) if error in raised else error
+        line.send("done", answer, failure, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        caller = self._caller
+        return {"window": caller.window, "schemas": caller.schemas, "_answered": caller.answered}
+
+    def _learn(self, line: Line, *refused: Any) -> None:
+        line.send(self._caller.learns(*refused), self._state())
+
+    def _search(self, line: Line, key: str, searches: Sequence[Search], k: int, payer: Any) -> None:
+        opened = _Payer(*payer) if payer else None
+        found = []
+        left_out = []
+        failure = None
+        made = self._retrievers[key]
+        try:
+            with session.using(opened), session.booking():
+                found = made.search_many(searches, k)
+                left_out = [made.left_out(search.text, search.instruction) for search in searches]
+        except Exception as error:  # noqa: BLE001  # as above
+            failure = error
+        line.send(
+            found,
+            left_out,
+            failure,
+            *((opened.allowed, opened.charged, opened.fault) if opened else (0, (), None)),
+        )
+
+    def close(self) -> None:
+        """End the workers."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.close()

@@ -1,0 +1,210 @@
+"""A worker: answers queries that a keeper sends (keeper.py), and asks it for what only the
+keeper has.
+"""
+
+import io
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from evals.running.evaluate import open_run, prepare_in
+from evals.running.runner import attempt, collecting_seldom
+from evals.running.workers.channels import Line, Link
+from evals.running.workers.coordinator import Setup, is_mapped
+from tools import processes, session
+from tools.corpus import Corpus
+from tools.errors import SessionRefusal
+from tools.models.answers import Answer
+from tools.models.call import DEADLINE, Caller, Send
+from tools.models.kept import Known
+from tools.records import Document, Hit
+from tools.retriever import Retriever, Search
+from tools.retrievers import with_attribute
+from tools.retrievers.bm25 import BM25
+
+# The line of a query, which one thread of it uses at a time; others open lines of their own.
+_OWN: ContextVar[Line | None] = ContextVar("own", default=None)
+
+
+def be_starter(descriptor: int) -> None:
+    """Fork workers, with what nearly every query needs, numba's kernels among it, which take
+    seconds to load.
+    """
+    from tools.models.sending import wire  # noqa: F401  # before the forks, which then share it
+
+    BM25(Corpus([Document("1", "a word")])).search("word", 1)
+    processes.fork_for_each(descriptor, _serve)
+
+
+def _serve(connection: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, setup = pickle.loads(connection.recv_bytes())  # from the keeper
+    if setup.core is not None:
+        os.sched_setaffinity(0, {setup.core})
+        os.sched_setscheduler(
+            0, os.SCHED_BATCH, os.sched_param(0)
+        )  # a thread that wakes lets the one at work go on
+    os.environ |= {**setup.environment, **os.environ}  # what a node has of its own stays
+    if Path(setup.here).is_dir():
+        os.chdir(setup.here)
+    worker = _Worker(connection, setup)
+    with collecting_seldom():
+        worker.link.listen()
+
+
+class _Worker:
+    def __init__(self, connection: Any, setup: Setup) -> None:
+        # A new thread for each query would keep what arrives waiting until it runs. Nothing has to
+        # end them.
+        self._threads = ThreadPoolExecutor(1 << 20)
+        self.link = Link(connection, self._answer, lambda words: None, first=1, begin=self._begin)
+        sys.stdout = sys.stderr = _Words(self.link)
+        opened = open_run(setup.request)
+        self._documents = opened.environment.documents
+        self._terms = opened.terms
+        # which are not asked again
+        opened.terms.servers = {**setup.servers}
+        opened.terms.cassette = ({}, "")
+        resolved = opened.resolved
+        elsewhere = setup.searched
+        for spec in (resolved.retriever, *resolved.others.values()):
+            if not is_mapped(spec):
+                known = str(with_attribute(spec, opened.engines.attribute))
+                opened.engines.built[known] = _Asked(self, str(spec), *elsewhere[str(spec)])
+        ready = prepare_in(opened, setup.folder)
+        self._system = ready.system
+        self._model = ready.model
+        lm = ready.model.lm
+        lm.anew = setup.anew
+        if not setup.counts:
+            lm.caller = _Caller(
+                **{one.name: getattr(lm.caller, one.name) for one in fields(Caller)}
+            )
+            lm.caller.by = self
+            lm.caller.keeps = setup.kept
+            lm.caller.parts = Known()
+        self._counted = 0
+        self._counting = threading.Lock()
+
+    def _begin(self, work: Callable[[], object]) -> Future[Any]:
+        return self._threads.submit(copy_context().run, work)
+
+    def _answer(self, line: Line) -> None:
+        with session.setting(_OWN, line):
+            try:
+                made: Any = attempt(self._system, line.receive()[0], self._documents, self._model)
+            except BaseException as error:  # noqa: BLE001  # the keeper waits for it
+                made = error
+            line.lock.acquire()  # what a program has left running has to open lines of its own
+            with self._counting:
+                calls = self._terms.budget.calls - self._counted
+                self._counted = self._terms.budget.calls
+            line.send("outcome", made, calls)
+
+    @contextmanager
+    def asking(self, what: str, *given: Any) -> Iterator[Line]:
+        """Ask the keeper for something, on a line that is free."""
+        line = _OWN.get()
+        with ExitStack() as ends:
+            if line and line.lock.acquire(blocking=False):
+                ends.callback(line.lock.release)
+            else:
+                line = ends.enter_context(self.link.open())
+            line.send(what, DEADLINE.get() - time.monotonic(), *given)
+            yield line
+
+
+class _Caller(Caller):
+    """Has the keeper decide about each request, which is then sent from here."""
+
+    by: _Worker
+    keeps = True  # the worker sets what the keeper says, which has the ledger
+    parts: Known
+
+    def ask(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
+    ) -> Answer:
+        assert isinstance(made, bytes)
+        failures = list[Exception]()
+        packed = None
+        with self.by.asking("call", owner, key, len(made), self.schemas, limit) as line:
+            while (message := line.receive())[0] == "send":
+                try:
+                    with session.booking():
+                        sent = send(time.monotonic() + message[1])
+                    packed = self.pack(made, self.parts) if key and self.keeps else None
+                    line.send(sent._replace(packed=packed), None)
+                except Exception as error:  # noqa: BLE001  # raised by the keeper's caller, which may go on after it
+                    failures.append(error)
+                    line.send(None, error)
+        _, answer, failure, state = message
+        self.__dict__ |= state
+        if failure is not None:
+            raise failures[failure] if isinstance(failure, int) else failure
+        self.parts.note(packed[1] if packed else ())
+        return answer  # type: ignore[no-any-return]
+
+    def learns(self, refusal: Any, messages: Any, before: int | None) -> bool:
+        if isinstance(refusal, SessionRefusal):
+            return False
+        with self.by.asking("learn", refusal, messages, before) as line:
+            learnt, state = line.receive()
+        self.__dict__ |= state
+        if learnt:
+            refusal.learnt = True
+        return learnt  # type: ignore[no-any-return]
+
+
+class _Asked(Retriever):
+    """A retriever that the keeper has."""
+
+    def __init__(self, by: _Worker, key: str, name: str, pays: bool) -> None:
+        self.name = name
+        self._by = by
+        self._key = key
+        self._pays = pays
+        self._left_out = dict[tuple[str, str], int]()  # of texts that are too long
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        payer = session.current() if self._pays else None
+        paying = payer and (payer.query_id, payer.limits, payer.snapshot())
+        with self._by.asking("search", self._key, searches, k, paying) as line:
+            found, left_out, failure, allowed, charged, fault = line.receive()
+        if payer:
+            for _ in range(allowed):
+                payer.allow_call()
+            for usage, key in charged:
+                payer.charge(usage, key)
+            payer.fault = payer.fault or fault
+        if failure:
+            raise failure
+        about = zip(searches, left_out, strict=True)
+        self._left_out |= {(one.text, one.instruction): many for one, many in about if many}
+        return found  # type: ignore[no-any-return]
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        return self._left_out.get((text, instruction), 0)
+
+
+class _Words(io.TextIOBase):
+    """Has the keeper print what is printed here, line by line."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._link.send(0, line)
+        return len(text)

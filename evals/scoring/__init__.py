@@ -1,0 +1,1 @@
+"""Metrics, statistics and attribution, computed from the recorded outcomes of runs."""

@@ -1,0 +1,356 @@
+"""A metric for equal budgets: averaged over all queries, after each search, model call, thousand
+tokens and cent.
+
+From stored traces alone: the ranking before the first step that a budget does not pay for
+(traces.py). A query that has ended keeps its value, so a curve ends at the run's score. Left out:
+budgets of time, which depend on the machine.
+"""
+
+import math
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evals.scoring.attribution import Anytime, Row
+from evals.scoring.metrics import (
+    Judged,
+    check_metric,
+    is_pairwise,
+    judge_units,
+    ranking_metric,
+    ranking_value,
+)
+from evals.scoring.scored_run import ABOUT, NAMED, Run, differences, find_folders, read
+from evals.scoring.statistics import bootstrap_means
+from tools.errors import UnknownName, UsageError
+
+Result = dict[str, Any]  # what `curves` returns and --json prints
+SEEN = (
+    "surfaced",
+    "shown",
+)  # metrics beside those of rankings: recall of what came back, of what a model was shown
+AXES = {
+    "searches": "searches",
+    "calls": "model calls",
+    "tokens": "tokens",
+    "usd": "dollars at list price",
+}
+UNITS = {"searches": 1, "calls": 1, "tokens": 1000, "usd": 0.01}  # of the budgets in a table
+
+
+class Course(NamedTuple):
+    """A query's value at each cost, in time; the last is its end."""
+
+    costs: "array[float]"
+    values: "array[float]"  # from that cost on
+
+    def pay(self, cost: float, value: float) -> None:
+        """Add a cost, up to which there was `value`; the value from it on comes with the next."""
+        self.values[-1] = value
+        self.costs.append(
+            round(self.costs[-1] + cost, 9)
+        )  # so that ten cents are a tenth of a dollar
+        self.values.append(value)
+
+
+def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
+    """Return the runs in `paths` and below on each axis, by the first one's headline metric
+    where none is named.
+    """
+    if strange := [axis for axis in axes if axis not in AXES]:
+        raise UnknownName("budget", strange[0], AXES)
+    runs = [read(path) for path in find_folders(paths)]
+    for run in runs[1:]:
+        if differ := differences(runs[0], run):
+            values = ", ".join(f"{key} ({what})" for key, what in differ.items())
+            what = f"{runs[0].name} and {run.name} were not asked the same: {values}"
+            raise UsageError(f"{what}; give runs that agree in these")
+    metric = _choose_metric(runs[0], metric)
+    names = [run.path.resolve().name for run in runs]
+    # A run is named by its folder, or by its whole path where two folders have one name.
+    labels = {
+        run.name: name if names.count(name) == 1 else run.name
+        for name, run in zip(names, runs, strict=True)
+    }
+    refused = {
+        axis: {run.name: why for run in runs if (why := _refuse(run, axis))} for axis in axes
+    }
+    # axis -> run -> courses of the queries for which the metric is defined, in the order of the run
+    drawn: dict[str, dict[str, list[Course]]] = {axis: {} for axis in axes}
+    for run in runs:
+        found, bare = _follow_queries(
+            run, metric, [axis for axis in axes if run.name not in refused[axis]]
+        )
+        for axis, courses in found.items():
+            if bare:
+                refused[axis][run.name] = (
+                    f"{bare} of {len(run.query_ids)} queries have a ranking and no trajectory"
+                )
+            elif courses:
+                drawn[axis][run.name] = courses
+    if not (
+        shown := {
+            axis: made
+            for axis, found in drawn.items()
+            if (made := _describe_axis(axis, found, labels))
+        }
+    ):
+        raise UsageError(_why_nothing(metric, refused, drawn))
+    return {
+        **{key: (runs[0].config | runs[0].scores)[key] for key in ABOUT},
+        "metric": metric,
+        "queries": len(runs[0].query_ids),
+        "runs": [
+            {"run": run.name, "label": labels[run.name], **{key: run.scores[key] for key in NAMED}}
+            for run in runs
+        ],
+        "axes": shown,
+        "refused": [
+            {"run": name, "axis": axis, "why": why}
+            for axis, found in refused.items()
+            for name, why in found.items()
+        ],
+        "unused": [axis for axis in axes if drawn[axis] and axis not in shown],
+    }
+
+
+def _choose_metric(run: Run, name: str) -> str:
+    chosen = name or run.metric
+    if chosen in SEEN:
+        return chosen
+    if other := chosen.partition(" [")[2].rstrip("]"):
+        mend = f"python -m evals.score {run.path} --qrels {other} lets them"
+        raise UsageError(f"{chosen} is by judgements that do not lead; {mend}")
+    check_metric(chosen)
+    if is_pairwise(chosen) or chosen.startswith("Judged"):
+        others = [column for column in run.columns if not is_pairwise(column) and "[" not in column]
+        counted = "comparisons" if is_pairwise(chosen) else "all judgements"
+        mend = f"give --metric {' or '.join([*others[:3], *SEEN])}"
+        raise UsageError(
+            f"{chosen} is counted over {counted}, and has no value before the end; {mend}"
+        )
+    return chosen
+
+
+def _refuse(run: Run, axis: str) -> str:
+    if axis != "searches" and not run.usage_known:
+        return "it was imported without what its model calls used"
+    unknown = axis == "usd" and run.scores["usage"]["list_usd"] is None
+    return "the price of its model is not known" if unknown else ""
+
+
+def _why_nothing(
+    metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, Any]
+) -> str:
+    for axis, found in drawn.items():
+        for name, why in refused[axis].items():
+            return f"{name} has no curve by {AXES[axis]}: {why}; choose another --by, or other runs"
+        if found:
+            return (
+                f"no run used any {AXES[axis]}, so there is nothing to tell apart; choose another "
+                f"--by"
+            )
+    return f"{metric} is defined for none of the queries; choose another --metric"
+
+
+def _describe_axis(
+    axis: str, found: Mapping[str, list[Course]], labels: Mapping[str, str]
+) -> Result | None:
+    largest = max((course.costs[-1] for courses in found.values() for course in courses), default=0)
+    if not largest:
+        return None
+    budgets = _choose_budgets(axis, largest)
+    rows = [
+        Result(run=run, label=labels[run]) | _describe_curve(courses, budgets)
+        for run, courses in found.items()
+    ]
+    front = list[Result]()
+    for place, budget in enumerate(budgets):
+        value = max(row["mean"][place] for row in rows)
+        if not front or value > front[-1]["value"]:
+            names = [row["label"] for row in rows if row["mean"][place] == value]
+            front.append({"budget": budget, "value": value, "runs": names})
+    for (
+        row
+    ) in rows:  # on the front, unless another is better or cheaper and neither worse nor dearer
+        rivals = [one for one in rows if one["end"] >= row["end"] and one["cost"] <= row["cost"]]
+        row["front"] = all(
+            (rival["end"], rival["cost"]) == (row["end"], row["cost"]) for rival in rivals
+        )
+    return {"words": AXES[axis], "budgets": budgets, "curves": rows, "front": front}
+
+
+def _choose_budgets(axis: str, largest: float) -> list[float]:
+    unit: float = UNITS[
+        axis
+    ]  # a tenth where the largest is below ten, so that a cheap run has a curve as well
+    while axis in ("tokens", "usd") and largest < 10 * unit and unit > 1e-6:
+        unit /= 10
+    end = math.ceil(round(largest / unit, 6))
+    steps = {number * 10**power for power in range(len(str(end))) for number in range(1, 100)}
+    steps |= {2**power for power in range(end.bit_length())}
+    kept = sorted(
+        {step for step in steps if step < end} | {end} | ({0} if axis != "searches" else set())
+    )
+    budgets = [round(step * unit, 9) for step in kept]
+    return budgets if axis == "usd" else [round(budget) for budget in budgets]
+
+
+def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
+    values, spent = np.empty((2, len(courses), len(budgets)))
+    for number, course in enumerate(courses):
+        costs = np.asarray(course.costs)
+        places = costs.searchsorted(budgets, side="right") - 1
+        values[number] = np.asarray(course.values)[places]
+        spent[number] = costs[places]
+    ends = np.array([course.costs[-1] for course in courses])
+    # Columns in which nothing changes have one interval.
+    kept = [
+        0,
+        *(
+            place
+            for place in range(1, len(budgets))
+            if (values[:, place] != values[:, place - 1]).any()
+        ),
+    ]
+    intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
+    of = np.searchsorted(kept, np.arange(len(budgets)), side="right") - 1
+    mean, paid = ([fmean(column) for column in one.T.tolist()] for one in (values, spent))
+    return {
+        "queries": len(courses),
+        "mean": mean,
+        "low": [intervals[place].low for place in of],
+        "high": [intervals[place].high for place in of],
+        "spent": paid,
+        "ended": [float((ends <= budget).mean()) for budget in budgets],
+        "end": mean[-1],
+        "cost": fmean(ends),
+        "largest": float(ends.max()),
+    }
+
+
+def _follow_queries(
+    run: Run, metric: str, axes: Sequence[str]
+) -> tuple[dict[str, list[Course]], int]:
+    found = {axis: list[Course]() for axis in axes}
+    bare = 0
+    for query_id in run.query_ids if axes else ():
+        outcome = run.outcomes[query_id]
+        bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]
+        for axis, course in follow(
+            outcome, run.judged[query_id], metric, axes, run.config["depth"]
+        ).items():
+            found[axis].append(course)
+    return found, bare
+
+
+def follow(
+    outcome: Row, row: Row, metric: str, axes: Collection[str], depth: int
+) -> dict[str, Course]:
+    """Return a query's value of `metric` at each cost, by axis; {} where the metric is undefined
+    for it.
+
+    `outcome` is its line of outcomes.jsonl, `row` that of attribution.jsonl. A cost buys all steps
+    up to the next one that costs something, and in the end the submission. A model call is paid for
+    with the step that follows it.
+    """
+    measured = _SeenShare(row, metric) if metric in SEEN else _RankedValue(row, metric, depth)
+    value = measured.value()
+    if value is None:
+        return {}
+    courses = {axis: Course(array("d", [0.0]), array("d", [value])) for axis in axes}
+    changed = False
+    for step in outcome["trace"]["steps"]:
+        if costs := _costs(
+            step.get("usage"),
+            courses,
+            searched=step["tool"] == "search" and not step.get("refused"),
+        ):
+            if changed:
+                value = measured.value() or 0.0
+                changed = False
+            for axis, cost in costs:
+                courses[axis].pay(cost, value)
+        changed |= measured.add(step)
+    value = measured.value() or 0.0
+    for axis, whole in _costs(outcome["usage"], courses):  # calls after the last step
+        if (rest := whole - courses[axis].costs[-1]) > 1e-8:
+            courses[axis].pay(rest, value)
+    end = value if metric in SEEN else ranking_value(metric, outcome["ranking"], row) or 0.0
+    for course in courses.values():
+        course.values[-1] = end
+    return courses
+
+
+def _costs(
+    usage: Row | None, axes: Collection[str], *, searched: bool = False
+) -> list[tuple[str, float]]:
+    costs = {"searches": int(searched)}
+    if usage:
+        tokens = usage["input_tokens"] + usage["output_tokens"]
+        costs |= {"calls": usage["calls"], "tokens": tokens, "usd": usage["list_usd"]}
+    return [(axis, cost) for axis, cost in costs.items() if axis in axes and cost]
+
+
+class _RankedValue:
+    def __init__(self, row: Row, metric: str, depth: int) -> None:
+        self._metric = metric
+        self._depth = depth
+        self._grades = row["grades"]
+        self._relevant = frozenset(one["unit"] for one in row["relevant"])
+        self._sofar = Anytime(row.get("units", {}), self._relevant.union(self._grades))
+        self.add = self._sofar.add
+        self._places: dict[str, int] | None = None
+        self._value: float | None = None
+
+    def value(self) -> float | None:
+        places = self._sofar.places(self._depth)
+        if places != self._places:
+            judged = judge_places(places, self._grades, self._relevant)
+            self._places, self._value = places, ranking_metric(self._metric, judged)
+        return self._value
+
+
+# Of relevant documents: what came back from a search so far, or was shown to a model
+class _SeenShare:
+    def __init__(self, row: Row, metric: str) -> None:
+        self._relevant = frozenset(one["unit"] for one in row["relevant"])
+        self._unit_of = row.get("units", {})
+        self._shown = metric == "shown"
+        self._seen: set[str] = set()
+
+    def add(self, step: Row) -> bool:
+        before = len(self._seen)
+        doc_ids = list[str]()
+        if self._shown:
+            doc_ids = [
+                one
+                for one, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False)
+                if chars
+            ]
+        elif step["tool"] == "search" and not step.get("refused"):
+            doc_ids = step["doc_ids"]
+        units = (
+            [self._unit_of.get(doc_id, doc_id) for doc_id in doc_ids] if self._unit_of else doc_ids
+        )
+        self._seen |= self._relevant.intersection(units)
+        return len(self._seen) > before
+
+    def value(self) -> float | None:
+        return len(self._seen) / len(self._relevant) if self._relevant else None
+
+
+def judge_places(
+    places: Mapping[str, int], grades: Mapping[str, float], relevant: Collection[str]
+) -> Judged:
+    """Judge a ranking by the places of what counts."""
+    unit_at = {place: unit for unit, place in places.items()}
+    return judge_units(
+        [unit_at.get(place, "") for place in range(1, max(unit_at, default=0) + 1)],
+        grades,
+        relevant,
+    )

@@ -1,0 +1,595 @@
+"""Compare runs with a baseline, query by query.
+
+Each other system is compared with the first in every metric (stats.py has the tests,
+docs/decisions/comparing.md their reasons), and in the fates of relevant documents, from run folders
+alone. Runs that were not asked the same are refused.
+
+Runs whose configurations differ in the seed at most are repeats of one system. A query's mean over
+its repeats is paired, and queries are resampled with all their repeats (the cluster bootstrap of
+Field and Welsh 2007). The change of a fate's share of recall (traces.py) has no test, because a
+fate that is looked at after the fact is no hypothesis.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from environments.base import Environment
+from evals import run_folder
+from evals.run_folder import load_environment
+from evals.run_schemas import FATE_LABELS, Fate
+from evals.scoring.attribution import choose_cutoffs, fate_at
+from evals.scoring.metrics import (
+    add_metrics,
+    check_metric,
+    compute,
+    is_lower_better,
+    is_pairwise,
+    is_weighted,
+    ranking_of,
+    ranking_value,
+    unordered_depth,
+)
+from evals.scoring.score_run import describe_cuts, summarise_column, weigh_queries
+from evals.scoring.scored_run import (
+    ABOUT,
+    CONTRACT,
+    NAMED,
+    USED,
+    Column,
+    Run,
+    differences,
+    list_deviations,
+    pair,
+    read,
+)
+from evals.scoring.statistics import ALPHA, TIE, Paired, bootstrap_means, holm, paired
+from tools.console import plural
+from tools.errors import DataError, SextantError, UnknownName, UsageError
+
+Result = dict[str, Any]  # what `compare` returns and --json prints
+MOVED = 5  # queries shown that moved most, up and down each
+LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
+SEEDS = (
+    "lm",
+    "parameters",
+)  # where a configuration has a seed: of the model's sampling, and of a program's shuffles
+_FIRST = (
+    "program",
+    "compiled",
+    "parameters",
+    "retriever",
+    "lm",
+)  # in a table; the rest follows by name
+# query_id -> relevant unit -> its fate; queries without a relevant unit are left out
+Fates = dict[str, dict[str, Fate]]
+EXAMPLES = 3  # queries named of a flow
+_ORDER = {fate: place for place, fate in enumerate(FATE_LABELS)}
+
+
+@dataclass(frozen=True)
+class System:
+    """A system with its runs, in the order in which they were named."""
+
+    runs: tuple[Run, ...]  # the first stands for all where they do not differ
+
+    @property
+    def name(self) -> str:
+        """The path of its first run as given."""
+        return self.runs[0].name
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that all its runs have, in the order of the first run's table."""
+        return [
+            name for name in self.runs[0].columns if all(name in run.columns for run in self.runs)
+        ]
+
+    def values(self, metric: str) -> dict[str, float]:
+        """Return query -> its mean over the repeats, for queries in which all of them have
+        the metric.
+        """
+        rows = pair(*(run.columns[metric] for run in self.runs))
+        return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
+
+    def describe(self, metrics: Sequence[str]) -> Result:
+        """Describe the system, its runs, and how far apart these are in each metric; spread
+        is None for one run.
+        """
+        spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
+        return {
+            "run": self.name,
+            **{key: self.runs[0].scores[key] for key in NAMED},
+            "compiled": self.runs[0].scores.get("compiled"),
+            "repeats": [run.name for run in self.runs],
+            "spread": spread if len(self.runs) > 1 else None,
+        }
+
+    def cost(self) -> Result:
+        """Return the average cost of a query, a key for each of `USED`; None for what one of
+        the runs does not know.
+        """
+        queries = sum(run.scores["queries"] for run in self.runs)
+        row: Result = {
+            "run": self.name,
+            "queries": queries,
+            "failed": sum(run.scores["failed"] for run in self.runs),
+        }
+        row["repeats"] = len(self.runs)
+        for key in USED:
+            used = [run.scores["usage"].get(key, 0) for run in self.runs if run.usage_known]
+            known = len(used) == len(self.runs) and None not in used
+            row[f"{key}_per_query"] = sum(used) / queries if known else None
+        return row
+
+
+def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Result:
+    """Compare the system of the first run folder with each of the others, in all common metrics if
+    none is named.
+
+    A metric that a run's scores lack is computed from its outcomes. UnknownName for no metric,
+    UsageError for runs that were not asked the same, unless `force`; DataError or RunIncomplete for
+    one without scores.
+    """
+    if len(paths) < 2:
+        raise UsageError("one run has nothing to be compared with; name two or more run folders")
+    for name in metrics:
+        check_metric(name.partition(" [")[0])
+    runs, problems = fill_metrics([read(path) for path in paths], metrics)
+    if problems:
+        raise problems[0]
+    baseline, *others = systems = _group(runs, paths)
+    forced, notes = _check_contracts(runs, force=force)
+    chosen = [_choose_metrics(baseline, system, metrics) for system in others]
+    pairs = list(zip(others, chosen, strict=True))
+    contrasts = [
+        (system, name, _is_tested(baseline, system, name))
+        for system, names in pairs
+        for name in names
+    ]
+    tests = sum(is_tested for _, _, is_tested in contrasts)
+    comparisons = []
+    for system, name, is_tested in contrasts:
+        row = _compare_metric(baseline, system, name, tests)
+        comparisons.append(row if is_tested else row | {"p": None})
+    tested = [row for row in comparisons if row["p"] is not None]
+    for row, p in zip(
+        tested, holm([row["p"] for row in tested]), strict=True
+    ):  # over all metrics of all systems
+        row["p_holm"] = p
+    losses, without_losses = _compare_losses(baseline, others)
+    # the first in a run's table
+    first = runs[0]
+    headline = chosen[0][0]
+    return {
+        "baseline": baseline.name,
+        "runs": [system.name for system in others],
+        **{key: (first.config | first.scores)[key] for key in ABOUT},
+        "metric": headline,
+        "forced": forced,
+        "notes": [
+            *notes,
+            *([] if metrics else _note_left_out(baseline, pairs)),
+            *note_exhausted(
+                runs, [row["metric"] for row in comparisons if row["queries"] and row["p"] is None]
+            ),
+            *_note_rows(comparisons),
+            *without_losses,
+            *_note_repeats(systems, runs, headline),
+            *(f"{run.name}: {line}" for run in runs for line in describe_cuts(run.scores)),
+        ],
+        "deviations": list_deviations(runs),
+        "systems": [
+            system.describe(names)
+            for system, names in zip(systems, [chosen[0], *chosen], strict=True)
+        ],
+        "differences": [
+            {"run": system.name, "keys": _changed_keys(baseline, system)} for system in others
+        ],
+        "comparisons": comparisons,
+        "losses": losses,
+        "cost": [system.cost() for system in systems],
+        "moved": [
+            row for system, names in pairs for row in _find_moved(baseline, system, names[0])
+        ],
+    }
+
+
+def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
+    """Return the runs, with a column for each metric that they lacked and can have, and an
+    error for each other.
+    """
+    loaded = dict[str, Environment]()
+    names = list(names)
+    problems = list[SextantError]()
+    filled_runs = list[Run]()
+    for run in runs:
+        columns = dict(run.columns)
+        metrics = dict(run.scores["metrics"])
+        resampled = any("resampled" in metric for metric in metrics.values())
+        for name in names:
+            if name in columns or "[" in name:
+                continue
+            try:
+                columns[name], weights = _compute_column(run, name, loaded)
+                metrics[name] = summarise_column(columns[name], weights, resampled=resampled)
+            except SextantError as problem:
+                problems.append(
+                    problem.saying(f"{name} of {run.name} cannot be computed: {problem}")
+                )
+        filled_runs.append(
+            dataclasses.replace(run, scores=run.scores | {"metrics": metrics}, columns=columns)
+        )
+    return filled_runs, problems
+
+
+def _compute_column(
+    run: Run, name: str, loaded: dict[str, Environment]
+) -> tuple[Column, dict[str, int]]:
+    if not is_pairwise(name) and not name.startswith("Judged"):
+        outcomes = run.outcomes
+        judged = run.judged
+        return {
+            one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids
+        }, {}
+    if is_pairwise(name) and not any(
+        map(is_pairwise, run.columns)
+    ):  # do not load a corpus to find this out
+        raise UsageError(f"{run.config['task']} has no such comparisons")
+    key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
+    if key not in loaded:
+        try:
+            loaded[key] = load_environment(run.config, run.scores["judgements"])
+        except SextantError as problem:
+            raise DataError(f"its data is not here any more ({problem})") from None
+    environment = add_metrics(loaded[key], [name])
+    rankings = {query_id: ranking_of(run.outcomes[query_id]) for query_id in run.query_ids}
+    column = {
+        query_id: compute(name, query_id, rankings, environment) for query_id in run.query_ids
+    }
+    return column, weigh_queries(name, environment)
+
+
+def _group(runs: list[Run], paths: Sequence[Path]) -> list[System]:
+    grouped = _group_repeats(runs)
+    # A run may be compared with itself, but it is not two repeats, nor two of the others.
+    once = list(paths if len(grouped) > 1 else paths[1:])
+    places = [path.resolve() for path in once]
+    if twice := [path for number, path in enumerate(once) if places[number] in places[:number]]:
+        raise UsageError(f"{twice[0]} is named twice; name each run once")
+    return grouped if len(grouped) > 1 else [System((run,)) for run in runs]
+
+
+def _group_repeats(runs: Sequence[Run]) -> list[System]:
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        config = {key: value for key, value in run.config.items() if key != run_folder.PROVENANCE}
+        config |= {
+            key: {name: value for name, value in config[key].items() if name != "seed"}
+            for key in SEEDS
+        }
+        grouped.setdefault(
+            json.dumps([config, run.scores["judgements"]], sort_keys=True), []
+        ).append(run)
+    return [System(tuple(same)) for same in grouped.values()]
+
+
+def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> float | None:
+    if len(runs) < 2 or not query_ids:
+        return None
+    return stdev(
+        fmean(run.columns[metric][query_id] or 0.0 for query_id in query_ids) for run in runs
+    )
+
+
+def _check_contracts(runs: list[Run], *, force: bool) -> tuple[list[str], list[str]]:
+    baseline = runs[0]
+    forced = list[str]()
+    notes = list[str]()
+    for run in runs[1:]:
+        differ = differences(baseline, run)
+        if "data_fingerprint" in differ:
+            differ["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
+        values = ", ".join(f"{key} ({value})" for key, value in differ.items())
+        what = f"{baseline.name} and {run.name} were not asked the same: {values}"
+        if not set(baseline.query_ids) & set(run.query_ids):
+            raise UsageError(f"{what}; without a common query there is nothing to pair")
+        if differ and not force:
+            raise UsageError(f"{what}; compare runs that agree in these, or give --force")
+        forced += [key for key in differ if key not in forced]
+        notes += [f"forced: {what}"] if differ else []
+    return forced, notes
+
+
+def _choose_metrics(baseline: System, system: System, metrics: Sequence[str]) -> list[str]:
+    common = [name for name in baseline.metrics if name in system.metrics]
+    if strange := [name for name in metrics if name not in common]:
+        raise UnknownName("metric of both runs", strange[0], common)
+    if not common:
+        raise UsageError(f"{baseline.name} and {system.name} have no metric in common")
+    return [name for name in common if not metrics or name in metrics]
+
+
+def _note_left_out(baseline: System, pairs: Sequence[tuple[System, Sequence[str]]]) -> list[str]:
+    """Name the metrics that are not compared because a run lacks them, in one note; none
+    where all runs have all.
+    """
+    left_out: dict[
+        tuple[str, str], list[str]
+    ] = {}  # (a run, the runs that lack its metrics) -> these metrics
+    for system, compared in pairs:
+        runs = (*baseline.runs, *system.runs)
+        for run in runs:
+            for metric in run.columns:
+                if metric not in compared:
+                    lacking = ", ".join(other.name for other in runs if metric not in other.columns)
+                    left_out.setdefault((run.name, lacking), []).append(metric)
+    if not left_out:
+        return []
+    parts = [
+        f"{', '.join(dict.fromkeys(names))} of {run} (not in {lacking})"
+        for (run, lacking), names in left_out.items()
+    ]
+    return [f"metrics that not all runs have are left out: {'; '.join(parts)}"]
+
+
+def _is_tested(baseline: System, system: System, metric: str) -> bool:
+    """Return whether a metric is tested: not if there is no pair of values, or if each run
+    exhausts its documents.
+    """
+    if all(run.is_exhausted_by(metric) for run in (*baseline.runs, *system.runs)):
+        return False
+    return bool(pair(baseline.values(metric), system.values(metric)))
+
+
+def note_exhausted(runs: Iterable[Run], metrics: Iterable[str]) -> list[str]:
+    """Say in a line why `metrics` are not tested: they are as deep as all that was searched;
+    none for no metric.
+    """
+    names = list(dict.fromkeys(metrics))
+    searched = max(
+        (run.searched for run in runs if run.searched), key=lambda one: one.documents, default=None
+    )
+    if not names or searched is None:
+        return []
+    deeper = all((unordered_depth(name) or 0) > searched.documents for name in names)
+    relation = "deeper than" if deeper else "at least as deep as"
+    are, they = ("is", "it is") if len(names) == 1 else ("are", "they are")
+    size = f"the {searched.name} of {plural(searched.documents, 'document')}"
+    return [f"{' and '.join(names)} {are} {relation} {size}, so {they} not tested"]
+
+
+def _compare_metric(baseline: System, system: System, metric: str, tests: int) -> Result:
+    row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
+    pairs = pair(baseline.values(metric), system.values(metric))
+    if not pairs:
+        return (
+            row
+            | dict.fromkeys(Paired._fields)
+            | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
+        )
+    before, after = zip(*pairs.values(), strict=True)
+    means = {"baseline_mean": math.fsum(before) / len(pairs), "mean": math.fsum(after) / len(pairs)}
+    return row | means | paired(before, after, tests=max(tests, 1))._asdict() | {"p_holm": None}
+
+
+def fewest_for_holm(tests: int) -> int:
+    """Return how many queries must differ so that the smallest p, 2 of 2^n assignments, times
+    `tests` is below .05.
+    """
+    differing = 1
+    while 2.0 ** (1 - differing) * tests >= ALPHA:
+        differing += 1
+    return differing
+
+
+def _note_rows(comparisons: list[Result]) -> list[str]:
+    notes = []
+    tested = [row for row in comparisons if row["p"] is not None]
+    for name in dict.fromkeys(row["run"] for row in comparisons):
+        rows = [row for row in comparisons if row["run"] == name and row["queries"]]
+        moved = {row["metric"]: row["wins"] + row["losses"] for row in rows if row["p"] is not None}
+        if rows and not any(row["wins"] + row["losses"] for row in rows):
+            notes.append(f"{name} has the baseline's value for every query: no difference")
+        elif few := [metric for metric, count in moved.items() if 0 < count < LEAST]:
+            notes.append(
+                f"{name}: fewer than {LEAST} queries differ in {', '.join(few)}, so p cannot be "
+                f"below .05"
+            )
+        needed = fewest_for_holm(len(tested))
+        short = [metric for metric, count in moved.items() if LEAST <= count < needed]
+        if short:
+            differ = f"fewer than {needed} queries differ in {', '.join(short)}"
+            notes.append(
+                f"{name}: {differ}, too few for p below .05 as the first of {len(tested)} tests "
+                f"(Holm)"
+            )
+    if any(is_weighted(row["metric"]) for row in comparisons):
+        notes.append(
+            "Triplets: each query counts once here, and as often as it has triplets in a run's "
+            "own table"
+        )
+    if lower := [row["metric"] for row in comparisons if is_lower_better(row["metric"])]:
+        notes.append(
+            f"{lower[0]}: lower is better, so a query that is won here is one with more of it"
+        )
+    return notes
+
+
+def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[str]:
+    if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
+        deviation = _measure_spread(
+            runs, metric, pair(*(run.columns.get(metric, {}) for run in runs))
+        )
+        by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
+        alike = f"all of these are one configuration repeated, so they differ by chance{by}"
+        return [f"{alike}; name another system's runs beside them"]
+    said = (
+        "repeats: a query counts once, by its mean over them; the interval is of queries with all "
+        "their repeats"
+    )
+    return [said] if any(len(system.runs) > 1 for system in systems) else []
+
+
+def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
+    before = _flatten(baseline.runs[0].config)
+    after = _flatten(system.runs[0].config)
+    keys = [*before, *(key for key in after if key not in before)]
+    changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
+    if (
+        before["program"] != after["program"]
+    ):  # then what only one of them has is no choice between the two
+        changed = [
+            key
+            for key in changed
+            if not key.startswith("parameters.") or (key in before and key in after)
+        ]
+    if {"program", "retriever.name", "lm.name"} & set(
+        changed
+    ):  # then other sources and libraries are used, too
+        changed = [key for key in changed if key.partition(".")[0] not in ("code", "versions")]
+    if (
+        len(baseline.runs) > 1 or len(system.runs) > 1
+    ):  # then a seed is what repeats differ in, not the systems
+        changed = [key for key in changed if key not in {f"{part}.seed" for part in SEEDS}]
+    return {key: [before.get(key), after.get(key)] for key in changed}
+
+
+def _flatten(config: run_folder.Config) -> dict[str, Any]:  # without contract and provenance
+    flat = dict[str, Any]()
+    for key in sorted(
+        config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)
+    ):
+        value = config[key]
+        if key in CONTRACT or key == run_folder.PROVENANCE:
+            continue
+        nested = isinstance(value, dict) and key != "compiled"
+        flat |= {f"{key}.{name}": value[name] for name in sorted(value)} if nested else {key: value}
+    return flat
+
+
+def _identity(value: Any) -> Any:
+    return value["digest"] if isinstance(value, dict) and "digest" in value else value
+
+
+def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
+    rows: list[Result] = [
+        {
+            "run": system.name,
+            "metric": metric,
+            "query_id": query_id,
+            "baseline": before,
+            "value": after,
+        }
+        | {"difference": after - before}
+        for query_id, (before, after) in pair(
+            baseline.values(metric), system.values(metric)
+        ).items()
+        if abs(after - before) >= TIE
+    ]
+    rows.sort(key=lambda row: (-abs(row["difference"]), row["query_id"]))
+    gained, lost = ([row for row in rows if (row["difference"] > 0) is up] for up in (True, False))
+    return gained[:MOVED] + lost[:MOVED]
+
+
+def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
+    """Return a row a system on what became of relevant documents (means over repeats), and
+    notes on what is missing.
+    """
+    rows = list[Result]()
+    notes = list[str]()
+    k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
+    for system in others:
+        try:
+            before, after = (
+                [_read_fates(run, k) for run in one.runs] for one in (baseline, system)
+            )
+        except DataError as problem:
+            notes.append(f"no losses compared: {problem}")
+            continue
+        if query_ids := [
+            query_id for query_id in before[0] if all(query_id in one for one in (*before, *after))
+        ]:
+            about = {"run": system.name, "cutoff": k, "queries": len(query_ids)}
+            changes = _change_shares(
+                _share_fates(before, query_ids), _share_fates(after, query_ids)
+            )
+            rows.append(about | {"changes": changes} | _count_flows(before, after, query_ids))
+    return rows, list(dict.fromkeys(notes))
+
+
+def _read_fates(
+    run: Run, k: int
+) -> Fates:  # no more of each line: there may be a million documents
+    rows = ((query_id, run.judged[query_id]["relevant"]) for query_id in run.query_ids)
+    return {
+        query_id: {one["unit"]: fate_at(one, k) for one in relevant}
+        for query_id, relevant in rows
+        if relevant
+    }
+
+
+def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
+    shares = np.zeros((len(query_ids), len(_ORDER)))
+    for fates in repeats:
+        for row, query_id in zip(shares, query_ids, strict=True):
+            for fate in fates[query_id].values():
+                row[_ORDER[fate]] += 1 / len(fates[query_id])
+    return shares / len(repeats)
+
+
+def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
+    intervals = bootstrap_means(after - before)
+    return [
+        {
+            "fate": fate.value,
+            "baseline": float(before[:, place].mean()),
+            "share": float(after[:, place].mean()),
+        }
+        | {
+            "difference": intervals[place].mean,
+            "low": intervals[place].low,
+            "high": intervals[place].high,
+        }
+        for fate, place in _ORDER.items()
+        if before[:, place].any() or after[:, place].any()
+    ]
+
+
+def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
+    moved: dict[tuple[Fate, Fate], list[str]] = {}  # the query of each document
+    for query_id, one, other in product(query_ids, before, after):
+        for unit in (
+            one[query_id].keys() & other[query_id].keys()
+        ):  # all, unless other judgements were forced
+            moved.setdefault((one[query_id][unit], other[query_id][unit]), []).append(query_id)
+    pairs = len(before) * len(after)
+
+    def mean(count: int) -> float:  # a whole number of documents where there is one pair
+        return count if pairs == 1 else count / pairs
+
+    order = sorted(
+        moved.items(), key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0]))
+    )
+    return {
+        "same": mean(sum(len(found) for (start, end), found in order if start is end)),
+        "flows": [
+            {
+                "from": start.value,
+                "to": end.value,
+                "documents": mean(len(found)),
+                "queries": len(set(found)),
+            }
+            | {"examples": list(dict.fromkeys(found))[:EXAMPLES]}
+            for (start, end), found in order
+            if start is not end
+        ],
+    }

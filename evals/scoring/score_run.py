@@ -1,0 +1,417 @@
+"""Turn recorded outcomes into scores, and count the looks at test queries. No model, no retriever,
+no network.
+
+A failed query scores 0; a run with unanswered queries gets no score. A run that has shown a value
+of a query outside dev is a look, because whoever keeps the best of many looks has chosen on the
+test. Looks are lines of $SEXTANT_HOME/looks.jsonl; resuming or scoring again is no new look. No
+failure of counting ends a run.
+"""
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from environments.base import POOLED, Environment
+from evals import run_folder
+from evals.run_folder import load_environment
+from evals.scoring.attribution import Losses, attribute, attribution_json, choose_cutoffs
+from evals.scoring.metrics import (
+    Values,
+    add_metrics,
+    check_metric,
+    collapse,
+    compute_all,
+    measure_unjudged,
+    ranking_of,
+)
+from evals.scoring.scored_run import Column, bounds_beside, name_retriever
+from evals.scoring.statistics import bootstrap_mean, resampled_mean
+from programs import DIFFERS
+from programs.deviations import describe_deviations
+from tools import disk
+from tools.errors import DataError, RunIncomplete, SextantError
+from tools.records import Usage, usage_from_json, usage_json
+
+_FILES = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
+KINDS = 5  # of failures that are told, the commonest first
+_SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
+
+
+def score(
+    path: Path, environment: Environment, outcomes: run_folder.Rows | None = None
+) -> dict[str, Any]:
+    """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what
+    scores.json holds.
+
+    RunIncomplete when queries are unanswered. `environment` is the run's, `outcomes` those of an
+    open folder.
+    """
+    config = run_folder.read_config(path)
+    outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
+    query_ids = [query.query_id for query in environment.queries]
+    if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
+        many = (
+            f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. "
+            f"{pending[0]!r}"
+        )
+        raise RunIncomplete(f"{many}; give the same run command again to resume it")
+    tally = _Tally()
+    losses = Losses(choose_cutoffs(environment.metric, environment.metrics))
+    values, errors = _score_queries(path, environment, outcomes, tally, losses)
+    about = tally.summary(config, len(query_ids))
+    imported = config.get("imported")
+    depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
+    unit = "passages" if environment.max_p else "documents"
+    pooled = environment.judgements.get(POOLED)
+    rankings = dict[str, list[str]]()
+    if pooled:  # else nothing is read a second time
+        rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
+    short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
+    candidates = _largest_candidate_pool(environment)
+    differs = () if imported else DIFFERS.get(config["program"], ())
+    deviations = describe_deviations(differs, config, has_candidates=candidates is not None)
+    scores = about | {
+        "judgements": environment.headline,
+        "metric": environment.metric,
+        "documents": len(environment.documents),
+        "candidates": candidates,
+        "metrics": _summarise(values, environment, resampled=environment.resampled),
+        "losses": losses.json(),
+        **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
+        "notes": [
+            *(f"Warning: {warning}" for warning in environment.warnings),
+            *([environment.split_note] if environment.split_note else []),
+            *([short] if config["depth"] < max(depths, default=0) else []),
+            *([deviations] if deviations else []),
+            *about["notes"],
+            *environment.notes,
+            *(imported or {}).get("notes", ()),
+        ],
+    }
+    with run_folder.writing(path / "scores.csv") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["query_id", *values, "error"])
+        for query_id, error in errors.items():
+            cells = [column[query_id] for column in values.values()]
+            # A lone carriage return is not quoted, and would be read as the end of the row.
+            error = error.replace("\r", " ")
+            table.writerow(
+                [query_id, *("" if value is None else repr(value) for value in cells), error]
+            )
+    of = {"config": run_folder.digest(config), **run_folder.file_digests(path, _FILES)}
+    scores = run_folder.seal_scores(scores | {"made_of": of})
+    run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
+    return scores
+
+
+def _largest_candidate_pool(environment: Environment) -> int | None:
+    sizes = [len(query.candidates) for query in environment.queries if query.candidates is not None]
+    return max(sizes) if sizes and len(sizes) == len(environment.queries) else None
+
+
+def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
+    """Score the run in `path` again, by its own judgements where none are named; return what
+    --json prints.
+    """
+    for name in metrics:
+        check_metric(name)
+    config = run_folder.read_config(path)
+    environment = add_metrics(load_environment(config, judgements), metrics)
+    with run_folder.claim(path, config) as folder:
+        scores = {"run": str(path)} | score(path, environment, folder.outcomes)
+    return scores | {"bounds": bounds_beside(path)}
+
+
+def _score_queries(
+    path: Path, environment: Environment, outcomes: run_folder.Rows, tally: "_Tally", losses: Losses
+) -> tuple[Values, dict[str, str]]:
+    judgements = environment.judgements[environment.headline]
+    values = Values()
+    errors = dict[str, str]()
+    known = set[str]()
+    with (
+        run_folder.writing(path / "run.trec") as trec,
+        run_folder.writing(path / "attribution.jsonl") as attributed,
+    ):
+        for query in environment.queries:
+            query_id = query.query_id
+            outcome = outcomes[query.query_id]
+            try:
+                run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
+            except run_folder.BadRanking as wrong:
+                raise DataError(
+                    f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {run_folder.MEND}"
+                ) from None
+            tally.add(outcome)
+            errors[query_id] = outcome["error"] or ""
+            _add_values(values, outcome, outcomes, environment)
+            units = collapse(outcome["ranking"], judgements)
+            trec.write(run_lines(query_id, units, tag=path.name))
+            relevant = attribute(query_id, outcome, units, judgements)
+            losses.add(relevant)
+            attributed.write(
+                disk.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n"
+            )
+    return values, errors
+
+
+def summarise_unfinished(
+    config: run_folder.Config, environment: Environment, outcomes: run_folder.Rows
+) -> dict[str, Any]:
+    """Summarise a run with unanswered queries, without a score; metrics over the others are
+    under "partial".
+    """
+    answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
+    part = environment.asking(query_ids=answered)
+    tally = _Tally()
+    values = Values()
+    for query_id in answered:
+        outcome = outcomes[query_id]
+        tally.add(outcome)
+        _add_values(values, outcome, outcomes, part)
+    measured = _summarise(values, part, resampled=False)
+    partial = {"queries": len(answered), "metrics": measured, "judgements": environment.headline}
+    return tally.summary(config, len(environment.queries)) | {"partial": partial}
+
+
+@lru_cache(1 << 16)
+def encode_id(identifier: str) -> str:
+    """Return an id as it stands in TREC files, whose columns blanks separate: blanks and %
+    are percent-encoded.
+    """
+    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+
+
+def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
+    """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our
+    ties its own way.
+    """
+    start = f"{encode_id(query_id)}\tQ0\t"
+    ends = _line_ends(len(ranking), tag)
+    return "".join(
+        [f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)]
+    )
+
+
+@lru_cache(8)  # rankings of a run are of few lengths
+def _line_ends(many: int, tag: str) -> list[str]:
+    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
+
+
+def _add_values(
+    values: Values,
+    outcome: run_folder.Outcome,
+    outcomes: Mapping[str, Any],
+    environment: Environment,
+) -> None:
+    query_id = outcome["query_id"]
+    rankings = {query_id: ranking_of(outcome)}
+    if (twin := environment.twins.get(query_id, "")) in outcomes:
+        rankings[twin] = ranking_of(outcomes[twin])
+    for name, value in compute_all(query_id, rankings, environment).items():
+        values.setdefault(name, {})[query_id] = value
+
+
+def _summarise(
+    values: Values, environment: Environment, *, resampled: bool
+) -> dict[str, dict[str, Any]]:
+    return {
+        name: summarise_column(column, weigh_queries(name, environment), resampled=resampled)
+        for name, column in values.items()
+    }
+
+
+def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
+    """Return how often each query counts in a metric's mean: once per triplet (BIRCO,
+    appendix D); {} is once.
+    """
+    if name != "Triplets":
+        return {}
+    return {
+        query.query_id: len(environment.comparisons.get(query.query_id, ()))
+        for query in environment.queries
+    }
+
+
+def summarise_column(
+    column: Column, weights: Mapping[str, int], *, resampled: bool
+) -> dict[str, Any]:
+    """Return a metric's mean with its interval, over the queries for which it is defined;
+    None where there are none.
+    """
+    defined = {query_id: value for query_id, value in column.items() if value is not None}
+    if not defined:
+        return {"mean": None, "low": None, "high": None, "queries": 0}
+    values = list(defined.values())
+    weighed = [weights[query_id] for query_id in defined] if weights else None
+    measured: dict[str, Any] = bootstrap_mean(values, weighed)._asdict()
+    if len(defined) < len(column):
+        measured["queries"] = len(defined)
+    if resampled and set(weights.values()) <= {1}:
+        measured["resampled"] = resampled_mean(values)
+    return measured
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._unusable: Counter[str] = Counter()
+        self._failures: dict[str, dict[str, Any]] = {}  # the first of each kind, and how many
+        self._read: Counter[str] = Counter(
+            dict.fromkeys(("documents", "cut", "characters", "left_out"), 0)
+        )
+        self._usage = Usage()
+
+    def add(self, outcome: run_folder.Outcome) -> None:
+        trace = outcome["trace"]
+        error = outcome["error"]
+        counts = self._counts
+        if error is not None:
+            first = {"error": run_folder.headline(error), "queries": 0, "at": _raised_at(outcome)}
+            first["first"] = outcome["query_id"]
+            self._failures.setdefault(run_folder.generalize(error), first)["queries"] += 1
+        counts["answered"] += 1
+        counts["failed"] += error is not None
+        counts["invented_ids"] += trace["invented_ids"]
+        counts["followed"] += len(trace.get("followed", ()))
+        counts["shortened"] += sum(step["tool"] == "shorten" for step in trace["steps"])
+        counts["searches_cut"] += sum("cut" in step for step in trace["steps"])
+        self._unusable.update(trace.get("unusable", {}))
+        self._read.update(_count_read(trace["steps"]))
+        self._usage += usage_from_json(outcome["usage"])
+
+    def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
+        usage = usage_json(self._usage)
+        provenance = config[run_folder.PROVENANCE]
+        failures = sorted(self._failures.values(), key=lambda kind: -kind["queries"])[:KINDS]
+        if (config.get("imported") or {}).get(
+            "usage"
+        ) is False:  # nobody knows, and 0 would be a claim
+            usage = dict.fromkeys(usage)
+        about = {
+            **{key: config[key] for key in ("task", "split", "instruction", "program")},
+            "data": provenance["data"],
+            "pool": config.get("pool"),
+            "compiled": config.get("compiled")
+            and {**config["compiled"], "file": provenance.get("compiled")},
+            "retriever": name_retriever(config),
+            "lm": config["lm"]["name"],
+            "isolated": provenance.get("isolated"),
+            "queries": queries,
+            "failed": self._counts["failed"],
+            "failure": failures[0] if failures else None,
+            "failures": failures,
+            "owed": queries - self._counts["answered"],
+            "invented_ids": self._counts["invented_ids"],
+            "unusable": dict(sorted(self._unusable.items())),
+            **{name: self._counts[name] for name in ("followed", "shortened", "searches_cut")},
+            "read": dict(self._read),
+            "metrics": {},
+            "usage": usage,
+        }
+        return about | {"notes": describe_cuts(about)}
+
+
+def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Count the documents of a query that were put into prompts, and what the shortest
+    showing of each cut off.
+    """
+    least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
+    for step in steps:
+        if step["tool"] in ("judge", "read"):
+            readings = zip(step.get("shown", ()), step.get("lengths", ()), strict=False)
+            for doc_id, reading in zip(step["doc_ids"], readings, strict=False):
+                if reading[0]:  # what was to be shown when a limit came is 0
+                    least[doc_id] = min(least.get(doc_id, reading), reading)
+    left_out = [max(0, length - shown) for shown, length in least.values()]
+    characters = sum(length for _, length in least.values())
+    cut = sum(map(bool, left_out))
+    return {
+        "documents": len(least),
+        "cut": cut,
+        "characters": characters,
+        "left_out": sum(left_out),
+    }
+
+
+def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
+    """Say in a line how much of its documents a run left out of prompts; none where that is
+    nothing, or unknown.
+    """
+    read = scores.get("read") or {}
+    if not read.get("cut"):
+        return []
+    many = f"{read['cut']:,} of {read['documents']:,} documents"
+    by = f"({scores['program']}, {scores['task']})"
+    share = 100 * read["left_out"] / read["characters"]
+    return [f"{many} were cut on their way into a prompt {by}: {share:.1f} % of their characters"]
+
+
+def _raised_at(
+    outcome: run_folder.Outcome,
+) -> str:  # the last of its traceback that is in no library
+    frames = re.findall(
+        r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE
+    )
+    own = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
+    return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""
+
+
+def record_look(config: run_folder.Config, path: Path) -> None:
+    """Record that the run of `config` in `path` has shown values; nothing for dev, or a
+    second time.
+    """
+    if config["split"] == "dev":
+        return
+    look = {
+        **{key: config[key] for key in ("task", "data_fingerprint", "split", "program")},
+        "data": _data_of(config),
+        "compiled": (config.get("compiled") or {}).get("digest"),
+        "lm": config["lm"]["name"],
+        "run": path.name,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    with suppress(OSError, SextantError):
+        if _identity(look) not in _read_looks():
+            file = disk.home() / "looks.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            list(disk.lines(file, repair=True))  # cuts off a torn line, which this one would join
+            disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
+
+
+def count_looks(config: run_folder.Config) -> int:
+    """Count the runs with the program of `config` that have looked at queries of its task
+    outside dev.
+    """
+    alike = {"task": config["task"], "data": _data_of(config), "program": config["program"]}
+    return sum(look | alike == look for look in _read_looks().values())
+
+
+def _data_of(config: run_folder.Config) -> str:
+    return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
+
+
+def _identity(
+    look: dict[str, Any],
+) -> tuple[Any, ...]:  # a run folder's name has its configuration's digest in it
+    return look.get("run"), look.get("task"), look.get("data_fingerprint")
+
+
+def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
+    looks = dict[tuple[Any, ...], dict[str, Any]]()
+    with suppress(OSError, SextantError):
+        for line in disk.lines(disk.home() / "looks.jsonl"):
+            with suppress(ValueError, RecursionError):
+                look = json.loads(line)
+                if isinstance(look, dict) and all(
+                    isinstance(value, str) for value in _identity(look)
+                ):
+                    looks[_identity(look)] = look
+    return looks

@@ -1,0 +1,539 @@
+"""Read run folders that have been scored, and find the runs beside one that are its bounds. No
+corpus, no model.
+
+floor     `retrieve` over the program's own retriever, no pool: one search, no model
+best      the best of all runs of `retrieve`, whatever the retriever
+union     a ranking of what retrievers found together: a lower bound on the best possible system
+ceiling   one of pools that have every relevant document: what recognising alone would reach
+
+After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of one contract, the pool aside,
+bound each other. A bound of another system (program, parameters, model or retriever) is named in
+full, and no distance to it is given.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from evals import run_folder
+from evals.run_folder import load_environment
+from evals.run_schemas import JudgedForm, ScoresForm
+from evals.scoring.metrics import unordered_depth
+from evals.scoring.statistics import Interval, Paired, paired, share_closed
+from programs import DIFFERS, FLOOR
+from programs.deviations import describe_deviations
+from tools import disk, forms
+from tools.console import brief
+from tools.errors import DataError, RunIncomplete, SextantError
+
+T = TypeVar("T")
+Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
+
+# What two runs must share for their difference to be that of the systems; beside these, the
+# judgements that lead.
+CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
+# what results say of a run
+ABOUT = ("task", "data", "split", "judgements")
+NAMED = ("program", "retriever", "lm")
+USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
+_COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
+_LARGEST_TABLE = 1 << 30  # bytes of scores.csv, whose last column has error messages
+JUDGED = "judged-"  # so begin the folders of judges beside the runs (evals/judging/llm_judge.py)
+
+
+class Searched(NamedTuple):
+    """What a query retrieves documents from."""
+
+    name: str
+    documents: int  # for the query with the most
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder that has been scored."""
+
+    path: Path  # as given
+    config: run_folder.Config
+    scores: dict[str, Any]  # scores.json
+    columns: dict[
+        str, Column
+    ]  # scores.csv: metric -> its values; the task's headline metric is the first
+    errors: dict[str, str]  # query_id -> why it failed, for those that did
+    query_ids: list[str]
+
+    @property
+    def name(self) -> str:
+        """Its path as given."""
+        return str(self.path)
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """Its task and conditions, and how it was judged."""
+        return {key: self.config.get(key) for key in CONTRACT} | {
+            "judgements": self.scores["judgements"]
+        }
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return str(self.scores.get("metric") or next(iter(self.scores["metrics"])))
+
+    @property
+    def searched(self) -> Searched | None:
+        """What a query could retrieve documents from; None for a run that was scored by an
+        earlier version.
+        """
+        documents = self.scores.get("documents")
+        if documents is None:
+            return None
+        sizes = [Searched("corpus", documents)]
+        if candidates := self.scores.get("candidates"):
+            sizes.append(Searched("candidate pool", candidates))
+        if pool := self.config.get("pool"):
+            sizes.append(Searched("pool", pool["size"]))
+        return min(sizes, key=lambda searched: searched.documents)
+
+    def is_exhausted_by(self, metric: str) -> bool:
+        """Return whether a metric counts all that a query could retrieve, so that its value says
+        nothing of a search.
+
+        A ranking that ends before that, at the run's depth, is still a choice.
+        """
+        depth = unordered_depth(metric)
+        return (
+            depth is not None
+            and self.searched is not None
+            and min(depth, self.config["depth"]) >= self.searched.documents
+        )
+
+    @property
+    def usage_known(self) -> bool:
+        """Whether it is known what its model calls used: not of every run that was imported."""
+        return (self.config.get("imported") or {}).get("usage") is not False
+
+    @property
+    def retriever(self) -> str:
+        """The complete name of its retriever, parameters included."""
+        return str(self.config["retriever"].get("with") or self.config["retriever"]["name"])
+
+    @property
+    def pool(self) -> str:
+        """What its --pool was: "oracle", "union", or "" for the whole corpus."""
+        return str((self.config.get("pool") or {}).get("kind", ""))
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether this is the bare retriever over everything."""
+        return self.config["program"] == FLOOR and not self.config.get("pool")
+
+    @property
+    def deviations(self) -> str:
+        """How its program differs from the paper's, in a line; "" for a run that was imported."""
+        differs = () if self.config.get("imported") else DIFFERS.get(self.config["program"], ())
+        return describe_deviations(
+            differs, self.config, has_candidates=self.scores.get("candidates") is not None
+        )
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean of a metric; None where the run has none."""
+        mean = self.scores["metrics"].get(metric, {}).get("mean")
+        return None if mean is None else float(mean)
+
+    @cached_property
+    def outcomes(self) -> run_folder.Rows:
+        """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error.
+
+        DataError where one is missing.
+        """
+        mend = "give its command again to have them answered"
+        return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
+
+    @cached_property
+    def judged(self) -> run_folder.Rows:
+        """query_id -> its line of attribution.jsonl.
+
+        DataError where one is missing, as in an old run.
+        """
+        file = self.path / "attribution.jsonl"
+        rows = run_folder.read_rows(
+            file, lambda line: str(forms.read(JudgedForm, line)["query_id"])
+        )
+        return self._check(rows, "does not say what became of the documents")
+
+    def _check(self, rows: run_folder.Rows, lacks: str, mend: str = "") -> run_folder.Rows:
+        again = f"python -m evals.score {self.path} scores it again"
+        if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
+            many = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
+            raise DataError(f"{self.path} {lacks} of {many}; {mend or again}")
+        try:
+            run_folder.check_file(rows.path, self.scores)
+        except ValueError as error:
+            raise DataError(f"{self.path}: {error}; {again}") from None
+        return rows
+
+
+def list_deviations(runs: Iterable[Run]) -> list[str]:
+    """Return how the programs of runs differ from those of the papers, each line once."""
+    return list(dict.fromkeys(run.deviations for run in runs if run.deviations))
+
+
+def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
+    """Return query -> its value in each column, for the queries that have all, in the order
+    of the first column.
+    """
+    rows = {query_id: tuple(column.get(query_id) for column in columns) for query_id in columns[0]}
+    return {query_id: row for query_id, row in rows.items() if None not in row}  # type: ignore[misc]
+
+
+def differences(baseline: Run, run: Run) -> dict[str, str]:
+    """Return what two runs were not both asked: key of the contract, or "queries" -> both
+    values, in words.
+    """
+    found = {
+        key: f"{brief(value)}, {brief(run.contract[key])}"
+        for key, value in baseline.contract.items()
+        if run.contract[key] != value
+    }
+    shared = len(set(baseline.query_ids) & set(run.query_ids))
+    many = len(baseline.query_ids), len(run.query_ids)
+    return found | (
+        {} if many == (shared, shared) else {"queries": f"{many[0]}, {many[1]}, {shared} in common"}
+    )
+
+
+def find_folders(paths: Iterable[Path]) -> list[Path]:
+    """Return the run folders among `paths` and below them, each once; DataError where there
+    are none.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        here = [path]
+        if not (path / "config.json").is_file():
+            below = [file.parent for file in disk.walk(path) if file.name == "config.json"]
+            below = [place for place in below if (place / "outcomes.jsonl").is_file()]
+            below = [place for place in below if not place.name.startswith(JUDGED)]
+            tops = {place: place.relative_to(path).parts[0] for place in below}
+            here = sorted(
+                place
+                for place, top in tops.items()
+                if top != _COMPILED and not run_folder.SHARD.match(top)
+            )
+        if not here:
+            raise DataError(
+                f"{path} holds no run folder; name run folders, or a folder that has some in it"
+            )
+        for one in here:
+            found.setdefault(one.resolve(), one)
+    return list(found.values())
+
+
+def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """Return the scored runs in `paths` and below, the others with the reason.
+
+    DataError where no folder is a run.
+    """
+    runs = list[Run]()
+    others = dict[Path, str]()
+    for path in find_folders(paths):
+        try:
+            runs.append(read(path, load_data=False))
+        except (SextantError, OSError) as problem:  # a file may be unreadable
+            others[path] = str(problem)
+    return runs, others
+
+
+def read(path: Path, *, load_data: bool = True) -> Run:
+    """Read the run in `path`.
+
+    DataError for no scores, RunIncomplete for unanswered queries (`load_data`: how many).
+    """
+    config = run_folder.read_config(path)
+    try:
+        scores = _read_scores(path, config)
+        run_folder.check_file(path / "scores.csv", scores)
+        columns, errors = _read_columns(
+            disk.read_input(path / "scores.csv", _LARGEST_TABLE).decode()
+        )
+        if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
+            raise ValueError("scores.csv is not of scores.json")
+    except FileNotFoundError:
+        raise _unscored(path, config, load_data=load_data) from None
+    except (ValueError, csv.Error) as error:
+        mend = f"python -m evals.score {path} makes them again"
+        raise DataError(f"the scores in {path} are damaged ({error}); {mend}") from None
+    failed = {query_id: error for query_id, error in errors.items() if error}
+    return Run(path, config, scores, columns, failed, list(errors))
+
+
+def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> SextantError:
+    outcomes = run_folder.read_outcomes(path)
+    query_ids = list[str]()
+    if load_data:
+        with suppress(SextantError):  # its data may not be here
+            query_ids = [query.query_id for query in load_environment(config).queries]
+    pending = [query_id for query_id in query_ids if query_id not in outcomes]
+    if pending or not outcomes:
+        many = f"{len(pending)} of {len(query_ids)}" if pending else "all"
+        return RunIncomplete(
+            f"{many} queries of {path} are unanswered; give its command again to resume it"
+        )
+    unsure = "" if query_ids else ", or says what is unanswered"
+    return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")
+
+
+def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
+    scores: dict[str, Any] = forms.read_whole(
+        ScoresForm, disk.read_input(path / "scores.json", _LARGEST_TABLE)
+    )
+    if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
+        raise ValueError("'losses' has nothing at its cutoff")
+    for name, one in scores["metrics"].items():
+        low = one.get("low")
+        high = one.get("high")
+        if (low is None) != (high is None) or (one.get("mean") is None and low is not None):
+            raise ValueError(f"{name!r} has no mean with its interval")
+    run_folder.check_scores(scores, run_folder.digest(config))
+    return scores
+
+
+def _read_columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
+    csv.field_size_limit(2**31 - 1)  # the last column has error messages, of any length
+    head, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
+    if (
+        head[:1] != ["query_id"]
+        or head[-1:] != ["error"]
+        or any(len(row) != len(head) for row in rows)
+    ):
+        raise ValueError("scores.csv is no table of query_id, metrics and error")
+    if not rows or len({row[0] for row in rows}) < len(rows):
+        raise ValueError("scores.csv has no queries, or one of them twice")
+    columns = {
+        name: {row[0]: _number(row[place]) for row in rows}
+        for place, name in enumerate(head[1:-1], start=1)
+    }
+    return columns, {row[0]: row[-1] for row in rows}
+
+
+def _number(cell: str) -> float | None:
+    value = float(cell) if cell else None
+    if value is not None and not abs(value) <= 2**53:  # NaN is neither
+        raise ValueError(f"scores.csv: {cell[:40]!r} is no value of a metric")
+    return value
+
+
+Kind = Literal["floor", "best", "union", "ceiling"]
+LABELS: dict[Kind, str] = {
+    "floor": "floor",
+    "best": "best bare retriever",
+    "union": "lower bound",
+    "ceiling": "ceiling",
+}
+_POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
+
+
+def name_retriever(config: run_folder.Config) -> str:
+    """Return a run's retriever as results name it: with the recall of each approximate index
+    that is used.
+    """
+    found = dict.fromkeys(
+        re.findall(r"recall=\[([\d.]+),([\d.]+)\]", f"{config['retriever']} {config.get('pool')}")
+    )
+    return f"{config['retriever']['name']}" + "".join(
+        f" (recall@10 {ten}, recall@100 {more})" for ten, more in found
+    )
+
+
+class Bounds(NamedTuple):
+    """A run between its bounds, by one metric. Differences are paired by query, and None where a bound is missing."""
+
+    run: Run
+    metric: str
+    found: dict[Kind, Run]  # what nobody has run is missing
+
+    def mean(self, kind: Kind | None = None) -> float | None:
+        """Return the figure of a bound, or the run's own."""
+        run = self.found.get(kind) if kind else self.run
+        return None if run is None else run.mean(self.metric)
+
+    def describe(self, kind: Kind) -> str:
+        """Name the run that a bound is: its program, and its system where that is not the
+        run's own; "" for none.
+        """
+        if kind not in self.found:
+            return ""
+        one = self.found[kind]
+        own = self.run
+        config = one.config
+        if kind in ("floor", "best"):
+            return f"{FLOOR} over {config['retriever']['name'] if one.retriever == own.retriever else one.retriever}"
+        pool = config["pool"]
+        system = str(config["program"])
+        if any(_differ(one, own)):
+            theirs = config["parameters"]
+            ours = own.config["parameters"]
+            changed = [
+                f"{name}={theirs[name]}" for name in theirs if theirs[name] != ours.get(name)
+            ]
+            if system == own.config["program"] and changed:
+                system += f" with {', '.join(changed)}"
+            compiled = (
+                f", compiled ({config['compiled'].get('digest')})" if config.get("compiled") else ""
+            )
+            system += f" over {one.retriever}, {config['lm']['name']}{compiled}"
+        by = f" by {' and '.join(pool['of'])}" if pool["of"] != [own.retriever] else ""
+        return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
+
+    def is_own(self, kind: Kind) -> bool:
+        """Return whether there is such a bound of the program's own system, or of its
+        retriever alone.
+        """
+        bound = self.found.get(kind)
+        return bound is not None and not any(
+            _differ(bound, self.run)[-1 if bound.is_floor else 0 :]
+        )
+
+    @property
+    def others(self) -> str:
+        """The bounds that are another system's, in full."""
+        named = [
+            (kind, label)
+            for kind, label in LABELS.items()
+            if kind in self.found and not self.is_own(kind)
+        ]
+        return "; ".join(
+            f"{label} {self.mean(kind):.4f}: {self.describe(kind)}" for kind, label in named
+        )
+
+    def json(self) -> dict[str, Any]:
+        """Return the bounds as plain data, by kind."""
+        made: dict[str, Any] = {"metric": self.metric, **dict.fromkeys(LABELS)}
+        for kind, run in self.found.items():
+            made[kind] = {"mean": self.mean(kind), "run": run.name, "what": self.describe(kind)}
+        return made
+
+    def compare(self) -> tuple[Paired | None, Paired | None, Interval | None]:
+        """Return program - floor, own ceiling - program, and the share of own ceiling - floor
+        that is closed.
+        """
+        floor = self.found.get("floor")
+        ceiling = self.found["ceiling"] if self.is_own("ceiling") else None
+        gained = self._compute(paired, floor, self.run)
+        missing = self._compute(paired, self.run, ceiling)
+        return gained, missing, self._compute(share_closed, floor, self.run, ceiling)
+
+    def _compute(self, function: Callable[..., T], *runs: Run | None) -> T | None:
+        columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]
+        rows = pair(*columns).values() if len(columns) == len(runs) else ()
+        return function(*zip(*rows, strict=True)) if rows else None
+
+
+def bounds_beside(path: Path) -> dict[str, Any]:
+    """Return the bounds of the run in `path` among the readable folders beside it, by its
+    headline metric, as JSON.
+    """
+    own = _read_lightly(path)
+    if own is None:
+        return {"metric": "", **dict.fromkeys(LABELS)}
+    here = path if path.name not in ("", "..") else path.resolve()
+    siblings = list[Path]()
+    with suppress(OSError):  # a folder that may be entered and not listed
+        siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
+    return bounds_among(
+        own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric
+    ).json()
+
+
+def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (label, bound) of what `Bounds.json` has; the best bare retriever unless it is
+    the run's own.
+    """
+    kinds = (
+        kind
+        for kind in LABELS
+        if found.get(kind) and (kind != "best" or found["best"] != found["floor"])
+    )
+    return [(LABELS[kind], found[kind]) for kind in kinds]
+
+
+def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
+    """Read the run in `path` without its values; None for no scores, damaged ones, or another
+    contract than `like`.
+    """
+    try:
+        config = run_folder.read_config(path)
+        if like and any(
+            config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"
+        ):
+            return None
+        run = Run(path, config, _read_scores(path, config), {}, {}, [])
+    except (SextantError, OSError, ValueError):
+        return None
+    return run if run.scores["metrics"] and not run.scores.get("owed") else None
+
+
+def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
+    """Return the bounds among `runs` of each program that searches the whole corpus, by
+    `metric` or its headline.
+    """
+    searching = [
+        run for run in runs if run.config["program"] != FLOOR and not run.config.get("pool")
+    ]
+    searching = [run for run in searching if not metric or metric in run.columns]
+    return [
+        bounds_among(run, [one for one in runs if one is not run], metric or run.metric)
+        for run in searching
+    ]
+
+
+def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
+    """Return the bounds of a run among others, by a metric.
+
+    Floors have its retriever. Pools are ranked by the same program first, then model, parameters,
+    retriever, the larger pool, never by the bare retriever. A ceiling is at least the run and a
+    bare retriever.
+    """
+    alike = [
+        one for one in others if one.contract | {"pool": None} == own.contract | {"pool": None}
+    ]
+    peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]
+    bare = [(one, mean) for one, mean in peers if one.is_floor and not own.is_floor]
+    found: dict[Kind, Run] = {}
+
+    def near(one: Run) -> tuple[Any, ...]:  # the nearer the code that made it, the smaller
+        return *(
+            one.config.get(key) != own.config.get(key) for key in ("code", "versions")
+        ), one.path.name
+
+    if floors := [one for one, _ in bare if one.retriever == own.retriever]:
+        found["floor"] = min(floors, key=near)
+    if bare:
+        found["best"] = min(
+            bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name)
+        )[0]
+    least = max(own.mean(metric) or 0.0, *(mean for _, mean in bare), 0.0)
+    for kind, pool in _POOLS.items():
+        pooled = [
+            one
+            for one, mean in peers
+            if one.pool == pool != own.pool and (kind == "union" or mean >= least)
+        ]
+        if pooled := [one for one in pooled if one.config["program"] != FLOOR]:
+            found[kind] = min(
+                pooled,
+                key=lambda one: (*_differ(one, own), -one.config["pool"]["size"], *near(one)),
+            )
+    return Bounds(own, metric, found)
+
+
+def _differ(one: Run, own: Run) -> tuple[bool, ...]:
+    def parts(run: Run) -> tuple[Any, ...]:
+        parameters = run.config["parameters"], (run.config.get("compiled") or {}).get("digest")
+        return run.config["program"], run.config["lm"]["name"], parameters, run.retriever
+
+    return tuple(a != b for a, b in zip(parts(one), parts(own), strict=True))

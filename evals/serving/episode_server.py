@@ -1,0 +1,278 @@
+"""A run whose queries are answered from outside: which query an episode gets, and where its outcome
+goes.
+
+`serve` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what
+came of them. A query's first submission is its outcome, on disk before anybody hears of it; a query
+whose agent went away is handed out again. With `repeat`, queries go on being handed out for
+training, and what comes of that is scored, not kept. Once the budget is used up, by what agents
+report or by the time that has passed, only the episodes that are open go on.
+
+A thread takes locks in one order: that of Clients (mcp.py), an Episode's (episode.py), the Host's.
+Each is held while later ones are taken, never earlier ones, and no thread holds the locks of two
+episodes. An episode's lock is held as long as its search takes, so nothing that others wait for may
+wait for it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from typing import Any
+
+from evals import run_folder
+from evals.reporting.score_table import show_scores
+from evals.run_folder import Outcome, RunFolder
+from evals.running import evaluate, runner
+from evals.running.agent_limits import UNREPORTED
+from evals.running.progress_display import report
+from evals.running.ready import Ready
+from evals.running.request import Request
+from evals.scoring.score_run import record_look
+from evals.serving.client_config import Place
+from evals.serving.episode import Episode, Observation, Reward, World
+from programs.served import Served
+from tools.console import check_interrupts, say
+from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
+from tools.installation import explain_missing
+from tools.models.terms import Budget
+from tools.names import describe as describe_error
+from tools.names import pick
+from tools.records import Usage
+
+MOST = 64  # episodes open at a time
+IDLE = 600.0  # seconds without an action, after which an episode makes room for another
+
+
+class NothingOpen(SessionRefusal):
+    """No query can be handed out now: all are answered, or in others' hands, or the budget is used up."""
+
+
+@dataclass(eq=False, slots=True)
+class Host(World):
+    """The episodes of one run. Threads share it."""
+
+    folder: RunFolder = field(kw_only=True)
+    tell: Callable[[Outcome], None] = field(kw_only=True)
+    budget: Budget = field(default_factory=Budget)
+    repeat: bool = False
+    most: int = MOST
+    idle: float = IDLE
+    _todo: deque[str] = field(init=False)
+    _open: set[Episode] = field(init=False, default_factory=set)
+    _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
+    _news: SimpleQueue[Outcome] = field(init=False, default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        World.__post_init__(self)
+        self._todo = deque(
+            query_id for query_id in self.queries if query_id not in self.folder.outcomes
+        )
+
+    def open(self, query_id: str = "") -> Episode:
+        """Start an episode of a query that is not answered yet, by default the next.
+
+        NothingOpen where there is none, or too many are open; UsageError for a query that there is not.
+        """
+        self._take_back_idle()
+        with self._lock:
+            try:
+                self.budget.check()
+            except BudgetReached as reached:
+                raise NothingOpen(f"{reached}; no further query is handed out") from None
+            if len(self._open) >= self.most:
+                raise NothingOpen(
+                    f"{self.most} episodes are open, which is the most; end one, or come again "
+                    f"later"
+                )
+            if not self._todo and self.repeat:
+                self._todo.extend(self.queries)
+            free = query_id in self._todo or (self.repeat and query_id in self.queries)
+            if query_id and query_id in self.queries and not free:
+                raise NothingOpen(f"query {query_id!r} is answered, or in another's hands")
+            if not query_id and not self._todo:
+                raise NothingOpen("every query is answered, or in others' hands")
+            episode = World.open(self, query_id or self._todo[0])
+            if episode.query.query_id in self._todo:
+                self._todo.remove(episode.query.query_id)
+            self._open.add(episode)
+            return episode
+
+    def _take_back_idle(self) -> None:
+        """Hand the queries of episodes out again that nobody goes on with."""
+        with self._lock:
+            episodes = list(self._open)
+        for episode in episodes:  # without the lock: an episode takes its own first
+            episode.leave_if_idle(self.idle)
+
+    def act(self, episode: Episode, tool: str, arguments: Any) -> Observation:
+        """Do one thing in an episode. RunIncomplete where that cannot be done now; its query is handed out again."""
+        try:
+            return episode.act(tool, arguments)
+        except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
+            episode.leave()
+            say(
+                f"{tool[:60]} of query {episode.query.query_id}: {describe_error(error)}"
+            )  # may name files of ours
+            raise RunIncomplete("this cannot be done now; the query is handed out again") from None
+
+    def keep(self, episode: Episode) -> None:
+        """Write the outcome of an episode, where its query has none yet."""
+        query = episode.query
+        submission = episode.submission
+        assert submission is not None
+        if episode.reported == Usage():
+            self.budget.resume(UNREPORTED, requests=1)
+        with self._lock:
+            if query.query_id not in self.folder.outcomes:
+                fields = runner.describe_submission(submission, query, self.environment.documents)
+                outcome = {
+                    "query_id": query.query_id,
+                    **fields,
+                    "seconds": round(time.monotonic() - episode.opened, 4),
+                }
+                self.folder.append(outcome)
+                self._news.put(outcome)
+            elif episode.reported != Usage():
+                self.folder.note_left(query.query_id, episode.desk.session.usage)
+            self._open.discard(episode)
+
+    def leave(self, episode: Episode) -> None:
+        """Hand the query of an episode out again."""
+        with self._lock:
+            query_id = episode.query.query_id
+            if episode not in self._open:
+                return
+            self._open.remove(episode)
+            if episode.reported != Usage():
+                self.folder.note_left(query_id, episode.desk.session.usage)
+            if query_id not in self.folder.outcomes and query_id not in self._todo:
+                self._todo.append(query_id)
+
+    def spend(self, usage: Usage) -> None:
+        """Count what an agent reports on the budget of the run."""
+        self.budget.resume(usage)
+
+    def state(self) -> dict[str, int]:
+        """Return how many queries there are, and how many of them are answered and open."""
+        with self._lock:
+            answered = len(self.folder.outcomes)
+            return {"queries": len(self.queries), "answered": answered, "open": len(self._open)}
+
+    @property
+    def done(self) -> bool:
+        """Whether every query is answered, or the budget used up and no episode open, so none is handed out again."""
+        with self._lock:
+            if not self.repeat and len(self.folder.outcomes) == len(self.queries):
+                return True
+            return not self._open and self._is_used_up()
+
+    def _is_used_up(self) -> bool:
+        """Whether the budget lets no further episode begin."""
+        try:
+            self.budget.check()
+        except BudgetReached:
+            return True
+        return False
+
+    def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Wait in the main thread until all is done or `ended`, and tell of outcomes as they come."""
+        while not (self.done or ended()) or not self._news.empty():
+            check_interrupts()
+            if self._is_used_up():
+                self._take_back_idle()  # which nobody opens another episode to do
+            while not self._news.empty():
+                self.tell(self._news.get())
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Take the episodes back that are open, but for such as something is being done in."""
+        with self._lock:
+            episodes = list(self._open)
+        for episode in episodes:  # without the lock: an episode takes its own first
+            episode.leave_if_idle(-1.0)
+
+
+def open_world(request: Request, reward: Reward | None = None) -> World:
+    """Return the world of a request for training in this process: nothing is kept, but that test was looked at."""
+    ready = evaluate.prepare(_checked(request, reward))
+    world: World = _world(World, ready, reward)
+    if reward:
+        record_look(ready.config, run_folder.place(request.runs, ready.config))
+    return world
+
+
+def serve(
+    request: Request,
+    play: Callable[[Host], None],
+    *,
+    reward: Reward | None = None,
+    repeat: bool = False,
+    report: evaluate.Report | None = None,
+) -> evaluate.Result:
+    """Have `play` hand out the pending queries of a request's run, then score it; `problem` as for evaluation.run.
+
+    The program is served:NAME, with the name of the agent.
+    """
+
+    def answer(ready: Ready, folder: RunFolder, hooks: dict[str, Any]) -> None:
+        tell = hooks.get("on_outcome", lambda outcome: None)
+        most = request.max_concurrent or MOST
+        budget = ready.model.terms.budget
+        host = _world(
+            Host, ready, reward, folder=folder, tell=tell, budget=budget, repeat=repeat, most=most
+        )
+        try:
+            play(host)
+        finally:
+            host.close()
+        if len(folder.outcomes) < len(host.queries):
+            budget.check()
+
+    return evaluate.run(_checked(request, reward), report, answer=answer)
+
+
+def open_door(
+    door: str, request: Request, place: Place, reward: Reward | None, *, repeat: bool
+) -> evaluate.Result:
+    """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free.
+
+    What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
+    """
+    try:
+        through = pick("door", door, {door: door})
+        ends = list[Callable[[], None] | None]()
+    except ModuleNotFoundError as error:
+        extra = door.partition(":")[0].rpartition(".")[2]
+        raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None
+    result = serve(
+        request,
+        lambda host: ends.append(through(host, place)),
+        reward=reward,
+        repeat=repeat,
+        report=report,
+    )
+    if place.transport != "stdio":  # whose protocol has stdout
+        show_scores(result.json())
+    for end in filter(None, ends):
+        end()
+    return result
+
+
+def _checked(request: Request, reward: Reward | None) -> Request:
+    if reward and request.split != "dev" and not reward.allow_test:
+        why = f"rewards would tell how good answers to {request.split} queries are"
+        raise UsageError(f"{why}; take the split dev, or allow it (--allow-test)")
+    if not request.program.startswith("served:"):
+        raise UsageError(f"an agent outside is called served:NAME, not {request.program}")
+    if request.isolated or request.compiled or request.prompts:
+        raise UsageError(
+            "an agent outside has prompts and a process of its own; leave the option out"
+        )
+    return replace(request, lm="offline")
+
+
+def _world(kind: Any, ready: Ready, reward: Reward | None, **more: Any) -> Any:
+    assert isinstance(ready.system, Served)
+    return kind(ready.system.toolbox, ready.environment, ready.system.depth, reward, **more)

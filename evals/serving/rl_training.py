@@ -1,0 +1,112 @@
+"""What the environments of trainers share: the task that they train on, and actions that are
+written as texts.
+
+    world = open_training(task="congress", shaping="surfaced")
+
+In place of such a world, an environment takes the host of a run (evals/serving/episode_server.py), whose
+outcomes are kept: that is how a checkpoint is evaluated. Left out: training.
+"""
+
+import inspect
+import re
+from collections import Counter
+from threading import Lock
+from typing import Any
+
+import environments
+from evals.running.request import Request
+from evals.serving.episode import TOOLS, Episode, Observation, Reward, World, told
+from evals.serving.episode_server import open_world
+from programs.desk import as_json
+from tools import options
+from tools.disk import read_object
+
+MOST = 32  # turns of an episode, unless told otherwise
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_FORM = '<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>'
+_WORLDS = dict[str, World]()
+_LOCK = Lock()
+
+
+def open_training(
+    *,
+    task: str = "congress",
+    split: str = "dev",
+    reward: str = "",
+    shaping: str = "",
+    search_cost: float = 0.0,
+    token_cost: float = 0.0,
+    allow_test: bool = False,
+    **fields: Any,
+) -> World:
+    """Return the world of a task, the same one for the same arguments: its index is there once.
+
+    The rewards are as in evals.serving.episode.Reward; `fields` are others of a Request, as `retriever` or `limit`.
+    """
+    named = {"program": "served:policy", "task": task, "split": split, **fields}
+    worth = Reward(reward, shaping, search_cost, token_cost, allow_test)
+    with _LOCK:
+        if (key := repr((sorted(named.items()), worth))) not in _WORLDS:
+            _WORLDS[key] = open_world(options.make(Request, named), worth)
+        return _WORLDS[key]
+
+
+def describe_tools() -> str:
+    """Return the tools and the form of a call, for the prompt of a model that is given no tools of its own."""
+    methods = [getattr(Episode, name) for name in TOOLS]
+    said = [
+        f"{method.__name__}{inspect.signature(method)}\n{inspect.getdoc(method)}".replace(
+            "(self, ", "("
+        )
+        for method in methods
+    ]
+    return "\n\n".join(
+        [f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.", *said]
+    )
+
+
+def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]]:
+    """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
+    system = [{"role": "system", "content": describe_tools()}] if described else []
+    asked = {
+        query_id: {"role": "user", "content": as_json(told(query))}
+        for query_id, query in world.queries.items()
+    }
+    return [
+        {"prompt": [*system, message], "query_id": query_id} for query_id, message in asked.items()
+    ]
+
+
+def short_names() -> dict[str, str]:
+    """Return tasks by what they are registered as: without their suite, where there is no other of that name."""
+    ends = {task: task.rpartition("/")[2] for task in environments.tasks()}
+    several = Counter(ends.values())
+    return {
+        end if several[end] == 1 else task.replace("/", "-"): task for task, end in ends.items()
+    }
+
+
+class Turns:
+    """An episode that is played by texts, at most so many: then it is cut off, and scored as it stands."""
+
+    def __init__(self, world: World, query_id: str = "", most: int = MOST) -> None:
+        self.episode = world.open(query_id)
+        self.left = most
+        self.cut = False
+
+    def take(self, text: str) -> Observation:
+        """Do what a text asks for: a call as JSON, or calls in <tool_call> tags."""
+        seen = [self.episode.act(*_read_call(one)) for one in _CALL.findall(text) or [text]]
+        reward = sum(one.reward for one in seen)
+        self.left = self.left - 1
+        self.cut = not self.episode.over and self.left < 1
+        if self.cut:
+            reward += self.episode.cut()
+        return Observation("\n".join(one.text for one in seen), reward, self.episode.over)
+
+
+def _read_call(text: str) -> tuple[str, Any]:
+    call = read_object(text) or {}
+    name = call.get("name")
+    arguments = call.get("arguments", call.get("parameters"))  # some chat templates call them so
+    return name if isinstance(name, str) else "", arguments

@@ -1,0 +1,237 @@
+"""A door on the web: who may come in, and its server in a thread of its own.
+
+A request is checked before the door's application sees it. Its Host and Origin keep out pages in a
+browser on this machine, which reach the loopback address under another name (DNS rebinding) or from
+another site; then come its token and its length.
+"""
+
+import logging
+import re
+import socket
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import suppress
+from hmac import compare_digest
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+
+from evals.serving.client_config import Place
+from evals.serving.connections import Connection, count_most
+from evals.serving.episode_server import Host
+from tools.console import say
+from tools.errors import UsageError
+
+MOST_BYTES = 4 * 2**20  # of a request
+ENDING = 3.0  # seconds that requests have to end
+UNREAD = 60_000  # milliseconds that an answer may lie unread, before its connection is cut off
+HIGHEST_PORT = 65_535
+WAITING = 256  # connections that are not taken yet
+HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
+_HOST = re.compile(
+    r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::([0-9]{0,5}))?", re.ASCII
+)  # RFC 9110, section 7.2
+_ORIGIN = re.compile(r"https?://(.+)")  # RFC 6454, section 7
+
+USUAL = {b"accept": b"*/*", b"content-type": b"application/json"}  # of a POST that does not say
+
+Application = Callable[..., Any]  # ASGI
+
+
+class Refusal(NamedTuple):
+    """Why a request is not answered."""
+
+    status: HTTPStatus
+    reason: str
+
+
+TOO_LARGE = Refusal(
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {MOST_BYTES:,} bytes"
+)
+
+
+class Guard:
+    """An application that only those reach who may come in."""
+
+    def __init__(
+        self, application: Application, place: Place, admits: Callable[[str], bool] | None = None
+    ) -> None:
+        """`admits` tells whether a token is right, by default the token of the place."""
+        self._application = application
+        self._hosts = {*HERE, place.address} if place.is_here else set[str]()
+        self._admits = admits or (
+            lambda token: not place.token or compare_digest(token.encode(), place.token.encode())
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request, or refuse it."""
+        if scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        elif scope["type"] == "websocket" and (refusal := self._refuse(Headers(scope=scope))):
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.reason})
+        else:
+            await self._application(scope, receive, send)
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = Headers(scope=scope)
+        refusal = self._refuse(headers) or _refuse_length(headers)
+        if not refusal:
+            body = await _read_body(receive)
+            if body is None:  # the client went away
+                return
+            if len(body) <= MOST_BYTES:
+                await self._application(_as_usual(scope, headers), replay(body, receive), send)
+                return
+            refusal = TOO_LARGE
+        more = {"www-authenticate": "Bearer"} if refusal.status == HTTPStatus.UNAUTHORIZED else None
+        await JSONResponse({"error": refusal.reason}, refusal.status, more)(scope, receive, send)
+
+    def _refuse(self, headers: Headers) -> Refusal | None:
+        """Return why somebody may not come in. A client without a Host is no browser, and a name has no case."""
+        host = headers.get("host", "").lower()
+        if host and self._hosts and _name_in(host) not in self._hosts:
+            ours = ", ".join(sorted(self._hosts))
+            return Refusal(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"this Host is not ours; there are {ours}; see --address",
+            )
+        foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if foreign or not _is_own(headers.get("origin", ""), host):
+            return Refusal(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
+        if not self._admits(token_of(headers)):
+            reason = "the token is missing or wrong; send Authorization: Bearer TOKEN"
+            return Refusal(HTTPStatus.UNAUTHORIZED, reason)
+        return None
+
+
+def _name_in(host: str) -> str:
+    """Return the name or the address in a Host header, without its port; "" where it is no such header."""
+    match = _HOST.fullmatch(host)
+    if match is None or int(match[2] or 0) > HIGHEST_PORT:
+        return ""
+    return match[1]
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether a page of this server sends a request, or no page."""
+    if not origin:
+        return True
+    match = _ORIGIN.fullmatch(origin.lower())
+    return match is not None and match[1] == host and _name_in(host) != ""
+
+
+def _refuse_length(headers: Headers) -> Refusal | None:
+    """Return why a body cannot be read, as far as headers tell."""
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        return Refusal(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "a request is sent as it is, without a Content-Encoding",
+        )
+    length = headers.get("content-length", "0")
+    return TOO_LARGE if length.isdecimal() and int(length) > MOST_BYTES else None
+
+
+async def _read_body(receive: Any) -> bytes | None:
+    """Return the body of a request, which may come in chunks, or somewhat more than MOST_BYTES of it; None for none."""
+    body = bytearray()
+    while len(body) <= MOST_BYTES:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    return bytes(body)
+
+
+def replay(body: bytes, receive: Any) -> Callable[[], Any]:
+    """Return what gives an application the body that was read, and then what comes after it."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def take() -> Any:
+        return messages.pop() if messages else await receive()
+
+    return take
+
+
+def _as_usual(scope: Any, headers: Headers) -> Any:
+    """Return a scope without a slash at the end of its path, and with the headers that clients may leave out."""
+    usual = dict(scope)
+    if len(path := scope["path"]) > 1 and path.endswith("/"):
+        usual |= {"path": path.rstrip("/") or "/", "raw_path": None}
+    if scope["method"] == "POST":
+        others = [(name, value) for name, value in scope["headers"] if name not in USUAL]
+        for name, value in USUAL.items():
+            sent = headers.get(name.decode(), "")  # types have no case, but libraries compare them
+            others.append((name, sent.lower().encode("latin-1") or value))
+        usual["headers"] = others
+    return usual
+
+
+def token_of(headers: Headers) -> str:
+    """Return the token that a request shows, or "". As a password it may come from a client that takes a URL alone."""
+    kind, _, shown = headers.get("authorization", "").partition(" ")
+    with suppress(ValueError):
+        return b64decode(shown).decode().partition(":")[2] if kind.lower() == "basic" else shown
+    return ""
+
+
+class WebServer:
+    """An application that is being served, until `stop`."""
+
+    def __init__(self, application: Application, address: str, port: int) -> None:
+        """Listen there; port 0 is one that is free. UsageError where that cannot be."""
+        try:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listening = socket.create_server((address, port), family=family, backlog=WAITING)
+        except OSError as error:
+            raise UsageError(
+                f"port {port} of {address} cannot be used: {error.strerror or error}; choose --port"
+            ) from None
+        self.port: int = listening.getsockname()[1]
+        if hasattr(
+            socket, "TCP_USER_TIMEOUT"
+        ):  # connections have it from the socket that they came to
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
+        config = uvicorn.Config(
+            application,
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            backlog=WAITING,
+            limit_concurrency=count_most(),
+            ws_max_size=MOST_BYTES,
+            timeout_graceful_shutdown=int(ENDING),
+        )
+        logging.getLogger("uvicorn.error").setLevel(
+            logging.CRITICAL
+        )  # clients that go away are no errors of ours
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            time.sleep(0.01)
+
+    def ended(self) -> bool:
+        """Whether it has stopped by itself."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Let what is under way end, and take nothing more."""
+        self._server.should_exit = True
+        self._thread.join(2 * ENDING)
+
+
+def serve(application: Application, host: Host, place: Place) -> None:
+    """Serve an application at a place until every query of the host is answered, or the command is interrupted."""
+    server = WebServer(Guard(application, place), place.address, place.port)
+    say(f"serving at {place.url}")
+    try:
+        host.wait(server.ended)
+    finally:
+        server.stop()

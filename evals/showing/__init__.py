@@ -1,1 +1,0 @@
-"""Figures and trajectories for a person: terminal, tables, plots, the page, reports."""

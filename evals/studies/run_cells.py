@@ -1,0 +1,492 @@
+"""Run the cells of a study one after another, each as the run that `evals.run` makes; or say ahead
+what they take.
+
+All cells share a budget, and cells of one model its gate. Cells of a task follow each other, so
+that its data are read and its retrievers opened once; what the next cell does not need is dropped.
+A finished run is taken as it is. A cell that another process is at is left for later. Where a
+provider refuses, or that of a model is out, all cells that need this model or this retriever stay
+pending; once the budget is used up, all that would send something. The others go on.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+import environments
+from environments.base import Environment
+from evals.running import earlier
+from evals.running.cost_estimate import LEVELS, forecast
+from evals.running.evaluate import Opened, ask_all, make_terms, open_task, run
+from evals.running.events import Event, Progress, Watch
+from evals.running.progress_display import STILL_SECONDS, plain_line
+from evals.running.ready import Ready
+from evals.running.request import Request
+from evals.running.resolve import Engines, resolve
+from evals.running.runner import OUTAGE
+from evals.scoring.random_and_ideal import KINDS, bound
+from evals.scoring.scored_run import Run, read
+from evals.studies.study_file import Cell
+from evals.text_tables import Grid, Part
+from tools import retrievers
+from tools.console import (
+    check_interrupts,
+    clean,
+    guard_prints,
+    is_terminal,
+    own_stream,
+    plural,
+    say,
+)
+from tools.errors import (
+    FAULTS,
+    BudgetReached,
+    DataError,
+    NotApplicable,
+    ProviderRefused,
+    RunBusy,
+    RunConflict,
+    RunIncomplete,
+    SextantError,
+    UnknownPrice,
+    UsageError,
+)
+from tools.models.sending.gate import Gate
+from tools.retriever import Retriever
+
+POLL = 1.0  # seconds until cells that other processes are at are looked at again
+FIGURES = {
+    "calls": 0,
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "list_usd": 4,
+    "hours": 3,
+}  # ahead, with their decimals
+
+
+class Made(NamedTuple):
+    """What came of a cell."""
+
+    cell: Cell
+    folder: Path | None = None  # of its finished run
+    problem: SextantError | None = None  # why it is not finished
+    unfit: str = ""  # why the row cannot be run on the task
+    bounds: Mapping[str, float | None] | None = (
+        None  # floor and ceiling of what it searches, by what they are called
+    )
+
+
+class Unfinished(NamedTuple):
+    """A cell that could be made and is not yet."""
+
+    row: str
+    task: str
+    problem: SextantError
+
+
+def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], SextantError | None]:
+    """Return a line for each reason why some of so many cells are unfinished, and the error that
+    ends the command.
+
+    Its exit code is that of a budget, else of a run that broke off, of a refusal, of missing data.
+    A single reason is in the error, without a line of its own.
+    """
+    if not unfinished:
+        return [], None
+    reasons = dict[str, list[Unfinished]]()
+    for cell in unfinished:
+        reasons.setdefault(str(cell.problem), []).append(cell)
+    order_of_codes = (BudgetReached, RunIncomplete, ProviderRefused, DataError, SextantError)
+    problems = [some[0].problem for some in reasons.values()]
+    problem = next(one for kind in order_of_codes for one in problems if isinstance(one, kind))
+    total = (
+        f"{plural(len(unfinished), 'cell')} of {cells} unfinished, and the same command goes on "
+        f"with them"
+    )
+    if len(reasons) == 1:
+        first = unfinished[0]
+        return [], problem.saying(f"{total}; {first.row} on {first.task}: {problem}")
+    lines = list[str]()
+    for reason, some in reasons.items():
+        first = some[0]
+        others = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        lines.append(f"unfinished: {first.row} on {first.task}{others}: {reason}")
+    return lines, problem.saying(f"{total}; the reasons are above")
+
+
+class Board:
+    """Says on stderr how far the cells are: a table that fills, or a line for each cell where that is no terminal."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._texts = {(cell.row, cell.task): "" for cell in cells}
+        self._ended = 0
+        self._many = len(cells)
+        self.draws = is_terminal(sys.stderr)
+        # Where FORCE_COLOR is set, rich takes any file for a terminal.
+        console = Console(
+            file=own_stream(sys.stderr), stderr=True, force_terminal=self.draws, highlight=False
+        )
+        self.live = Live(console=console, auto_refresh=False)
+
+    def report(self, cell: Cell) -> Callable[..., Watch]:
+        """Return what follows the run of a cell."""
+        said = 0.0
+
+        def tell(event: Event, *, last: bool = False) -> None:
+            nonlocal said
+            if isinstance(event, Progress) and self.draws:
+                self._show(cell, f"{event.done}/{event.queries}")
+            elif isinstance(event, Progress) and event.elapsed - said >= STILL_SECONDS and not last:
+                said = event.elapsed
+                say(f"{cell.row}, {cell.task}: {plain_line(event)}")
+
+        return lambda ready, folder: Watch(ready, folder, tell)
+
+    def end(self, made: Made) -> None:
+        """Show what came of a cell."""
+        found = made.folder and read(made.folder, load_data=False)
+        text = (
+            f"{found.mean(found.metric) or 0:.4f}"
+            if found
+            else "does not apply"
+            if made.unfit
+            else "unfinished"
+        )
+        self._ended += 1
+        if self.draws:
+            return self._show(made.cell, text)
+        why = made.unfit or str(made.problem or "")
+        say(
+            f"{self._ended} of {self._many}: {made.cell.row}, {made.cell.task}: "
+            f"{text}{why and f' ({why})'}"
+        )
+
+    def _show(self, cell: Cell, text: str) -> None:
+        self._texts[cell.row, cell.task] = text
+        tasks = list(dict.fromkeys(task for _, task in self._texts))
+        table = Table("", *map(clean, tasks), box=None, pad_edge=False)
+        rows = list(dict.fromkeys(row for row, _ in self._texts))
+        room = self.live.console.height - 3
+        first = max(
+            0, min(rows.index(cell.row) - room // 2, len(rows) - room)
+        )  # where the screen is lower than it
+        for row in rows[first : first + room]:
+            table.add_row(Text(clean(row)), *(self._texts.get((row, task), "") for task in tasks))
+        self.live.update(table, refresh=True)
+
+
+class Workshop:
+    """Opens the runs of cells; what one of them leaves open, the next may use."""
+
+    def __init__(self, cells: Sequence[Cell], metric: str = "") -> None:
+        self._metric = metric  # of the bounds; each task's own without it
+        self._bounds = dict[str, dict[str, float | None]]()
+        self._budget = make_terms(cells[0].request).budget
+        self._gates = dict[str, Gate]()
+        self._loaded: tuple[str, Environment] | None = None
+        self._built: dict[str, Retriever] = {}
+        self._out = dict[
+            str, SextantError
+        ]()  # models and retrievers that nothing more is sent to, and why
+        self._unpaid: SextantError | None = None  # why nothing is sent at all any more
+
+    def open(self, request: Request) -> Opened:
+        """Open a run on what the study shares."""
+        terms = make_terms(request)
+        terms.budget, terms.gate = self._budget, self._gates.setdefault(request.lm, terms.gate)
+        resolved, environment = open_task(request, self._load)
+        quiet = [
+            all_retriever
+            for all_retriever in resolved.all_retrievers
+            if not (retrievers.lenses(all_retriever) or retrievers.apis(all_retriever))
+        ]
+        built = {str(one): self._built[str(one)] for one in quiet if str(one) in self._built}
+        engines = Engines(environment, terms, built)
+        self._built = engines.built
+        return Opened(resolved, environment, engines, terms)
+
+    def _load(self, *place: Any, **named: Any) -> Environment:
+        key = json.dumps([place, named], sort_keys=True)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = None
+            self._built = {}
+            self._loaded = key, environments.load(*place, **named)
+        return self._loaded[1]
+
+    def find(self, opened: Opened) -> Run | None:
+        """Return the finished run of a request.
+
+        One over pools is found when its retrievers are open.
+        """
+        request = opened.resolved.request
+        path = earlier.find_folder(opened)
+        with suppress(SextantError):
+            found = (
+                read(path, load_data=False)
+                if path and not opened.resolved.pool and not request.again
+                else None
+            )
+            if found and found.scores["judgements"] == opened.environment.headline:
+                return found if set(request.metrics) <= found.columns.keys() else None
+        return None
+
+    def make(self, cell: Cell, report: Any = None) -> Made | None:
+        """Run a cell; None while another process is at it."""
+        request = cell.request
+        opened: Opened | None = None
+        bounds: Mapping[str, float | None] = {}
+
+        def answer(ready: Ready, *words: Any) -> str | None:
+            nonlocal bounds
+            bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
+            return ask_all(ready, *words)
+
+        def open_once(request: Request) -> Opened:
+            nonlocal opened
+            opened = opened or self.open(request)
+            return opened
+
+        try:
+            if not request.isolated:  # which starts a process
+                opened = self.open(request)
+                if found := self.find(opened):
+                    earlier.count(self._budget, found.path)
+                    return Made(cell, found.path, bounds=self._bound(request, opened.environment))
+            if problem := self._find_obstacle(request, opened):
+                return Made(cell, problem=problem)
+            result = run(request, report, answer=answer, opening=open_once)
+            problem = result.problem
+        except RunBusy:
+            return None
+        except (*FAULTS, UnknownPrice) as fault:
+            problem = fault
+        except RunConflict:
+            raise
+        except UsageError as error:
+            if opened is None and does_not_apply(error):
+                return Made(cell, unfit=str(error))
+            problem = error
+        except OSError as fault:  # a folder that cannot be read: other cells may be elsewhere
+            problem = DataError(f"{fault.filename or request.runs}: {fault.strerror or fault}")
+        if problem:
+            self._note(problem, request)
+            return Made(cell, problem=problem)
+        return Made(cell, result.folder, bounds=bounds)
+
+    def _find_obstacle(self, request: Request, opened: Opened | None) -> SextantError | None:
+        """Return why a run cannot be finished in this sitting: another cell has met a
+        refusal, or the budget's end.
+        """
+        sources = {request.lm}
+        sends = request.lm != "offline"
+        if opened:
+            sources.update(*map(retrievers.sources, opened.resolved.all_retrievers))
+            sends = opened.resolved.sends
+        for source in sorted(sources):
+            if source in self._out:
+                return self._out[source]
+        return self._unpaid if sends else None
+
+    def _note(self, problem: SextantError, request: Request) -> None:
+        """Keep what the cells that are left would meet, too."""
+        gate = self._gates.get(request.lm)
+        reason = (
+            problem.__cause__ if isinstance(problem.__cause__, SextantError) else problem
+        )  # without its queries
+        if isinstance(problem, ProviderRefused):
+            if problem.source:  # a cassette that lacks an answer says nothing about the model
+                self._out[problem.source] = reason
+        elif isinstance(problem, BudgetReached):
+            self._unpaid = reason
+        elif gate and gate.lost >= OUTAGE:
+            self._out[request.lm] = reason
+
+    def _bound(
+        self, request: Request, environment: Environment, pool: str = ""
+    ) -> Mapping[str, float | None]:
+        metric = self._metric or environment.metric
+        where = f", pool {pool}" if pool else ""
+        of = (
+            request.task,
+            request.data,
+            request.split,
+            request.qrels,
+            request.limit,
+            request.query_ids,
+        )
+        if (key := str((*of, pool))) not in self._bounds:
+            self._bounds[key] = {
+                f"{name}{where}": bound(kind, metric, environment) for kind, name in KINDS.items()
+            }
+        return self._bounds[key]
+
+    def count_earlier(self, cells: Sequence[Cell]) -> None:
+        """Count what the runs of all cells have used in earlier sittings, as the budget is
+        for all of them.
+        """
+        earlier.count_all((cell.request for cell in cells), self._budget, self.open)
+
+
+def does_not_apply(error: SextantError) -> bool:
+    """Return whether an error says that the row does not fit the task. Any other one is a fault."""
+    return isinstance(error, NotApplicable)
+
+
+def check(cells: Sequence[Cell]) -> None:
+    """Look up every name of the rows before anything is run. UsageError, with the row, for what is
+    asked wrongly.
+
+    Weights or data that are not there are no reason to refuse the other rows; their cells will say
+    so.
+    """
+    for row, cell in {cell.row: cell for cell in reversed(cells)}.items():
+        try:
+            if not cell.request.isolated:
+                with suppress(*FAULTS):
+                    resolve(cell.request)
+        except SextantError as error:
+            raise error.saying(f"row {row!r}: {error}") from None
+
+
+def run_cells(cells: Sequence[Cell], board: Board | None = None, metric: str = "") -> list[Made]:
+    """Run all cells that have no finished run; return what came of each, in their order, with
+    bounds by a metric.
+    """
+    shop = Workshop(cells, metric)
+    made = dict[int, Made]()
+    waiting = order(cells)
+    shop.count_earlier([cells[number] for number in waiting])
+    with board.live if board and board.draws else nullcontext():
+        if board and board.draws:
+            guard_prints()
+        while waiting:
+            busy = []
+            for number in waiting:
+                check_interrupts()
+                if one := shop.make(cells[number], board and board.report(cells[number])):
+                    made[number] = one
+                    if board:
+                        board.end(one)
+                else:
+                    busy.append(number)
+            if busy == waiting:
+                time.sleep(POLL)
+            waiting = busy
+    return [made[number] for number in range(len(cells))]
+
+
+def order(cells: Sequence[Cell]) -> list[int]:
+    """Return the places of the cells in the order in which neighbours share most."""
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+
+    def key(number: int) -> tuple[Any, ...]:
+        request = cells[number].request
+        shared = (
+            request.data,
+            request.split,
+            request.qrels,
+            request.instruction,
+            request.retriever,
+        )
+        return tasks.index(cells[number].task), *map(str, shared)
+
+    return sorted(range(len(cells)), key=key)
+
+
+def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
+    """Return what is there of the cells, what the rest takes by cell, row and in all, and what
+    cannot be made.
+
+    Nothing is sent. A request that two cells would make is sent once, and counted twice.
+    """
+    shop = Workshop(cells)
+    found = dict[int, dict[str, Any]]()
+    made = list[Made]()
+    for number in order(cells):
+        row, task, request = cell = cells[number]
+        one: dict[str, Any] = {"row": row, "task": task, "seed": request.seed, "state": "there"}
+        try:
+            one |= forecast(request, shop.open)
+            if one["queries"]:
+                one["state"] = f"{one['queries']} to ask, {one['answered']} there"
+            made.append(Made(cell))
+        except SextantError as error:
+            unfit = does_not_apply(error)
+            one |= {
+                "state": "does not apply" if unfit else "cannot be made",
+                "why": str(error),
+                "queries": 0,
+            }
+            one |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
+            made.append(Made(cell, unfit=str(error)) if unfit else Made(cell, problem=error))
+        found[number] = one
+    every = [found[number] for number in range(len(cells))]
+    rows = {
+        row: _add([one for one in every if one["row"] == row])
+        for row in dict.fromkeys(cell.row for cell in cells)
+    }
+    return {"dry_run": True, "cells": every, "rows": rows, "all": _add(every)}, made
+
+
+def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    sums: dict[str, Any] = {"queries": sum(cell["queries"] for cell in cells)}
+    for key in FIGURES:  # a price may not be known
+        known = all(one[key] for one in cells)
+        sums[key] = (
+            {level: sum(one[key][level] for one in cells) for level in LEVELS} if known else None
+        )
+    return sums
+
+
+def lay_out_ahead(found: dict[str, Any]) -> list[Part]:
+    """Return what `look_ahead` found as a person reads it: the matrix, and what the cells
+    take that are to be run.
+    """
+    told = list(dict.fromkeys(one["why"] for one in found["cells"] if "why" in one))
+    matrix = dict[str, dict[str, dict[str, None]]]()
+    tasks = list(dict.fromkeys(one["task"] for one in found["cells"]))
+    for one in found["cells"]:
+        state = f"{one['state']} ({told.index(one['why']) + 1})" if "why" in one else one["state"]
+        matrix.setdefault(one["row"], {}).setdefault(one["task"], {})[state] = (
+            None  # seeds are often alike
+        )
+    states = [[row, *("; ".join(of.get(task, ())) for task in tasks)] for row, of in matrix.items()]
+    rows = [[one["row"], one["task"], *_figures(one)] for one in found["cells"] if one["queries"]]
+    rows += [
+        [row, "all tasks", *_figures(one)]
+        for row, one in found["rows"].items()
+        if one["queries"] and tasks[1:]
+    ]
+    rows.append(["all", "", *_figures(found["all"])])
+    heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
+    ahead = (
+        Grid("low, likely and high:", heads, rows, (0, 1))
+        if found["all"]["queries"]
+        else "nothing is left to ask"
+    )
+    reasons = [f"({number}) {why}" for number, why in enumerate(told, start=1)]
+    return [
+        "dry run: nothing was sent",
+        Grid("", ["", *tasks], states, range(len(tasks) + 1)),
+        *reasons,
+        ahead,
+    ]
+
+
+def _figures(one: dict[str, Any]) -> list[str]:
+    values = [
+        one[key] and [f"{value:,.{digits}f}" for value in one[key].values()]
+        for key, digits in FIGURES.items()
+    ]
+    return [
+        "unknown" if not known else " ".join(known) if len({*known}) > 1 else known[0]
+        for known in values
+    ]

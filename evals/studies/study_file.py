@@ -1,0 +1,188 @@
+"""What a study is: its TOML file (docs/guide/study.md has the form), and the cells that the file
+makes.
+
+A cell is a row, a task, and the request of a run. A row that has no name gets one of the fields in
+which the unnamed rows differ; rows of one name are one row, on other tasks or with other seeds.
+Whether a row fits a task is known only when the task's data is there (work.py).
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field
+
+import environments
+from evals.running.request import Request
+from evals.scoring.metrics import check_metric
+from tools import disk, forms, options
+from tools.errors import DataError, UnknownName, UsageError
+from tools.installation import find_page
+
+# Fields whose value is itself a list: only a list of lists multiplies.
+_LISTS = {one.name for one in fields(Request) if one.default == ()} | {"tasks"}
+_ELSEWHERE = {"task": "tasks", "runs": "--runs", "shard": "evals.run --shard"}
+_ELSEWHERE |= {f"budget_{of}": "[budget]" for of in ("usd", "calls", "tokens")}
+_PLAIN = ("program", "retriever", "lm", "pool")  # whose values say in a name what they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study, as its file has it."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
+    tasks: Annotated[list[str], Field(min_length=1)]
+    question: str = ""
+    fixed: dict[str, Any] = field(default_factory=dict)
+    budget: dict[Literal["usd", "calls", "tokens"], Annotated[float, Field(gt=0)]] = field(
+        default_factory=dict
+    )
+    compare: dict[Literal["baseline", "metric"], str] = field(default_factory=dict)
+    rows: dict[str, Any] = field(default_factory=dict)
+    row: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Cell(NamedTuple):
+    """One run of a study; those of one row and task differ in their seeds alone."""
+
+    row: str
+    task: str
+    request: Request
+
+
+def read(file: Path) -> Study:
+    """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
+    try:
+        return forms.make(Study, disk.read_toml(file))
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeError) as error:
+        raise DataError(
+            f"{file} is not TOML: {error}; {find_page('docs/guide/study.md')} has an example"
+        ) from None
+    except ValueError as error:
+        raise UsageError(
+            f"{file}: {error}; {find_page('docs/guide/study.md')} has the form"
+        ) from None
+
+
+def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
+    """Return the cells of a study, row by row.
+
+    UsageError or UnknownName for what no run can be asked for.
+    """
+    if named := study.compare.get("metric"):
+        check_metric(named)
+    rows = _name_rows(study)
+    columns = _list_tasks(study, study.tasks)
+    shared: dict[str, Any] = {f"budget_{name}": most for name, most in study.budget.items()} | {
+        "runs": runs
+    }
+    made = list[Cell]()
+    first = dict[tuple[str, str], Request]()
+    for row, given in rows:
+        asked = {
+            key: value for key, value in given.items() if key not in ("name", "tasks")
+        } | shared
+        try:
+            tasks = _list_tasks(study, given["tasks"]) if "tasks" in given else columns
+            if strange := [task for task in tasks if task not in columns]:
+                raise UnknownName("task of the study", strange[0], columns)
+            new = [
+                Cell(row, task, options.make(Request, _ask_about(task, asked))) for task in tasks
+            ]
+        except UsageError as error:
+            raise error.saying(f"row {row!r}: {error}") from None
+        for cell in new:
+            parameters = {
+                key: value for key, value in cell.request.parameters.items() if key != "seed"
+            }
+            plain = replace(cell.request, seed=None, parameters=parameters)
+            if cell in made or plain != first.setdefault((row, cell.task), plain):
+                raise UsageError(
+                    f"two rows are called {row!r} on {cell.task}; give each a name of its own"
+                )
+        made += new
+    known = list(dict.fromkeys(row for row, _ in rows))
+    if (baseline := study.compare.get("baseline", known[0])) not in known:
+        raise UnknownName("row of the study", baseline, known)
+    return made
+
+
+def _list_tasks(study: Study, names: Sequence[str]) -> list[str]:
+    """Return the full names of tasks, or the places of data of the user's own, each once."""
+    data = study.fixed.get("data")
+    tasks = [task for name in names for task in list_tasks(name)]
+    full_names = [
+        task if environments.is_place(task) else environments.locate(task, data)[0]
+        for task in tasks
+    ]
+    return list(dict.fromkeys(full_names))
+
+
+def _ask_about(task: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row for one task."""
+    fields_of_row = {**asked, "task": task}
+    if environments.is_place(task):  # `data` is for the other tasks
+        fields_of_row.pop("data", None)
+    return fields_of_row
+
+
+def list_tasks(name: str) -> list[str]:
+    """Return the tasks of suite/* or suite/*:variant; another task alone."""
+    plain, _, variant = name.partition(":")
+    if not plain.endswith("/*"):
+        return [name]
+    return [
+        f"{plain[:-1]}{task}{variant and ':'}{variant}"
+        for task in environments.suite(plain[:-2]).tasks
+    ]
+
+
+def _name_rows(study: Study) -> list[tuple[str, dict[str, Any]]]:
+    """Return (name, fields) of every row and seed."""
+    made = list[dict[str, Any]]()
+    for one in [*[study.rows] * bool(study.rows or not study.row), *study.row]:
+        whole = study.fixed | one
+        if wrong := [key for key in whole if key in _ELSEWHERE]:
+            raise UsageError(
+                f"{wrong[0]} is no field of a row of a study; it is set by {_ELSEWHERE[wrong[0]]}"
+            )
+        for asked in _multiply(whole):
+            made += [
+                asked | {"parameters": inner} for inner in _multiply(asked.get("parameters", {}))
+            ]
+    unnamed = [_flatten(one) for one in made if "name" not in one]
+    keys = dict.fromkeys(key for one in unnamed for key in one)
+    differ = [key for key in keys if len({str(one.get(key)) for one in unnamed}) > 1] or ["program"]
+    return [(str(one.get("name") or _describe(_flatten(one), differ)), one) for one in made]
+
+
+def _multiply(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def several(key: str, value: Any) -> bool:
+        return isinstance(value, list) and (
+            key not in _LISTS or any(isinstance(one, list) for one in value)
+        )
+
+    choices = [
+        [(key, one) for one in (value if several(key, value) else [value])]
+        for key, value in given.items()
+    ]
+    return [dict(chosen) for chosen in product(*choices)]
+
+
+def _flatten(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row can be named by: no seeds, and parameters one by one."""
+    flat = {**asked, **asked["parameters"]}
+    return {key: value for key, value in flat.items() if key not in ("seed", "tasks", "parameters")}
+
+
+def _describe(flat: Mapping[str, Any], differ: Sequence[str]) -> str:
+    said = [
+        str(flat[key]) if key in _PLAIN else f"{key}={flat[key]}" for key in differ if key in flat
+    ]
+    return " ".join(said) or str(flat.get("program", ""))

@@ -1,0 +1,218 @@
+"""Lines and tables in three forms: printed in the terminal, as GitHub's Markdown, and as LaTeX with
+booktabs.
+
+Ids, paths and names come from data: in each form they are text, without markup, control characters
+or further columns. The terminal has colours where it takes them; rich honours NO_COLOR. A run's
+scores are printed from here.
+"""
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from programs import SCHEMES
+from tools.console import clean, is_terminal, spell_in
+
+WIDTH = 80  # characters that a table has to fit into, where its cells are short
+
+
+class Best(str):
+    """A cell that is the better of a row: bold."""
+
+    __slots__ = ()
+
+
+class Grid(NamedTuple):
+    """A table. The columns in `names` hold words, the others numbers."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: Sequence[int] = (0,)
+    note: str = ""  # what a reader has to know of it where it stands alone
+
+
+Part = str | Grid
+
+
+def printed(parts: Iterable[Part]) -> str:
+    """Return lines and tables as they are printed on stdout; text of the data is shown as it
+    is, never as markup.
+    """
+    text = io.StringIO()
+    # Rich writes into the text, so that it meets no closed pipe, with the width and colours of the
+    # real stdout. A file or pipe has no width; rich takes 80 then, and would fold the cells of a
+    # wide table.
+    real = Console()
+    width = (real.width or WIDTH) if is_terminal(sys.stdout) else max(real.width, 200)
+    as_real: Any = {
+        "width": width,
+        "force_terminal": real.is_terminal,
+        "color_system": real.color_system,
+    }
+    console = Console(file=text, highlight=False, soft_wrap=True, **as_real)
+    for part in parts:
+        if isinstance(part, Grid) and part.title:
+            console.print(_plain(part.title, real.encoding))
+        console.print(
+            _plain(part, real.encoding) if isinstance(part, str) else _draw(part, real.encoding)
+        )
+    return text.getvalue()
+
+
+def _plain(text: str, encoding: str) -> Text:
+    return Text(spell_in(encoding, clean(text)), style="bold" if isinstance(text, Best) else "")
+
+
+def _draw(grid: Grid, encoding: str) -> Table:
+    widths = [max(map(len, column)) for column in zip(grid.heads, *grid.rows, strict=True)]
+    padding = (0, 0 if sum(widths) + 3 * len(widths) > WIDTH else 1)
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding, collapse_padding=False)
+    for place, head in enumerate(grid.heads):
+        side: Any = "left" if place in grid.names else "right"
+        # On a narrow terminal a number goes on in the next line; rich would cut it.
+        table.add_column(_plain(head, encoding), justify=side, no_wrap=not head, overflow="fold")
+    for row in grid.rows:
+        table.add_row(*(_plain(cell, encoding) for cell in row))
+    return table
+
+
+def to_markdown(parts: Sequence[Part]) -> str:
+    """Return lines and tables as Markdown; the notes of tables are left out, because the
+    lines say the same.
+    """
+    blocks = [""]
+    for part in parts:
+        if isinstance(part, str):
+            text = in_markdown(part)
+            together = blocks[-1] and text and not blocks[-1].endswith("|")
+            blocks[-1:] = [f"{blocks[-1]}\\\n{text}"] if together else [blocks[-1], text]
+            continue
+        rule = [":---" if place in part.names else "---:" for place in range(len(part.heads))]
+        rows = [[in_markdown(cell) for cell in part.heads], rule]
+        rows += [
+            [_embolden(cell, in_markdown(cell), "**", "**") for cell in row] for row in part.rows
+        ]
+        blocks += [
+            f"**{in_markdown(part.title)}**",
+            "\n".join(f"| {' | '.join(row)} |" for row in rows),
+        ]
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def in_markdown(text: str) -> str:
+    """Return text that GitHub shows as it is: what has a meaning there has a backslash, also
+    the bar between cells.
+    """
+    text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", clean(text))
+    # So has the sign that begins a list, or the point after its number.
+    return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
+
+
+def to_latex(parts: Sequence[Part]) -> str:
+    """Return floats with captions and booktabs' rules; lines are comments, because a paper
+    has its own words.
+    """
+    blocks = [
+        _float(part) if isinstance(part, Grid) else f"% {clean(part)}".rstrip()
+        for part in parts
+        if part
+    ]
+    return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
+
+
+def _float(grid: Grid) -> str:
+    def cell(text: str, place: int) -> str:
+        return _embolden(text, _in_latex(text, number=place not in grid.names), "\\textbf{", "}")
+
+    caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
+    columns = "".join("l" if place in grid.names else "r" for place in range(len(grid.heads)))
+    rows = [" & ".join(cell(text, place) for place, text in enumerate(row)) for row in grid.rows]
+    head = f"{' & '.join(map(_in_latex, grid.heads))} \\\\"
+    begin = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule"
+    end = "\\bottomrule\n\\end{tabular}\n\\end{table}"
+    return "\n".join([begin, head, "\\midrule", *(f"{row} \\\\" for row in rows), end])
+
+
+_NAMED = {
+    "\\": "backslash",
+    "~": "asciitilde",
+    "^": "asciicircum",
+    "<": "less",
+    ">": "greater",
+    "|": "bar",
+}
+_LATEX = str.maketrans(
+    {sign: f"\\text{name}{{}}" for sign, name in (_NAMED | {"`": "asciigrave"}).items()}
+    | {sign: f"{{{sign}}}" for sign in "[]*"}  # after the end of a row they would be an argument
+    | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\N{REPLACEMENT CHARACTER}": "?"}
+)
+
+
+def _in_latex(text: str, *, number: bool = False) -> str:
+    escaped = clean(text).translate(_LATEX)
+    if number:
+        return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
+    return re.sub(r"-(?=-)", "-{}", escaped)  # two in a row would become a dash
+
+
+def _embolden(cell: str, text: str, start: str, end: str) -> str:
+    return f"{start}{text}{end}" if isinstance(cell, Best) else text
+
+
+def to_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+FORMS: dict[str, Callable[[Sequence[Part]], str]] = {
+    "terminal": printed,
+    "markdown": to_markdown,
+    "latex": to_latex,
+}
+
+
+def model(name: str, program: str = "") -> str:
+    """Return a model's name as it is shown; agents outside have one of their own."""
+    if program.partition(":")[0] in SCHEMES:
+        return "the agent's own"
+    return "offline, no language model" if name == "offline" else name
+
+
+def task_line(scores: dict[str, Any]) -> str:
+    """Return the task, split and judgements of a run, and whether its data is invented."""
+    kind = scores["data"]
+    note = (
+        "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
+    )
+    judgements = (
+        f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
+    )
+    return f"{scores['task']}  {scores['split']} split{judgements}  ({note})"
+
+
+def system_line(scores: dict[str, Any]) -> str:
+    """Return the program, retriever and model of a run."""
+    system = (
+        f"{scores['program']} over {scores['retriever']}, model: "
+        f"{model(scores['lm'], scores['program'])}"
+    )
+    if compiled := scores.get("compiled"):
+        system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
+        system += (
+            f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})"
+            if "edited" in compiled
+            else ""
+        )
+    return system

@@ -1,0 +1,1 @@
+"""The page of trajectories: its server, its data, and its export as one file."""

@@ -1,0 +1,121 @@
+"""Where words are in a run: in prompts and answers, searches, notes, and the documents that were
+shown.
+
+A text counts once a query, at the first step that has it. A prompt is looked at in the parts it is
+kept in, which are messages and passages. Left out: an index; every search reads the run anew.
+"""
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from evals.run_folder import Outcome
+from tools import disk
+from tools.models.kept import readable
+from tools.records import Document
+
+MOST = 200  # places that a search returns
+AROUND = 90  # characters before and after a word
+
+_CALL = "SELECT request, outputs, reasoning FROM calls WHERE fault = '' AND key = ?"
+_PARTS = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
+_FRAME = re.compile(
+    r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?'
+)  # of a message
+
+
+def find_words(
+    outcomes: Mapping[str, Outcome], words: str, documents: Mapping[str, Document], answers: Path
+) -> dict[str, Any]:
+    """Return the first places of a run whose text has all of the words, in whatever case."""
+    place = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
+    with readable(answers), closing(sqlite3.connect(place, uri=True)) as reader:
+        search = _Search(words.lower().split(), documents, reader if answers.is_file() else None)
+        found = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
+    return {"hits": found[:MOST], "more": len(found) > MOST}
+
+
+# And what it has found in documents and in parts of prompts, which come again and again
+class _Search:
+    def __init__(
+        self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None
+    ) -> None:
+        self._words = words
+        self._documents = documents
+        self._reader = reader
+        self._in_document = cache(self._read_document)
+        self._in_parts = dict[int, str]()
+
+    def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
+        for query_id, outcome in outcomes.items():
+            seen = set[tuple[str, str]]()
+            for step, where, text, key in self._texts(outcome):
+                if text and (where, text) not in seen:
+                    seen.add((where, text))
+                    yield {
+                        "query_id": query_id,
+                        "step": step,
+                        "where": where,
+                        "text": text,
+                        "call": key,
+                    }
+
+    def _texts(self, outcome: Outcome) -> Iterator[tuple[int | None, str, str, str]]:
+        trace = outcome["trace"]
+        for number, place in [
+            *enumerate(trace["steps"]),
+            (None, trace),
+        ]:  # a trace has the calls after its last step
+            for key in place.get("calls", ()):
+                yield from ((number, kind, text, key) for kind, text in self._in_call(key))
+        for number, step in enumerate(trace["steps"]):
+            yield number, step["tool"], self._around(step["argument"]), ""
+            for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
+                if characters and (text := self._in_document(doc_id)):
+                    yield number, f"document {doc_id}", text, ""
+        for note in trace.get("notes", ()):
+            yield None, "note", self._around(note), ""
+        yield None, "answer", self._around(outcome.get("answer") or ""), ""
+
+    def _read_document(self, doc_id: str) -> str:
+        document = self._documents.get(doc_id)
+        return self._around(f"{document.title}\n{document.text}") if document else ""
+
+    def _in_call(self, key: str) -> Iterator[tuple[str, str]]:
+        if self._reader is None:
+            return
+        for request, outputs, reasoning in self._reader.execute(_CALL, [key]):
+            parts = disk.loads(request or "[]")
+            unread = [part for part in parts if part not in self._in_parts]
+            for part, packed in self._reader.execute(_PARTS, [json.dumps(unread)]):
+                text = (
+                    zstandard.decompress(packed)
+                    .decode("utf-8", "replace")
+                    .replace("\\n", "\n")
+                    .replace('\\"', '"')
+                )
+                self._in_parts[part] = self._around(text) and self._around(_FRAME.sub("", text))
+            yield from (("prompt", self._in_parts.get(part, "")) for part in parts)
+            for output in disk.loads(outputs or "[]"):
+                text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+                yield "answer of the model", self._around(text)
+            yield "reasoning", self._around(reasoning or "")
+
+    def _around(
+        self, text: str
+    ) -> str:  # what is around the word that appears last; "" where one is missing
+        lowered = text.lower()
+        if not all(word in lowered for word in self._words):
+            return ""
+        place = max(map(lowered.index, self._words))
+        start = max(0, place - AROUND)
+        end = place + AROUND
+        return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"
