@@ -26,10 +26,11 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from evals.serving.arguments import list_unknown, read_object
+from evals.serving.arguments import SHOWN, list_unknown, read_object
 from evals.serving.client_config import Place, on_web
 from evals.serving.episode import NOT_BOOKED, TOOLS, Episode, World, describe, told
 from evals.serving.episode_server import IDLE, MOST, Host
@@ -49,6 +50,7 @@ from tools.errors import SessionRefusal, UsageError
 from tools.names import describe as describe_error
 from tools.records import Query
 from tools.session import Toolbox
+from tools.text import replace_surrogates
 
 LINGER = 10.0  # seconds that clients have to go when all queries are answered
 PATH = "/mcp"  # the default of the SDK
@@ -158,7 +160,7 @@ class Door:
             on_list_resources=self._list_resources,
             on_read_resource=self._read_resource,
         )
-        self.server.middleware.append(_read_arguments)
+        self.server.middleware.append(_read_params)
 
     def web(self, place: Place, admits: Callable[[str], bool] | None = None) -> WebServer:
         """Serve it over HTTP."""
@@ -322,15 +324,26 @@ class Door:
         ), False
 
 
-async def _read_arguments(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
-    """Make an object of arguments that a client sends as JSON text, which the protocol does not allow."""
+async def _read_params(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
+    """Make an object of arguments that a client sends as JSON text, which the protocol does not allow.
+
+    MCPError says what is wrong with params of another form; the SDK says only that they are wrong.
+    """
     if ctx.method == "tools/call" and "arguments" in (ctx.params or {}):
         try:
             arguments = read_object(ctx.params["arguments"])
         except ValueError as error:
             raise MCPError(types.INVALID_PARAMS, f"the arguments of a tool are {error}") from None
         ctx = replace(ctx, params={**ctx.params, "arguments": arguments})
-    return await call_next(ctx)
+    try:
+        return await call_next(ctx)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = ".".join(str(part)[:SHOWN] for part in wrong["loc"])
+        text = (
+            f"the params of {ctx.method[:SHOWN]} are wrong at {path or 'the top'}: {wrong['msg']}"
+        )
+        raise MCPError(types.INVALID_PARAMS, replace_surrogates(" ".join(text.split()))) from None
 
 
 def serve(host: Host, place: Place) -> Callable[[], None]:

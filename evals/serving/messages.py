@@ -13,10 +13,15 @@ from typing import Any, Self
 
 import anyio
 import mcp_types as types
+from pydantic import ValidationError
 
 from evals.serving.arguments import read_json
 from tools.console import say
 
+_FORMS = (
+    "a request has a method, which is a text, and an id; a notification a method; an answer an id, "
+    "and an object as its result or error"
+)
 LAST_ANSWERS = 10.0  # seconds that the last requests have when stdin has ended
 
 
@@ -48,6 +53,10 @@ def read_message(sent: str | bytes) -> dict[str, Any]:
         message["id"] = int(number)
     if "method" in message and "id" in message and not _is_id(message["id"]):
         raise NoMessage("the id of a request is a text or a whole number")
+    try:
+        types.jsonrpc_message_adapter.validate_python(message)
+    except ValidationError:  # whose words are about all classes of messages at once
+        raise NoMessage(f"this is no message: {_FORMS}") from None
     return message
 
 

@@ -1,0 +1,148 @@
+"""Any JSON that comes in by MCP gets an answer or one line that says what is wrong, and the next client is served."""
+
+import http.client
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rest_client import opened
+from test_doors import HELLO, ask
+
+pytest.importorskip("mcp")
+
+from starlette.applications import Starlette
+
+from evals.serving import mcp
+from evals.serving.episode import TOOLS
+from evals.serving.messages import NoMessage, read_message
+
+EXAMPLES = 60
+METHODS = [
+    "initialize",
+    "ping",
+    "tools/list",
+    "tools/call",
+    "resources/list",
+    "resources/read",
+    "resources/templates/list",
+    "resources/subscribe",
+    "prompts/list",
+    "prompts/get",
+    "completion/complete",
+    "logging/setLevel",
+    "server/discover",
+    "notifications/initialized",
+    "notifications/cancelled",
+    "notifications/progress",
+    "tasks/get",
+    "unheard/of",
+]
+ARGUMENTS = ("query", "k", "doc_id", "chars", "doc_ids", "text", "answer")
+NAMES = (
+    *("name", "arguments", "uri", "_meta", "sextant/usage", "calls", "progressToken", "requestId"),
+    *("level", "cursor", "ref", "argument", "capabilities", "clientInfo", "two\nlines", "\ud800"),
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=9)
+    | st.sampled_from(["\ud800", "sextant://task", "sextant://episode", "search", "5", "[1]"]),
+    lambda parts: (
+        st.lists(parts, max_size=3)
+        | st.dictionaries(st.sampled_from(NAMES + ARGUMENTS), parts, max_size=4)
+    ),
+    max_leaves=9,
+)
+OF_TOOLS = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["next_query", *TOOLS]) | VALUES,
+        "arguments": st.fixed_dictionaries({}, optional=dict.fromkeys(ARGUMENTS, VALUES)) | VALUES,
+        "uri": VALUES,
+        "_meta": st.fixed_dictionaries({}, optional={"sextant/usage": VALUES}) | VALUES,
+    },
+)
+CALLS = st.fixed_dictionaries(
+    {
+        "jsonrpc": st.just("2.0"),
+        "id": st.integers(0, 9),
+        "method": st.sampled_from(METHODS),
+        "params": OF_TOOLS | VALUES,
+    }
+)
+MESSAGES = st.fixed_dictionaries(
+    {"jsonrpc": st.just("2.0")},
+    optional={
+        "id": VALUES,
+        "method": st.sampled_from(METHODS) | VALUES,
+        "params": VALUES,
+        "result": VALUES,
+        "error": VALUES,
+    },
+)
+
+
+def errors_in(answer):
+    """The texts of the errors of an answer of the protocol, or of a tool."""
+    if "error" in answer:
+        return [answer["error"]["message"]]
+    texts = [part["text"] for part in answer["result"].get("content", ())]
+    parsed = [json.loads(text) for text in texts if text.startswith("{")]
+    return [content["error"] for content in parsed if "error" in content]
+
+
+def test_any_json_at_the_door_for_mcp_is_answered_or_refused_in_one_line(tmp_path):
+    servers = []
+
+    def serve_mcp(host, place):
+        servers.append(mcp.Door(mcp.Clients(host)).web(place))
+        return Starlette()  # which is served beside it, and answers nothing
+
+    with opened(serve_mcp, tmp_path) as (_, host):
+        host.repeat = True
+        [server] = servers
+        session = open_session(server.port)
+
+        @settings(max_examples=EXAMPLES, deadline=None)
+        @given(CALLS | MESSAGES | VALUES)
+        def send(message):
+            status, text = ask(server.port, "/mcp", json.dumps(message).encode(), **session)
+            assert status in (200, 202, 400), text
+            if status == 202:
+                assert not text
+                return
+            for error in errors_in(json.loads(text)):
+                assert error and "\n" not in error and "Traceback" not in error
+
+        send()
+        pinged = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert ask(server.port, "/mcp", json.dumps(pinged).encode(), **session)[0] == 200
+        server.stop()
+
+
+def open_session(port):
+    """Begin a session; return the headers of its requests."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    sent = {"Content-Type": "application/json", "Accept": "application/json"}
+    connection.request("POST", "/mcp", json.dumps(hello), sent)
+    answer = connection.getresponse()
+    answer.read()
+    return {
+        "mcp_session_id": answer.headers["mcp-session-id"],
+        "mcp_protocol_version": HELLO["protocolVersion"],
+    }
+
+
+@settings(max_examples=4 * EXAMPLES, deadline=None)
+@given((MESSAGES | VALUES).map(json.dumps) | st.text(max_size=30) | st.binary(max_size=30))
+def test_any_line_is_a_message_or_refused_in_one_line(line):
+    try:
+        message = read_message(line)
+    except NoMessage as refusal:
+        assert "\n" not in str(refusal) and refusal.as_answer()["error"]["message"]
+    else:
+        assert message["jsonrpc"] == "2.0"
