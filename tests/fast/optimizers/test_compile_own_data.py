@@ -14,6 +14,8 @@ TUNED = (
     "--optimizer",
     "tune",
     "-P",
+    "hops=1",
+    "-P",
     "per_hop=1",
     "--range",
     "per_hop=1|50",

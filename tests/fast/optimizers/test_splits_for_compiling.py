@@ -187,8 +187,8 @@ def test_what_every_query_of_a_task_begins_with_makes_no_repeat():
 def test_similarities_are_those_of_all_pairs_by_the_definition():
     generator = random.Random(5)
     vocabulary = [f"w{n}" for n in range(30)]
-    texts = [" ".join(generator.choices(vocabulary, k=generator.randint(1, 25))) for _ in range(50)]
-    dev, test = texts[:20], texts[20:]
+    texts = [" ".join(generator.choices(vocabulary, k=generator.randint(1, 25))) for _ in range(25)]
+    dev, test = texts[:10], texts[10:]
     expected = [max(similarity(one, other, dev + test) for other in test) for one in dev]
     assert similarities(dev, test) == pytest.approx(expected)
     assert any(value >= NEAR for value in expected) and any(value < NEAR for value in expected)

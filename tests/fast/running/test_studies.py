@@ -59,6 +59,12 @@ def command(command_of, tmp_path):
     return lambda *words: command_of(module)(*words, "--runs", tmp_path / "runs")
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves out the figures in the widths of papers, which take seconds."""
+    monkeypatch.setattr(studies, "draw_for_papers", lambda *_: {})
+
+
 def test_lists_multiply_and_rows_are_named_by_what_differs():
     rows = {"program": ["retrieve", "multihop"], "retriever": ["bm25", "dense"]}
     single = {"program": "multihop", "parameters": {"hops": [1, 2]}}
@@ -156,6 +162,7 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
     assert "bare retrievers: retrieve" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_task_whose_metric_counts_all_of_its_documents_is_not_tested(command, tmp_path):
     text = """
         name = "deep"
@@ -173,6 +180,7 @@ def test_a_task_whose_metric_counts_all_of_its_documents_is_not_tested(command, 
         assert (note in done.json["findings"]) is not tested
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_over_a_pool_the_floor_and_the_ceiling_are_those_of_the_pool(command, tmp_path):
     text = """
         name = "pools"
@@ -188,6 +196,7 @@ def test_over_a_pool_the_floor_and_the_ceiling_are_those_of_the_pool(command, tm
         assert names["few"] <= names["Maximum possible, pool union:9(bm25)"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(command, tmp_path):
     text = """
         name = "weights"
@@ -207,6 +216,7 @@ def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(
     assert len(list((tmp_path / "runs").glob("*/*/scores.json"))) == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("error", ["UsageError", "ValueError"])
 def test_a_retriever_of_ones_own_that_cannot_be_built_is_a_fault_and_not_unfit(
     error, command, tmp_path
@@ -473,6 +483,7 @@ def test_with_a_thousand_tests_a_clear_difference_is_still_found():
     assert [test.row for test in tests if test.significant] == ["row0"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_of_a_program_that_fails_says_so_and_does_not_praise_it(command, tmp_path):
     broken = write(
         tmp_path / "broken.py", "def answer(query, search, read):\n    raise RuntimeError('no')\n"
@@ -489,6 +500,7 @@ def test_a_study_of_a_program_that_fails_says_so_and_does_not_praise_it(command,
     assert "Failed queries, which have the worst value of each metric: fails 8 of 8" in done.out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failures_of_several_seeds_are_counted_in_answers_and_not_in_queries(
     command, server, tmp_path, command_of
 ):

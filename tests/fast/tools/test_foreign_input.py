@@ -1,8 +1,10 @@
 """What strangers write, raise or leave in a folder ends in one line: no wait, no traceback, no silence."""
 
 import os
+import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -161,58 +163,41 @@ def test_what_cannot_be_opened_for_want_of_a_file_is_not_to_be_recovered(tmp_pat
 @pytest.mark.parametrize(
     "raised", ["KeyboardInterrupt", "SystemExit", "SystemExit(0)", "GeneratorExit", "Mute()"]
 )
-@pytest.mark.parametrize("place", ["module", "made"])
-def test_what_a_users_code_raises_to_end_the_process_ends_in_one_line(place, raised, tmp_path):
+@pytest.mark.parametrize("place", ["module", "constructor"])
+def test_what_a_users_code_raises_to_end_the_process_ends_in_one_line(
+    place, raised, tmp_path, monkeypatch, command_of
+):
     mute = "class Mute(Exception):\n    def __str__(self):\n        raise KeyboardInterrupt\n"
-    body = (
-        f"    def __init__(self, toolbox):\n        raise {raised}\n"
-        if place == "made"
-        else "    pass\n"
-    )
     top = f"raise {raised}\n" if place == "module" else ""
-    (tmp_path / "mine.py").write_text(f"{mute}{top}class Mine:\n{body}")
-    words = (
-        "evals.run",
-        "--program",
-        "mine.py:Mine",
-        "--task",
-        "congress",
-        "--data",
-        "mini",
-        "--limit",
-        1,
-    )
-    done = run(*words, cwd=tmp_path, capture_output=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.startswith("error: mine.py") and done.stderr.count("\n") == 1
+    body = f"raise {raised}" if place == "constructor" else "pass"
+    constructor = f"    def __init__(self, toolbox):\n        {body}\n"
+    name = f"raises_in_{place}_{re.sub(r'[()]', '_', raised)}"  # no two tests import one module
+    (tmp_path / f"{name}.py").write_text(f"{mute}{top}class Mine:\n{constructor}")
+    monkeypatch.chdir(tmp_path)
+    words = ("--program", f"{name}.py:Mine", "--task", "congress", "--data", "mini", "--limit", 1)
+    with ThreadPoolExecutor(1) as pool:  # commands work in a thread of their own
+        refused = pool.submit(command_of(run_module), *words).result()
+    assert refused.code == 2 and refused.err.count("\n") == 1, refused.err
+    assert refused.err.startswith(f"error: {name}.py")
 
 
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(0)", "Mute()"])
-def test_what_a_users_retriever_raises_is_no_outcome_of_a_query(raised, tmp_path):
-    (tmp_path / "found.py").write_text(
+def test_what_a_users_retriever_raises_is_no_outcome_of_a_query(
+    raised, tmp_path, monkeypatch, command_of
+):
+    name = f"retriever_raises_{re.sub(r'[()]', '_', raised)}"
+    (tmp_path / f"{name}.py").write_text(
         "from tools.retriever import Retriever\n"
         "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\n"
         "class Found(Retriever):\n"
         "    def __init__(self, corpus):\n        self.corpus, self._ids = corpus, list(corpus)\n"
         f"    def _search_many(self, searches, k):\n        raise {raised}\n"
     )
-    words = (
-        "evals.run",
-        "--program",
-        "retrieve",
-        "--retriever",
-        "found.py:Found",
-        "--task",
-        "congress",
-    )
-    done = run(
-        *words, "--data", "mini", "--limit", 2, "--runs", "runs", cwd=tmp_path, capture_output=True
-    )
-    assert (
-        done.returncode == 3
-        and "2 of 2 queries are pending" in done.stderr
-        and "Traceback" not in done.stderr
-    )
+    monkeypatch.chdir(tmp_path)
+    about = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--limit", 2)
+    done = command_of(run_module)(*about, "--retriever", f"{name}.py:Found", "--runs", "runs")
+    assert done.code == 3 and "2 of 2 queries are pending" in done.err
+    assert "Traceback" not in done.err
     assert not [line for file in tmp_path.glob("runs/*/*/outcomes.jsonl") for line in file.open()]
 
 

@@ -149,7 +149,7 @@ def test_an_installed_package_adds_names_and_one_that_is_broken_says_why(
         f"{points}retrieve = theirs_of_mine:Agent\n"
     )
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(sources, "_INSTALLED", {site})
+    monkeypatch.setattr(sources, "_INSTALLED", {*sources._INSTALLED, site})
     listed = {row["name"]: row for row in json.loads(run("--program", "list", "--json").out)}
     assert "Searches once. (from package theirs 1.2)" in listed["their_agent"]["about"]
     assert (
