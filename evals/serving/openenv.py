@@ -7,6 +7,7 @@ alone, which have no session.
 """
 
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import Field
@@ -14,17 +15,31 @@ from pydantic import Field
 from tools.installation import importing_extra
 
 with importing_extra("openenv", __name__):
+    from fastapi.exceptions import RequestValidationError
     from openenv.core.env_server import create_fastapi_app
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, Observation, State
+    from starlette.exceptions import HTTPException
 
     from evals.serving import web_auth
+    from evals.serving.rest import Answer
 
-from evals.serving.arguments import read_text
+from evals.serving.arguments import SHOWN, read_text
 from evals.serving.client_config import Place
 from evals.serving.episode import TOOLS, Episode, told
 from evals.serving.episode_server import Host
+from evals.serving.openenv_frames import FrameReader
 from programs.desk import as_json
+from tools.errors import RunIncomplete, SessionRefusal, UsageError
+
+# What an environment raises -> the status of the answer to a request by HTTP alone
+_STATUSES: dict[type[Exception], HTTPStatus] = {
+    RunIncomplete: HTTPStatus.SERVICE_UNAVAILABLE,
+    SessionRefusal: HTTPStatus.CONFLICT,
+    UsageError: HTTPStatus.NOT_FOUND,
+    ValueError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    RuntimeError: HTTPStatus.CONFLICT,
+}
 
 
 class SearchAction(Action):
@@ -96,9 +111,30 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
 
 def serve(host: Host, place: Place) -> None:
     """Serve until every query is answered."""
+    web_auth.serve(application(host, place), host, place)
+
+
+def application(host: Host, place: Place) -> Any:
+    """Return the environment as an ASGI application."""
     make = partial(SearchEnvironment, host, place.rewards)
-    web_auth.serve(
-        create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most),
-        host,
-        place,
+    app = create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most)
+    for refused in (*_STATUSES, HTTPException, RequestValidationError):
+        app.add_exception_handler(refused, _refuse)
+    return FrameReader(app)
+
+
+def _refuse(_: Any, refusal: Any) -> Answer:
+    """Say in one line why a request by HTTP alone is refused."""
+    detail: Any = str(refusal)
+    status: int = next(
+        (status for refused, status in _STATUSES.items() if isinstance(refusal, refused)),
+        HTTPStatus.UNPROCESSABLE_ENTITY,
     )
+    if isinstance(refusal, HTTPException):
+        status = refusal.status_code
+        detail = refusal.detail
+    errors = refusal.errors() if isinstance(refusal, RequestValidationError) else detail
+    if isinstance(errors, list) and errors:
+        path = ".".join(str(part)[:SHOWN] for part in errors[0]["loc"])
+        detail = f"{path or 'the body'}: {errors[0]['msg']}"
+    return Answer({"detail": " ".join(str(detail).split())}, status)

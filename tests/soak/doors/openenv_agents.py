@@ -1,6 +1,8 @@
 """Agents that come in by OpenEnv's own client, with the classes of examples/openenv."""
 
 import asyncio
+import base64
+import http.client
 import json
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "openenv"))
 
 from client import SearchEnv
 from models import SearchAction
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 
@@ -69,4 +72,31 @@ async def sixty_four(url):
     sys.stdout.write("64 at a time")
 
 
-asyncio.run({"answer_all": answer_all, "sixty_four": sixty_four}[sys.argv[1]](sys.argv[2]))
+async def make_no_sense(url):
+    """Send what is no message by WebSocket, and requests by HTTP alone; the session goes on."""
+    host = url.removeprefix("http://")
+    address, token = host.rpartition("@")[2], base64.b64encode(b"agent:sesame").decode()
+    headers = {"Authorization": f"Basic {token}"}
+    frames = ["5", "[]", "null", b"\xff", "[" * 5000, '{"type": "x"}', '{"type": "\\ud800"}', "{"]
+    async with connect(f"ws://{address}/ws", additional_headers=headers) as socket:
+        for frame in frames:
+            await socket.send(frame)
+            answer = json.loads(await socket.recv())
+            assert answer["type"] == "error" and "\n" not in answer["data"]["message"], answer
+        await socket.send('{"type": "reset"}')
+        assert json.loads(await socket.recv())["type"] == "observation"
+    bodies = ["5", "{", '{"action": {"tool": "search"}}', '{"action": {"\\ud800": 1}}']
+    bodies += ['{"query_id": {}}', '{"query_id": "none"}', '{"query_id": "\\ud800"}']
+    for path in ("/reset", "/step"):
+        for body in bodies:
+            asked = http.client.HTTPConnection(address, timeout=60)
+            asked.request("POST", path, body, {"Content-Type": "application/json", **headers})
+            answer = asked.getresponse()
+            text = answer.read().decode()
+            assert answer.status < 500 and "\n" not in text, (path, body, answer.status, text)
+            assert answer.status == 200 or isinstance(json.loads(text)["detail"], str)
+    sys.stdout.write("all answered")
+
+
+AGENTS = {"answer_all": answer_all, "sixty_four": sixty_four, "make_no_sense": make_no_sense}
+asyncio.run(AGENTS[sys.argv[1]](sys.argv[2]))

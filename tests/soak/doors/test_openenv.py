@@ -54,3 +54,10 @@ def test_the_folder_for_the_hub_is_whole_but_for_its_lock():
     command[-1] += "from pathlib import Path; print(check(Path(sys.argv[1]))[1])"
     found = subprocess.check_output([PYTHON, *command, ROOT / "examples" / "openenv"], text=True)
     assert found.strip() == "[\"Missing uv.lock - run 'uv lock' to generate it\"]"
+
+
+def test_messages_and_requests_that_make_no_sense_are_answered_in_one_line_and_end_no_session(
+    serve,
+):
+    _, port = serve("--repeat")
+    assert "all answered" in play("make_no_sense", port)
