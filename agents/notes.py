@@ -27,8 +27,8 @@ from typing_extensions import TypedDict
 
 from agents.graph import Agent, Work, connect
 from programs.multihop import Found, MultiHop
-from tools import disk
-from tools.console import AT_END
+from tools import files
+from tools.cli import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
 from tools.session import Shared
@@ -164,14 +164,14 @@ class _Checkpoints(
             with self._lock:
                 if path and self._saver is None:
                     with suppress(OSError):  # SQLite says it better
-                        disk.open_file(path, "ab").close()
+                        files.open_file(path, "ab").close()
                     opened = sqlite3.connect(path, check_same_thread=False)
                     self._saver = _Saver(opened, serde=_Json())
                     AT_END.append(partial(close_when_unused, opened, self._saver.lock))
             yield self._saver
         except sqlite3.OperationalError as error:
             wrong = f"{path}: {error}; the hops of a query could not be kept"
-            raise RunIncomplete(f"{wrong}; {disk.remedy(error)}") from None
+            raise RunIncomplete(f"{wrong}; {files.remedy(error)}") from None
         except sqlite3.ProgrammingError:  # closed, as the run has ended without this query
             raise RunIncomplete(f"{path} is closed; the same command goes on") from None
         except (sqlite3.DatabaseError, json.JSONDecodeError) as error:

@@ -19,7 +19,7 @@ from langgraph.graph import END
 from typing_extensions import TypedDict
 
 from agents.graph import Agent, Work, connect, side_by_side
-from programs import reading
+from programs import passage_reading
 from programs.base import About
 from tools.errors import at_least
 from tools.models import offline as rules
@@ -116,7 +116,7 @@ class _Work(Work):
         number = state["round"]
         plan = state["plan"]
         jobs = [
-            partial(reading.search, self.session, one["search"], self.program.per_search)
+            partial(passage_reading.search, self.session, one["search"], self.program.per_search)
             for one in plan
         ]
         found = side_by_side(self.session, number, jobs, self.program.parallel)
@@ -135,7 +135,7 @@ class _Work(Work):
         chars = self.program.read_chars
         notes = state["notes"]
         read = partial(
-            reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about
+            passage_reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about
         )
         parts = zip(state["plan"], state["unread"], strict=True)
         jobs = [
@@ -165,7 +165,7 @@ class _Work(Work):
         }
         answer = ask(
             predictor,
-            **reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about),
+            **passage_reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about),
         )
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
         if not plan:
@@ -201,7 +201,7 @@ class Planner(Agent):
 
     graph: ClassVar = graph
     offline: ClassVar = {
-        **reading.OFFLINE,
+        **passage_reading.OFFLINE,
         "plan": rules.plan,
         "missing": rules.find_missing,
         "further": rules.plan_further,

@@ -23,12 +23,12 @@ from typing_extensions import TypedDict
 
 from agents.graph import Agent, Work, connect
 from programs.base import About
-from programs.desk import Desk, Tool
+from programs.search_tools import Desk, Tool
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
 from tools.models.adapter import is_refusal, notice_leak, refuses, report_refusal, shorten
-from tools.models.lm import CALLS_IN_TEXT
+from tools.models.language_model import CALLS_IN_TEXT
 from tools.models.prompting import Fault, Message, UnusableAnswer, ask
 from tools.models.text_calls import find_tool, has_marks, read_arguments
 from tools.records import Query, Usage

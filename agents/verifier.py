@@ -21,7 +21,7 @@ from langgraph.graph import END
 from typing_extensions import TypedDict
 
 from agents.graph import Agent, Work, connect, side_by_side
-from programs import reading
+from programs import passage_reading
 from programs.base import About
 from tools.errors import at_least
 from tools.models import offline as rules
@@ -131,7 +131,7 @@ class _Work(Work):
         predictor = self.program.reformulate
         most = self.program.texts
         about = {**self.about, "most": most}
-        inputs = reading.look_back(
+        inputs = passage_reading.look_back(
             self.session, predictor, state["searches"], "learned", state["learned"], **about
         )
         named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
@@ -146,7 +146,7 @@ class _Work(Work):
         verifier = self.program
         pairs = ((text, name) for text in state["texts"] for name in verifier.engines)
         jobs = [
-            partial(reading.search, self.session, text, verifier.per_search, name)
+            partial(passage_reading.search, self.session, text, verifier.per_search, name)
             for text, name in pairs
         ]
         found = side_by_side(self.session, state["round"], jobs, verifier.parallel)
@@ -195,8 +195,8 @@ class _Work(Work):
         sure = sorted(
             (grade for grade in grades if grades[grade] >= VERIFIED), key=lambda one: -grades[one]
         )
-        inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
-        passages = reading.show_all(
+        inputs = passage_reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
+        passages = passage_reading.show_all(
             self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs
         )
         common = ask(predictor, **inputs, passages=passages).common.strip()
@@ -209,7 +209,7 @@ class _Work(Work):
         predictor = self.program.verify_passages
         chars = self.program.read_chars
         grades: dict[str, int] = {}
-        for shown, answer in reading.read(
+        for shown, answer in passage_reading.read(
             self.session, predictor, doc_ids, chars, _CHECK, **self.about
         ):
             judgements = {

@@ -18,7 +18,7 @@ from math import ceil
 
 import orjson
 
-from tools.console import put_out
+from tools.cli import put_out
 
 KEPT = 256
 PACE = 60  # pieces of a streamed answer a second, as a model writes tokens

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from evals.scoring import scored_run
 from evals.scoring.attribution import Anytime
 from evals.scoring.metrics import ranking_value
-from tools.console import Parser, put_out, run_and_leave
+from tools.cli import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tools.retrievers.store import in_blocks
-from tools.retrievers.vectors.embedding import MappedVectors, Vectors
+from tools.retrievers.index_store import in_blocks
+from tools.retrievers.vectors.embedder import MappedVectors, Vectors
 from tools.retrievers.vectors.exact_search import exact
 
 # CPU seconds of a build, GiB of memory, and by what a search looks at: recall@100, nprobe or ef,

@@ -42,14 +42,14 @@ from evals.running.request import Request
 from evals.running.workers.coordinator import Keeper
 from programs.multihop import MultiHop
 from tools import retrievers
-from tools.console import Parser, positive, put_out, run_command, say
+from tools.cli import Parser, positive, put_out, run_command, say
 from tools.corpus import Corpus
-from tools.disk import home
 from tools.errors import RunIncomplete, UsageError
-from tools.models import lm
-from tools.models.sending.gate import Gate
-from tools.models.terms import Terms
-from tools.processes import starting
+from tools.files import home
+from tools.forkserver import starting
+from tools.models import language_model
+from tools.models.run_resources import Terms
+from tools.models.transport.rate_limiter import Gate
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
@@ -62,7 +62,7 @@ EVERY = 0.001
 # Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of
 # these.
 PARTS = {
-    "HTTP and protocol": ("tools/models/sending/",),
+    "HTTP and protocol": ("tools/models/transport/",),
     "answers kept, budget, gate": tuple(
         f"tools/models/{name}.py"
         for name in ("call", "lm", "terms", "answers", "kept", "prices", "gate")
@@ -70,7 +70,7 @@ PARTS = {
     "prompts and answers": ("tools/models/adapter.py", "tools/models/prompting.py"),
     "search and documents": ("tools/retrievers/", "tools/corpus.py"),
     "trace": ("tools/session.py", "tools/records.py", "tools/trace.py", "tools/text.py"),
-    "outcomes on disk": ("evals/", "tools/disk.py"),
+    "outcomes on disk": ("evals/", "tools/files.py"),
     "DSPy": ("dspy/",),
     "program": ("programs/", "agents/"),
 }
@@ -176,15 +176,15 @@ def serving(latency: float) -> Iterator[int]:
 @contextlib.contextmanager
 def begun(
     port: int, in_flight: int, arguments: argparse.Namespace
-) -> Iterator[tuple[lm.Model, RunFolder]]:
+) -> Iterator[tuple[language_model.Model, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
         place = Path(runs) / "task" / "run"
         folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
         place.mkdir(parents=True)
-        settings = lm.Settings(stream="on" if arguments.stream else "off")
+        settings = language_model.Settings(stream="on" if arguments.stream else "off")
         terms = Terms(gate=Gate(in_flight), prompts=not arguments.no_prompts)
-        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", terms, settings=settings)
+        model = language_model.connect(f"tiny@http://127.0.0.1:{port}/v1", terms, settings=settings)
         model.begin(folder.path, Usage())
         yield model, folder
 

@@ -21,8 +21,8 @@ from benchmarks import data
 from benchmarks.rows import Row
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.neural.loading import threads
-from tools.retrievers.neural.models import BUNDLED, find_folder
-from tools.retrievers.vectors.embedding import Vectors
+from tools.retrievers.neural.model_table import BUNDLED, find_folder
+from tools.retrievers.vectors.embedder import Vectors
 
 _PASSAGES = 200  # at most; encoding is as fast for any number
 _LENGTH = 1100  # characters on average, as in the hearings

@@ -18,8 +18,8 @@ from environments.base import SPLITS, Environment
 from evals.running import candidate_pools
 from evals.scoring.metrics import Ranking, compute
 from tools import retrievers
-from tools.console import Parser, put_out, run_and_leave
-from tools.disk import home
+from tools.cli import Parser, put_out, run_and_leave
+from tools.files import home
 from tools.retriever import Retriever, Search
 
 METRIC = "nDCG@10"

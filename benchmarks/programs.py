@@ -25,14 +25,14 @@ from agents import AGENTS
 from evals import evaluate
 from programs import PROGRAMS
 from tools import retrievers
-from tools.console import Parser, positive, put_out, run_and_leave, say
-from tools.disk import home
+from tools.cli import Parser, positive, put_out, run_and_leave, say
 from tools.errors import SextantError, UsageError
+from tools.files import home
 from tools.models import offline, prompting
 from tools.models.adapter import Adapter
-from tools.models.lm import LanguageModel
-from tools.models.terms import Terms
-from tools.retrievers.bm25 import BM25
+from tools.models.language_model import LanguageModel
+from tools.models.run_resources import Terms
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 SYSTEMS = PROGRAMS | AGENTS

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.rows import Row
-from tools.console import Parser, positive, put_out, run_and_leave, say
+from tools.cli import Parser, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName
 
 CONGRESS = 213_650  # passages

@@ -33,16 +33,16 @@ import numpy as np
 
 from benchmarks import approximate, data
 from tools import retrievers
-from tools.console import Parser, positive, put_out, run_and_leave, say
+from tools.cli import Parser, positive, put_out, run_and_leave, say
 from tools.corpus import Corpus, StoredCorpus, store
 from tools.errors import UnknownName
 from tools.records import Document
 from tools.retriever import Retriever, Search
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.index_store import delete, list_kept
+from tools.retrievers.lexical.bm25 import BM25
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.sharded import Sharded
-from tools.retrievers.store import delete, list_kept
-from tools.retrievers.vectors.embedding import Vectors, open_vectors
+from tools.retrievers.vectors.embedder import Vectors, open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.text import words
 

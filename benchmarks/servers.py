@@ -36,10 +36,10 @@ from benchmarks import chat_model
 from evals.running import evaluate
 from evals.running.request import Request
 from programs import PROGRAMS
-from tools import options
-from tools.console import Parser, positive, put_out, run_and_leave, say
+from tools import cli_options as options
+from tools.cli import Parser, positive, put_out, run_and_leave, say
 from tools.errors import RunIncomplete, SextantError, UsageError
-from tools.models.answers import open_answers
+from tools.models.storage.response_cache import open_answers
 
 WINDOW = 4096  # tokens that a model takes
 MODEL = "tiny"

@@ -28,7 +28,7 @@ from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.vectors.ann import Ann
-from tools.retrievers.vectors.embedding import Vectors
+from tools.retrievers.vectors.embedder import Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 _REAL = 2_000  # texts that are embedded

@@ -2,7 +2,7 @@
 searched.
 
 `load("my_data")` is a folder with data of a user's own, and `of` makes a task in Python:
-environments/own.py.
+environments/custom.py.
 """
 
 import fnmatch
@@ -19,9 +19,9 @@ from sextant_search import require_ours
 require_ours("tools")
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
-from tools.disk import expanded, home, read_toml
 from tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
-from tools.names import pick
+from tools.files import expanded, home, read_toml
+from tools.plugins import pick
 
 # To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature
 # under environments/mini/<name>. A command that names a task imports its suite alone.
@@ -38,7 +38,7 @@ SUITES = {
         "environments.multiconir:SUITE",
         "books movies people medical_case legal_document",
     ),
-    "own": ("environments.own:SUITE", ""),  # folders and files of a user's own, by their places
+    "own": ("environments.custom:SUITE", ""),  # folders and files of a user's own, by their places
 }
 
 _LOG = logging.getLogger("sextant")
@@ -69,7 +69,7 @@ def _own() -> Any:
 def of(
     documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **settings: Any
 ) -> Environment:
-    """Return a task made in Python: `environments.own.of`, for files that are run as `--task
+    """Return a task made in Python: `environments.custom.of`, for files that are run as `--task
     FILE.py:NAME`.
     """
     made: Environment = _own().of(documents, queries, qrels, name=name, **settings)

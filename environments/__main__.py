@@ -11,14 +11,14 @@ import textwrap
 from typing import Any
 
 import environments
-from environments import card
+from environments import task_card
 from environments.base import COLUMNS, SPLITS
 from tools import retrievers
-from tools.console import Parser, clean, positive, put_out, run_and_leave, say
-from tools.disk import expanded, home
+from tools.cli import Parser, clean, positive, put_out, run_and_leave, say
+from tools.cli_options import pair
 from tools.errors import DataError, UsageError
-from tools.names import TASKS, known
-from tools.options import pair
+from tools.files import expanded, home
+from tools.plugins import TASKS, known
 from tools.records import Query
 from tools.session import Toolbox
 
@@ -89,7 +89,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    rows = [card.row(task) for task in environments.tasks()]
+    rows = [task_card.row(task) for task in environments.tasks()]
     if arguments.json:
         put_out(json.dumps(rows) + "\n")
         return
@@ -117,7 +117,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    facts = card.card(arguments.task, arguments.data, dict(arguments.column))
+    facts = task_card.card(arguments.task, arguments.data, dict(arguments.column))
     put_out(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
 
 
@@ -188,7 +188,7 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     findings = []
-    for finding in card.findings(arguments.task, arguments.data, dict(arguments.column)):
+    for finding in task_card.findings(arguments.task, arguments.data, dict(arguments.column)):
         findings.append(finding)
         if not arguments.json:
             put_out(
@@ -244,14 +244,14 @@ def _search(arguments: argparse.Namespace) -> None:
 
 
 def _init(arguments: argparse.Namespace) -> None:
-    from environments import own  # Pydantic, as above
+    from environments import custom  # Pydantic, as above
 
     folder = expanded(arguments.task)
-    if (path := folder / own.FILE).exists():
+    if (path := folder / custom.FILE).exists():
         raise UsageError(f"{path} is there already; edit it, or move it away")
     if not folder.is_dir():
         raise DataError(f"there is no folder {arguments.task}; give one with data of your own")
-    text, found = own.draft(folder.resolve(), dict(arguments.column))
+    text, found = custom.draft(folder.resolve(), dict(arguments.column))
     path.write_text(text, encoding="utf-8")
     for line in (*found, f"wrote {path}; every line of it may be changed or left out"):
         put_out(f"{clean(line)}\n")

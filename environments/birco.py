@@ -11,7 +11,7 @@ The dev split is the release's: other queries and documents, for which the paper
 documents of the split instead of the pool, without a query's own text where it is a document, too.
 
 A split is one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}}: in the
-release a pickle, which environments/plain_pickle.py converts without running anything in it; in the
+release a pickle, which environments/readers/safe_pickle.py converts without running anything in it; in the
 miniature reviewable JSON.
 """
 
@@ -23,14 +23,14 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments import tables
 from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
-from environments.collections import read_port
-from environments.layouts import Collection
-from environments.raw import check_data
+from environments.readers import files
+from environments.readers.collections import read_port
+from environments.readers.obliq_layout import Collection
+from environments.readers.raw_files import check_data
 from tools.corpus import Corpus
-from tools.disk import open_input
 from tools.errors import DataError, NotApplicable
+from tools.files import open_input
 from tools.records import Document, Query
 
 RELEASE = Release(
@@ -236,7 +236,7 @@ def _scope(
 
 
 def _read(folder: Path, split: str) -> Collection:
-    for ending, load in ((".pickle", unpickle), (".pkl", unpickle), (".json", tables.read_json)):
+    for ending, load in ((".pickle", unpickle), (".pkl", unpickle), (".json", files.read_json)):
         path = folder / f"{split}_set{ending}"
         if path.is_file():
             return _check(load(path), path)
@@ -269,7 +269,7 @@ def _check(content: Any, path: Path) -> Collection:
         raise DataError(f'{path} is not an object of "query", "corpus" and "qrel"')
     documents, queries = (
         {
-            tables.check_id(key, f"{path}, {name}"): tables.check_text(
+            files.check_id(key, f"{path}, {name}"): files.check_text(
                 text, f"{path}, {name} {key!r}"
             )
             for key, text in content[name].items()
@@ -282,7 +282,7 @@ def _check(content: Any, path: Path) -> Collection:
         raise DataError(f"{path} has no words in it; nothing can be searched")
     qrels: dict[str, dict[str, float]] = {}
     for query_id, pool in content["qrel"].items():
-        where = f"{path}, qrel of {tables.brief(query_id)}"
+        where = f"{path}, qrel of {files.brief(query_id)}"
         if query_id not in queries:
             raise DataError(f"{where}: there is no such query")
         if not isinstance(pool, dict) or not pool:
@@ -290,7 +290,7 @@ def _check(content: Any, path: Path) -> Collection:
                 f"{where}: {'the pool is empty' if pool == {} else 'not an object of labels'}"
             )
         qrels[query_id] = {
-            tables.check_id(key, where): tables.check_grade(label, f"{where}, document {key!r}")
+            files.check_id(key, where): files.check_grade(label, f"{where}, document {key!r}")
             for key, label in pool.items()
         }
     if unjudged := queries.keys() - qrels.keys():

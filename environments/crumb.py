@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments import tables
 from environments.base import Environment, Facts, Judgements, Release, Request, Suite
-from environments.layouts import Placed, open_corpus
+from environments.readers import files as tables
+from environments.readers.obliq_layout import Placed, open_corpus
 from tools.corpus import Corpus
 from tools.errors import DataError, NotApplicable
 from tools.records import Document, Query

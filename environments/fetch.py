@@ -32,9 +32,9 @@ from rich.filesize import decimal
 
 import environments
 from environments.base import Release
-from environments.card import check_files
-from tools import disk
-from tools.console import Progress
+from environments.task_card import check_files
+from tools import files as disk
+from tools.cli import Progress
 from tools.errors import DataError, RunConflict, UsageError
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made

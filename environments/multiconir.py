@@ -19,7 +19,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from environments import tables
 from environments.base import (
     OURS,
     Comparison,
@@ -31,7 +30,8 @@ from environments.base import (
     Request,
     Suite,
 )
-from environments.collections import read_port
+from environments.readers import files as tables
+from environments.readers.collections import read_port
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Query

@@ -10,7 +10,6 @@ figures counts equal texts as one document.
 from functools import cache
 from typing import NamedTuple
 
-from environments import layouts
 from environments.base import (
     POOLED,
     DevSplit,
@@ -21,6 +20,7 @@ from environments.base import (
     Request,
     Suite,
 )
+from environments.readers import obliq_layout
 from tools.errors import DataError, NotApplicable
 from tools.records import Query
 
@@ -136,11 +136,11 @@ def load(request: Request) -> Environment:
     """
     task = TASKS[request.name]
     place = request.place([task.folder], [other.folder for other in TASKS.values()])
-    read = layouts.read_obliq
+    read = obliq_layout.read_obliq
     if not (place / "queries+qrels").exists():
-        from environments.collections import (
-            read_port as read,
-        )  # here, because most data has the release's layout
+        from environments.readers.collections import (
+            read_port as read,  # here, because most data has the release's layout
+        )
     files = read(place, request.home)
     if task.masked and not files.excluded:
         lacks = (

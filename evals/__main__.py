@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tools import installation
-from tools.console import Parser, put_out, run_and_leave, run_command, say, spell
+from tools.cli import Parser, put_out, run_and_leave, run_command, say, spell
 from tools.errors import UnknownName
 
 # A name -> what `python -m` is given for it, a module and its sub-command if any, and what the

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from evals.running.request import SETTLED, Common
-from tools import options
-from tools.console import Parser, positive, put_out, run_and_leave
+from tools import cli_options
+from tools.cli import Parser, positive, put_out, run_and_leave
 from tools.errors import UsageError
 
 
@@ -32,7 +32,7 @@ def parser() -> Parser:
     add("--name-failures", type=positive, metavar="N", help=named)
     add("--dry-run", action="store_true", help="say what naming will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object, with the steps of each figure")
-    options.add_options(made, Common, without=("program", "task", "parameters", *SETTLED))
+    cli_options.add_options(made, Common, without=("program", "task", "parameters", *SETTLED))
     return made
 
 
@@ -47,8 +47,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.name_failures:
         from evals.judging import loss_causes  # DSPy
 
-        about = {"program": "programs.explaining:Explainer", "task": found["task"]}
-        request = options.from_options(Common, vars(arguments) | about)
+        about = {"program": "programs.llm_tasks.loss_explainer:Explainer", "task": found["task"]}
+        request = cli_options.from_options(Common, vars(arguments) | about)
         named = loss_causes.name_failures(
             arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run
         )

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.console import Parser, put_out, run_and_leave
+from tools.cli import Parser, put_out, run_and_leave
 
 
 def parser() -> Parser:

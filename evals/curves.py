@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from evals.run_folder import check_output
-from tools import disk
-from tools.console import Parser, put_out, run_and_leave
+from tools import files
+from tools.cli import Parser, put_out, run_and_leave
 from tools.errors import UsageError
 
 
@@ -55,7 +55,7 @@ def command(arguments: argparse.Namespace) -> int:
     for path, write in ((arguments.csv, curves_csv), (arguments.svg, curves_svg)):
         try:
             if path:
-                disk.replace(path, write(result))
+                files.replace(path, write(result))
         except OSError as error:
             raise UsageError(
                 f"{path} cannot be written: {error.strerror or error}; name another file"

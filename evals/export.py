@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from evals.formats import FOLDERS, SERVICES
-from tools import disk
-from tools.console import Parser, clean, positive, put_out, run_and_leave, say
+from tools import files
+from tools.cli import Parser, clean, positive, put_out, run_and_leave, say
 from tools.errors import UnknownName, UsageError
-from tools.names import pick
+from tools.plugins import pick
 
 
 def export(
@@ -52,7 +52,7 @@ def export(
         return {"out": out, **made, "notes": notes + write(source, out, force=force)}
     with export_run.fill_folder(Path(out), force=force) as folder:
         made |= {"notes": notes + write(source, folder), "files": export_run.files_in(folder)}
-        disk.replace(
+        files.replace(
             folder / export_run.MANIFEST, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
         )
     return {"out": out, **made}

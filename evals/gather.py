@@ -5,7 +5,7 @@ retriever; shards.py does it.
 import argparse
 from pathlib import Path
 
-from tools.console import Parser, run_and_leave
+from tools.cli import Parser, run_and_leave
 
 
 def parser() -> Parser:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import environments
 from evals import run_folder
-from tools.console import Parser, plural, put_out, queries, run_and_leave, say
+from tools.cli import Parser, plural, put_out, queries, run_and_leave, say
+from tools.cli_options import pair
 from tools.errors import DataError, UsageError
 from tools.installation import find_page
-from tools.options import pair
 
 
 def parser() -> Parser:

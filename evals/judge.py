@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 
 from evals.running.request import SETTLED, Common
-from tools import options
-from tools.console import Parser, positive, put_out, run_and_leave
+from tools import cli_options
+from tools.cli import Parser, positive, put_out, run_and_leave
 
 
 def parser() -> Parser:
@@ -52,12 +52,12 @@ def parser() -> Parser:
         help="judged documents on which agreement is measured",
     )
     of_judge = (
-        "prompts of the judge, by python -m optimizers.compile --program programs.judging:Judge"
+        "prompts of the judge, by python -m optimizers.compile --program programs.llm_tasks.relevance_judge:Judge"
     )
     add("--compiled", type=Path, metavar="FILE", help=of_judge)
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    options.add_options(made, Common, without=("program", *SETTLED))
+    cli_options.add_options(made, Common, without=("program", *SETTLED))
     return made
 
 
@@ -65,7 +65,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
     from evals.judging import llm_judge  # DSPy and SciPy: not for --help
 
-    request = options.from_options(Common, vars(arguments) | {"program": "programs.judging:Judge"})
+    request = cli_options.from_options(
+        Common, vars(arguments) | {"program": "programs.llm_tasks.relevance_judge:Judge"}
+    )
     named = {
         key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")
     }

@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.console import Parser, positive, put_out, run_and_leave
+from tools.cli import Parser, positive, put_out, run_and_leave
 
 
 def parser() -> Parser:

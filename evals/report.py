@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.console import Parser, plural, put_out, run_and_leave
+from tools.cli import Parser, plural, put_out, run_and_leave
 
 
 def parser() -> Parser:

@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.console import Parser, dollars, positive, put_out, run_and_leave
+from tools.cli import Parser, dollars, positive, put_out, run_and_leave
 from tools.installation import find_page
 
 

@@ -18,8 +18,9 @@ import environments
 from agents import AGENTS
 from evals.running.request import SYSTEMS, Request, find_program
 from programs import PROGRAMS
-from tools import names, options
-from tools.console import Parser, clean, is_interrupted, plural, put_out, run_and_leave, say
+from tools import cli_options, plugins
+from tools.cli import Parser, clean, is_interrupted, plural, put_out, run_and_leave, say
+from tools.cli_options import list_parameters
 from tools.errors import (
     BudgetReached,
     DataError,
@@ -29,7 +30,6 @@ from tools.errors import (
     SextantError,
     UsageError,
 )
-from tools.options import list_parameters
 
 if TYPE_CHECKING:
     from evals.running.evaluate import Opened, Result
@@ -47,7 +47,7 @@ ABOUT = (
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.run", description=ABOUT)
-    options.add_options(made, Request)
+    cli_options.add_options(made, Request)
     made.lists.add("--task")
     add = made.add_argument
     add(
@@ -81,7 +81,7 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         return 0
     if arguments.task and names_several(arguments.task):
         return run_tasks(arguments, events)
-    request = options.from_options(Request, vars(arguments))
+    request = cli_options.from_options(Request, vars(arguments))
     if arguments.dry_run:
         from evals.running import cost_estimate  # as above
 
@@ -105,7 +105,7 @@ def run_request(
     opening: "Callable[[Request], Opened] | None" = None,
 ) -> "Result":
     """Run one request, and print its scores where a person reads them."""
-    from tools.processes import starting  # not for --help
+    from tools.forkserver import starting  # not for --help
 
     with starting("evals.running.workers.worker") if request.forks else nullcontext() as start:
         from evals.running import evaluate  # as above, and while workers import what they need
@@ -145,7 +145,7 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
     for task in named:
         data = environments.choose_data(task, arguments.data, named)
         if tasks.setdefault(environments.locate(task, data), task) == task:
-            requests[task] = options.from_options(
+            requests[task] = cli_options.from_options(
                 Request, vars(arguments) | {"task": task, "data": data}
             )
     return requests
@@ -229,7 +229,7 @@ def show_programs(*, as_json: bool) -> None:
     rows = list[dict[str, Any]]()
     lines = list[str]()
     installed = {
-        name: whose for name, whose in names.known(SYSTEMS, names.PROGRAMS).items() if whose
+        name: whose for name, whose in plugins.known(SYSTEMS, plugins.PROGRAMS).items() if whose
     }
     for kind, table in (("program", PROGRAMS), ("agent", AGENTS), ("installed program", installed)):
         lines += [f"{kind}s"] * bool(table)

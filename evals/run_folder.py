@@ -27,7 +27,7 @@ from typing import Any, TextIO
 
 import environments
 from environments.base import Environment
-from tools import disk
+from tools import files
 from tools.errors import (
     DataError,
     RunBusy,
@@ -140,7 +140,7 @@ def program_part(program: str) -> str:
 def check_place(runs: Path) -> None:
     """Raise UsageError when no run folder can be made in `runs`."""
     try:
-        disk.make_private(runs)
+        files.make_private(runs)
         if not os.access(runs, os.W_OK | os.X_OK):
             raise PermissionError(None, "no permission to write")
     except OSError as error:
@@ -170,7 +170,7 @@ class Rows(Mapping[str, dict[str, Any]]):
     path: Path
     starts: dict[str, int]
     read: Callable[[bytes], dict[str, Any]] = (
-        disk.loads
+        files.loads
     )  # makes the row of a line; ValueError where it is damaged
     checksums: dict[int, int] = field(default_factory=dict)  # where a line begins -> its CRC-32
 
@@ -243,21 +243,21 @@ class RunFolder:
         query_id = outcome["query_id"]
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
-            self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
+            self.outcomes.starts[query_id] = files.append_line(path, seal(line, self.digest))
         except OSError as error:
             what = (
                 f"{path}: {error.strerror or error}; query {query_id!r} could not be written and "
                 f"is pending"
             )
             raise RunIncomplete(
-                f"{what}, the {len(self.outcomes)} before it are safe; {disk.remedy(error)}"
+                f"{what}, the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
             ) from None
 
     def note_left(self, query_id: str, used: Usage) -> None:
         """Keep what a query that is left pending has used."""
-        line = disk.dumps({"query_id": query_id, "usage": usage_json(used), "error": None})
+        line = files.dumps({"query_id": query_id, "usage": usage_json(used), "error": None})
         with suppress(OSError):  # it is pending all the same
-            disk.append_line(self.path / LEFT, line.encode())
+            files.append_line(self.path / LEFT, line.encode())
 
 
 @contextmanager
@@ -270,8 +270,8 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         raise RunBusy(f"another process is running {path}; wait for it")
 
     try:
-        disk.make_private(path)
-        lock = disk.hold(path / ".lock", busy, disk.PRIVATE)
+        files.make_private(path)
+        lock = files.hold(path / ".lock", busy, files.PRIVATE)
     except OSError as error:
         raise UsageError(
             f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs"
@@ -338,11 +338,11 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Ro
         if named and (
             skim or is_sealed(line, config_digest)
         ):  # a sealed line was checked when it was written
-            return str(disk.loads(named[1]))
+            return str(files.loads(named[1]))
         return str(read(line)["query_id"])
 
     file = path / "outcomes.jsonl"
-    return read_rows(file, query_of, read=read if skim else disk.loads, repair=repair, mend=MEND)
+    return read_rows(file, query_of, read=read if skim else files.loads, repair=repair, mend=MEND)
 
 
 def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
@@ -365,7 +365,7 @@ def read_rows(
     path: Path,
     query_of: Callable[[bytes], str],
     *,
-    read: Callable[[bytes], dict[str, Any]] = disk.loads,
+    read: Callable[[bytes], dict[str, Any]] = files.loads,
     repair: bool = False,
     mend: str = "score the run again",
 ) -> Rows:
@@ -376,7 +376,7 @@ def read_rows(
     """
     rows = Rows(path, {}, read)
     start = 0
-    for line, query_id in disk.read_lines(path, query_of, mend, repair=repair):
+    for line, query_id in files.read_lines(path, query_of, mend, repair=repair):
         rows.starts[query_id] = start
         rows.checksums[start] = zlib.crc32(line)
         start += len(line)
@@ -411,11 +411,11 @@ def writing(path: Path) -> Iterator[TextIO]:
     RunIncomplete when the disk is full.
     """
     try:
-        with disk.replacing(path) as file:
+        with files.replacing(path) as file:
             yield file
     except OSError as error:
         mend = (
-            f"the answered queries are safe; {disk.remedy(error)} and give the same command again"
+            f"the answered queries are safe; {files.remedy(error)} and give the same command again"
         )
         raise RunIncomplete(f"{path}: {error.strerror or error}; {mend}") from None
 
@@ -440,7 +440,7 @@ def is_sealed(line: bytes, config_digest: str) -> bool:
 
 def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the digests of files of a run, as "made_of" of scores.json has them."""
-    return {name: disk.sha256(folder / name)[:_LENGTH] for name in names}
+    return {name: files.sha256(folder / name)[:_LENGTH] for name in names}
 
 
 def check_file(path: Path, scores: Mapping[str, Any]) -> None:
@@ -448,7 +448,7 @@ def check_file(path: Path, scores: Mapping[str, Any]) -> None:
     missing one is no error.
     """
     expected = scores.get("made_of", {}).get(path.name)
-    if expected is not None and path.exists() and expected != disk.sha256(path)[:_LENGTH]:
+    if expected is not None and path.exists() and expected != files.sha256(path)[:_LENGTH]:
         raise ValueError(f"{path.name} has changed since the run was scored")
 
 

@@ -1,4 +1,4 @@
-"""The forms of a run folder's files (docs/decisions/run-folder.md), as tools/forms.py checks
+"""The forms of a run folder's files (docs/decisions/run-folder.md), as tools/schemas.py checks
 them.
 """
 
@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import forms
-from tools.forms import Amount, Count, Number, TraceForm, UsageForm, read, read_file  # noqa: F401  # for folder.py
-from tools.names import pick
+from tools import schemas
+from tools.plugins import pick
+from tools.schemas import Amount, Count, Number, TraceForm, UsageForm, read, read_file  # noqa: F401  # for folder.py
 
 
 class Fate(StrEnum):
@@ -44,11 +44,11 @@ FATE_LABELS: dict[Fate, str] = {  # what a reader sees; {k} is the cutoff
 SCHEMAS = {  # file -> its form, or that of its lines
     "config.json": "evals.run_schemas:ConfigForm",
     "outcomes.jsonl": "evals.run_schemas:OutcomeForm",
-    "trace": "tools.forms:TraceForm",
+    "trace": "tools.schemas:TraceForm",
     "scores.json": "evals.run_schemas:ScoresForm",
     "attribution.jsonl": "evals.run_schemas:JudgedForm",
     "compiled.json": "programs.compiled:Compiled",
-    "cassette.jsonl": "tools.models.kept:CassetteLine",
+    "cassette.jsonl": "tools.models.storage.request_store:CassetteLine",
     "trajectories.jsonl": "evals.formats.import_run:Line",
 }
 
@@ -221,7 +221,7 @@ def write_schemas(source: object, folder: Path) -> list[str]:
     Without a RUN.
     """
     for name in SCHEMAS:
-        schema = forms.schema(pick("form", name, SCHEMAS)) | {"title": name}
+        schema = schemas.schema(pick("form", name, SCHEMAS)) | {"title": name}
         (folder / f"{name}.schema.json").write_text(
             json.dumps(schema, indent=2) + "\n", encoding="utf-8"
         )

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.console import Parser, run_and_leave
+from tools.cli import Parser, run_and_leave
 
 
 def parser() -> Parser:

@@ -15,11 +15,11 @@ from importlib import import_module
 
 from evals.running.request import Request
 from evals.serving.client_config import TOKEN, Place, print_config
-from tools import options
-from tools.console import Parser, cost, positive, run_and_leave, say
+from tools import cli_options
+from tools.cli import Parser, cost, positive, run_and_leave, say
 from tools.errors import UsageError
 from tools.installation import explain_missing
-from tools.models.spec import Settings
+from tools.models.model_spec import Settings
 
 # A door -> what serves a host there, as serve(host, place).
 DOORS = {
@@ -49,7 +49,7 @@ def parser() -> Parser:
     made = Parser(
         prog="python -m evals.serve", description="Hand the queries of a run out to agents outside."
     )
-    options.add_options(made, Request, without=_WITHOUT)
+    cli_options.add_options(made, Request, without=_WITHOUT)
     add = made.add_argument
     add(
         "--agent",
@@ -120,7 +120,7 @@ def command(arguments: argparse.Namespace) -> int:
         _refuse_options_of_rewards(arguments)
     place = _place(arguments)
     arguments.program = f"served:{arguments.agent}"
-    request = options.from_options(Request, vars(arguments))
+    request = cli_options.from_options(Request, vars(arguments))
     if arguments.print_config:
         again = [
             word for word in sys.argv[1:] if word != "--print-config"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.studies.command_result import CommandResult
-from tools.console import Parser, put_out, run_and_leave
+from tools.cli import Parser, put_out, run_and_leave
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from programs import SCHEMES
-from tools.console import clean, is_terminal, spell_in
+from tools.cli import clean, is_terminal, spell_in
 
 WIDTH = 80  # characters that a table has to fit into, where its cells are short
 

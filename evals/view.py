@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from evals.run_folder import check_output
-from tools import disk
-from tools.console import Parser, clean, plural, port, positive, put_out, run_and_leave, say
+from tools import files
+from tools.cli import Parser, clean, plural, port, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 
 
@@ -142,7 +142,7 @@ def export(arguments: argparse.Namespace) -> None:
     try:
         size = page_server.write_page(answers, path)
     except OSError as error:
-        remedy = f"choose another --export, or {disk.remedy(error)}"
+        remedy = f"choose another --export, or {files.remedy(error)}"
         raise DataError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from None
     contents = (
         f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"

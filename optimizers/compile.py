@@ -2,7 +2,7 @@
 compiled on dev.
 
 The options are the fields of optimizers/request.py; what is done with them is in
-optimizers/compilation.py.
+optimizers/compile_program.py.
 """
 
 import argparse
@@ -16,15 +16,15 @@ os.environ.setdefault(
 )  # DSPy's and GEPA's bars; before the libraries that look here are imported
 
 from optimizers.request import CompileRequest
-from tools import options
-from tools.console import Parser, run_and_leave, say
+from tools import cli_options
+from tools.cli import Parser, run_and_leave, say
 
 
 def parser() -> Parser:
     """The command line."""
     what = "Compile a program on the dev split: its prompts, or its parameters."
     made = Parser(prog="python -m optimizers.compile", description=what)
-    options.add_options(made, CompileRequest)
+    cli_options.add_options(made, CompileRequest)
     made.lists |= {"--task", "--held-out"}
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made
@@ -34,13 +34,13 @@ def command(arguments: argparse.Namespace) -> int:
     """Compile, or go on compiling; print what was learnt."""
     started = time.monotonic()
     if arguments.optimizer == "list":
-        from optimizers.result import show_table  # imports DSPy
+        from optimizers.result_report import show_table  # imports DSPy
 
         show_table(as_json=arguments.json)
         return 0
-    request = options.from_options(CompileRequest, vars(arguments))
-    from optimizers.compilation import compile_program  # imports DSPy, which takes seconds
-    from optimizers.result import show  # as above
+    request = cli_options.from_options(CompileRequest, vars(arguments))
+    from optimizers.compile_program import compile_program  # imports DSPy, which takes seconds
+    from optimizers.result_report import show  # as above
 
     # The terminal as it is now: DSPy's bars are kept away from it while it works.
     tell = (lambda line: None) if arguments.json else partial(say, to=sys.stderr)

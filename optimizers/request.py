@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from environments import choose_data, expand
 from evals.running.request import Common, Request
-from tools.console import positive
-from tools.options import Option, pair
+from tools.cli import positive
+from tools.cli_options import Option, pair
 
 EFFORT = ("light", "medium", "heavy")
 OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds to import

@@ -2,8 +2,8 @@
 
 All are DSPy's own, at work inside `Study.working`, but for three: `knn`, which makes its
 demonstrations once instead of again for each query (programs/compiled.py says how it differs),
-`tune`, which searches parameters and no prompts (optimizers/tune.py), and `objective`, which words
-the task (optimizers/describe.py). What one returns is only one more candidate: what is kept is
+`tune`, which searches parameters and no prompts (optimizers/parameter_search.py), and `objective`, which words
+the task (optimizers/objective_search.py). What one returns is only one more candidate: what is kept is
 chosen by validation.
 """
 
@@ -18,11 +18,11 @@ import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
 from evals.running.request import read_value
-from optimizers import describe
-from optimizers import tune as tuning
+from optimizers import objective_search
+from optimizers import parameter_search as tuning
+from optimizers.candidate_evaluator import Found, Job
 from optimizers.request import EFFORT
-from optimizers.study import Found, Job
-from optimizers.training.objective import TIE
+from optimizers.trainset.objective import TIE
 from programs.compiled import Neighbour, Neighbours, fuse, plain
 from tools.errors import UnknownName, UsageError
 from tools.models.adapter import Adapter
@@ -357,7 +357,7 @@ def tune(job: Job) -> Found:
 @_row({"drafts": (2, 4, 8), "cases": (5, 5, 5)}, proposes=True, prompts=False, step=False)
 def objective(job: Job) -> Found:
     """What queries say of their task instead of prompts: the best of some drafts (ours)."""
-    return describe.search(job)
+    return objective_search.search(job)
 
 
 def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:

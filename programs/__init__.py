@@ -9,19 +9,19 @@ require_ours("tools")
 
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are
 # what `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers,
-# tools.retrievers) or InputFile (tools/disk.py). For `--lm offline`, `offline` names a rule for
+# tools.retrievers) or InputFile (tools/files.py). For `--lm offline`, `offline` names a rule for
 # every output field of its signatures; tools/models/offline.py has some.
 PROGRAMS = {
     "closed_book": "programs.closed_book:ClosedBook",
     "decompose": "programs.decompose:Decompose",
     "multihop": "programs.multihop:MultiHop",
-    "query_to_answer": "programs.rewriting:QueryToAnswer",
-    "query_to_doc": "programs.rewriting:QueryToDoc",
+    "query_to_answer": "programs.query_rewriting:QueryToAnswer",
+    "query_to_doc": "programs.query_rewriting:QueryToDoc",
     "rank": "programs.listwise:Rank",
     "reason": "programs.pointwise:Reason",
-    "reasoning_trace": "programs.rewriting:ReasoningTrace",
+    "reasoning_trace": "programs.query_rewriting:ReasoningTrace",
     "retrieve": "programs.retrieve:Retrieve",
-    "rewrite": "programs.rewriting:Rewrite",
+    "rewrite": "programs.query_rewriting:Rewrite",
     "score": "programs.pointwise:Score",
     "subtask": "programs.pointwise:Subtask",
     "tournament": "programs.listwise:Tournament",
@@ -29,7 +29,7 @@ PROGRAMS = {
 
 # What may stand before a colon, as in served:NAME -> the program that is made; it is `called` the
 # rest.
-SCHEMES = {"command": "programs.command:Command", "served": "programs.served:Served"}
+SCHEMES = {"command": "programs.agent_command:Command", "served": "programs.external_agent:Served"}
 
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
 VERIFIER = (

@@ -11,9 +11,9 @@ from typing import Any
 from evals.running.request import find_program, parse_parameters
 from evals.running.resolve import trial
 from programs.prompts import describe, write_toml
-from tools.console import Parser, put_out, run_and_leave
+from tools.cli import Parser, put_out, run_and_leave
+from tools.cli_options import pair
 from tools.errors import UsageError
-from tools.options import pair
 
 
 def parser() -> Parser:

@@ -17,7 +17,7 @@ from typing import ClassVar
 import dspy
 
 from programs.base import Program
-from programs.rewriting import LIKE, instruct
+from programs.query_rewriting import LIKE, instruct
 from tools.errors import LimitReached, at_least
 from tools.models import offline as rules
 from tools.models.prompting import ask, filled

@@ -2,7 +2,7 @@
 up.
 
 The file has instructions and demonstrations of every predictor, the program's parameters, and their
-origin (optimizers/compilation.py). What was made for another program, version or signature is
+origin (optimizers/compile_program.py). What was made for another program, version or signature is
 refused. Nothing in it is code. Prompts that a user wrote (programs/prompts.py) are one, too: what
 they do not name stays as the program has it. An ensemble runs every member on the query, each in a
 session of its own, and fuses the rankings by reciprocal ranks (Cormack, Clarke and Buettcher, SIGIR
@@ -24,15 +24,15 @@ import dspy
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import disk, forms, installation
-from tools.console import plural
+from tools import files, installation, schemas
+from tools.cli import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
-from tools.forms import Count
 from tools.models.prompting import instructed
 from tools.records import Document, Query, Submission, Trace, total
-from tools.retrievers.bm25 import BM25
 from tools.retrievers.fusion import CONSTANT
+from tools.retrievers.lexical.bm25 import BM25
+from tools.schemas import Count
 from tools.session import Shared
 
 FORMAT = 1
@@ -203,7 +203,7 @@ def write(path: Path, compiled: Compiled) -> None:
         indent=2,
         ensure_ascii=False,
     )
-    disk.replace(path, text + "\n")
+    files.replace(path, text + "\n")
 
 
 def _digest(text: str) -> str:
@@ -216,7 +216,7 @@ def read(path: Path) -> Compiled:
     mend = "it is torn or no compiled program; compile again"
     now = _get_versions()
     try:
-        body = forms.read_file(Versions, file, mend)
+        body = schemas.read_file(Versions, file, mend)
     except FileNotFoundError:
         raise DataError(
             f"there is no compiled program {file}; python -m optimizers.compile makes one"
@@ -230,7 +230,7 @@ def read(path: Path) -> Compiled:
             )
     intact = body.pop("digest", None) == _digest(json.dumps(body, sort_keys=True))[:16]
     try:
-        found = forms.make(Compiled, body)
+        found = schemas.make(Compiled, body)
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}); {mend}") from None
     return (

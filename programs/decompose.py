@@ -17,8 +17,8 @@ import dspy
 import pydantic
 
 from programs.base import Program
-from programs.reading import search
-from programs.rewriting import Request
+from programs.passage_reading import search
+from programs.query_rewriting import Request
 from tools.errors import at_least
 from tools.models import offline as rules
 from tools.models.prompting import Check, Fault, Outputs, ask, filled

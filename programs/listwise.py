@@ -24,9 +24,9 @@ import dspy
 import pydantic
 
 from programs.base import About, Program
-from programs.reading import OFFLINE, RankCandidates, complete, find_candidates, rank
-from tools.disk import InputFile, read_input, read_object
+from programs.passage_reading import OFFLINE, RankCandidates, complete, find_candidates, rank
 from tools.errors import DataError, UsageError, at_least
+from tools.files import InputFile, read_input, read_object
 from tools.models import offline as rules
 from tools.models.prompting import (
     Passage,

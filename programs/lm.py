@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.console import Parser, clean, number, positive, put_out, run_and_leave, say
+from tools.cli import Parser, clean, number, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
-from tools.models.answers import NAME, Answers, open_answers
-from tools.models.kept import read_call
-from tools.models.terms import write_cassette
+from tools.models.run_resources import write_cassette
+from tools.models.storage.request_store import read_call
+from tools.models.storage.response_cache import NAME, Answers, open_answers
 from tools.records import Usage, usage_from_json, usage_json
 from tools.text import message_text
 

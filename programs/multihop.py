@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import dspy
 
-from programs import reading
+from programs import passage_reading
 from programs.base import About, Program
 from tools.errors import at_least
 from tools.models import offline as rules
@@ -56,7 +56,7 @@ class ReadPassages(About):
 class MultiHop(Program):
     """OBLIQ-Bench's agent: hops of search and reading, with notes in between."""
 
-    offline: ClassVar = {**reading.OFFLINE, "search": rules.write_search}
+    offline: ClassVar = {**passage_reading.OFFLINE, "search": rules.write_search}
     least_calls: ClassVar[float] = 0.5
 
     hops: int = 4
@@ -71,7 +71,7 @@ class MultiHop(Program):
         at_least(0, "multihop", read_chars=self.read_chars, rerank=self.rerank)
         self.reader = Reader(self.read_chars, self.lens)
         if self.rerank:
-            self.rank_candidates = dspy.Predict(reading.RankCandidates)
+            self.rank_candidates = dspy.Predict(passage_reading.RankCandidates)
 
     def most_calls(self, pool: int) -> int:
         """Return a search and a reading a hop, and the reranking."""
@@ -95,7 +95,7 @@ class MultiHop(Program):
         """Return the ranking with its first `rerank` documents ordered once more."""
         if not (head := ranking[: self.rerank]):
             return ranking
-        order = reading.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
+        order = passage_reading.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
         session.rank(order)
         return order + ranking[self.rerank :]
 
@@ -134,11 +134,11 @@ class Reader(dspy.Module):
         about = {"objective": query.objective, "description": query.text}
         writer = self.next_search
         more = {**about, "hops_left": hops_left}
-        inputs = reading.look_back(session, writer, found.searches, "notes", found.notes, **more)
+        inputs = passage_reading.look_back(session, writer, found.searches, "notes", found.notes, **more)
         if not (text := ask(writer, **inputs).search.strip()):
             return "done"
         found.searches.append(text)
-        if (doc_ids := reading.search(session, text, per_hop)) is None:
+        if (doc_ids := passage_reading.search(session, text, per_hop)) is None:
             return "budget"  # what was found so far is still a legal submission
         unread = [doc_id for doc_id in doc_ids if doc_id not in found.best_rank]
         for rank, doc_id in enumerate(doc_ids, start=1):
@@ -146,7 +146,7 @@ class Reader(dspy.Module):
         predictor = self.read_passages
         chars = self.read_chars
         notes = found.notes
-        selected, noted = reading.read_and_note(session, predictor, unread, chars, notes, **about)
+        selected, noted = passage_reading.read_and_note(session, predictor, unread, chars, notes, **about)
         found.selected += selected
         found.notes += noted
         return ""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import dspy
 
 from programs.base import Program
-from programs.reading import UNFOUND, find_candidates, show_all
+from programs.passage_reading import UNFOUND, find_candidates, show_all
 from tools.errors import LimitReached, at_least
 from tools.models import offline as rules
 from tools.models.prompting import DESCRIPTION, Passage, ask, filled, within

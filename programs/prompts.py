@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from programs.compiled import BY_HAND, Compiled, Prompt, description
-from tools import disk, forms
+from tools import files, schemas
 from tools.errors import DataError, UsageError
 
 
@@ -29,7 +29,7 @@ class Table(TypedDict, total=False):
 def read(file: Path, program: str) -> Compiled:
     """Return the prompts of a file, for the program of that name. DataError for no TOML, UsageError for other keys."""
     try:
-        document = disk.read_toml(file)
+        document = files.read_toml(file)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -37,7 +37,7 @@ def read(file: Path, program: str) -> Compiled:
             f"{file} is not TOML: {error}; `python -m programs show` prints such a file"
         ) from None
     try:
-        forms.check(dict[str, Table], document)
+        schemas.check(dict[str, Table], document)
     except ValueError as error:
         known = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
         raise UsageError(f"{file}: {error}; {known}") from None
@@ -70,16 +70,16 @@ def write_toml(program: Any) -> str:
         plain = "'''" not in told and all(
             one.isprintable() or one in "\n\t" for one in told
         )  # as TOML has it
-        block = f"'''\n{told}\n'''" if plain else forms.toml(told)
+        block = f"'''\n{told}\n'''" if plain else schemas.toml(told)
         lines += [
             "",
-            f"[{forms.toml(name)}]  # what the model is told to do",
+            f"[{schemas.toml(name)}]  # what the model is told to do",
             f"instructions = {block}",
             "",
         ]
-        lines.append(f"[{forms.toml(name)}.fields]  # what it is told of each field")
+        lines.append(f"[{schemas.toml(name)}.fields]  # what it is told of each field")
         for key, text in table["fields"].items():
             lines.append(
-                f"{key} = {forms.toml(text)}  # {'shown' if key in inputs else 'asked for'}"
+                f"{key} = {schemas.toml(text)}  # {'shown' if key in inputs else 'asked for'}"
             )
     return "\n".join(lines) + "\n"

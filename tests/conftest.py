@@ -74,7 +74,7 @@ def command_of(capsys):
 
     def of(module):
         def command(*arguments: object) -> Result:
-            from tools.console import run_command
+            from tools.cli import run_command
 
             capsys.readouterr()
             code = run_command(

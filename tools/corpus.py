@@ -32,7 +32,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from tools import disk
+from tools import files as disk
 from tools.errors import DataError
 from tools.records import Document
 

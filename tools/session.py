@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tools import names
+from tools import plugins
 from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
 from tools.records import Document, Query, Snippet, Step, Submission, Tool, Usage
 from tools.text import appeal
@@ -93,7 +93,7 @@ def count_unbooked(to: str) -> None:
 
 
 # Where one is set, searches make spans, as where OpenTelemetry's SDK is loaded, which MLflow does:
-# tools/spans.py
+# tools/otel_spans.py
 _SENDING = (
     "OTEL_TRACES_EXPORTER",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -137,9 +137,9 @@ class Toolbox(Shared):
             clock,
         )
         if any(map(os.environ.get, _SENDING)):
-            from tools import spans  # OpenTelemetry, which most runs go without
+            from tools import otel_spans  # OpenTelemetry, which most runs go without
 
-            spans.start()
+            otel_spans.start()
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
@@ -156,9 +156,9 @@ class Toolbox(Shared):
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
         session_class = Session
         if "opentelemetry.sdk.trace" in sys.modules:
-            from tools import spans  # as above
+            from tools import otel_spans  # as above
 
-            session_class = spans.watch(Session)
+            session_class = otel_spans.watch(Session)
         session = session_class(query, self._world, snapshot or {})
         enter(session)
         return session
@@ -264,7 +264,7 @@ class Session(Recorder):
         pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
             with (
-                names.contained(),
+                plugins.contained(),
                 using(self),
                 booking(),
             ):  # a thread of a program's may have no session
@@ -278,7 +278,7 @@ class Session(Recorder):
             # A full disk, too little memory, a broken index: no fault of the program, so no outcome
             # of its query.
             self.fault = self.fault or DataError(
-                f"retriever {engine.name} failed: {type(error).__name__}: {names.show(error)}; "
+                f"retriever {engine.name} failed: {type(error).__name__}: {plugins.show(error)}; "
                 "the query stays pending, and the same command goes on once the retriever works"
             )
             raise self.fault from error

@@ -40,9 +40,11 @@ class Recorder:
         self.query_id = query_id
         self.trace = Trace(query_id)
         if snapshot:
-            from tools import forms  # Pydantic is behind it, and --help of commands reads this file
+            from tools import (
+                schemas,  # Pydantic is behind it, and --help of commands reads this file
+            )
 
-            self.trace = forms.make(Trace, {"query_id": query_id, **snapshot["trace"]})
+            self.trace = schemas.make(Trace, {"query_id": query_id, **snapshot["trace"]})
         self.usage = (
             usage_from_json(snapshot["usage"]) if snapshot else Usage()
         )  # of all model calls so far

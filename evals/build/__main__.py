@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from evals.running.request import Common
-from tools import options
-from tools.console import Command, Parser, positive, put_out, run_and_leave
+from tools import cli_options
+from tools.cli import Command, Parser, positive, put_out, run_and_leave
 from tools.errors import UsageError
-from tools.names import pick
+from tools.plugins import pick
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {
@@ -31,7 +31,7 @@ _WITHOUT = {
     "parameters",
     "k",
 }
-_BLANK = {"program": "programs.building.fill:Fill", "task": "build"}
+_BLANK = {"program": "programs.build_stages.stage_program:Fill", "task": "build"}
 # Commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
 _ELSEWHERE = {
     "review": (
@@ -87,7 +87,7 @@ def parser() -> Parser:
     about = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
     form = "SECTION.KEY=VALUE"
     writing.add_argument(
-        "--set", type=options.pair, action="append", default=[], metavar=form, help=about
+        "--set", type=cli_options.pair, action="append", default=[], metavar=form, help=about
     )
     writing.set_defaults(do=new)
 
@@ -106,7 +106,7 @@ def parser() -> Parser:
     _add_follow_links(running)
     about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     running.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
-    options.add_options(running, Common, without={*_WITHOUT, "runs", "lm"})
+    cli_options.add_options(running, Common, without={*_WITHOUT, "runs", "lm"})
 
     about = "say how far a build is: what went in, came out and was dropped"
     _add_folder(commands.add_parser("status", help=about, description=about), status)
@@ -160,14 +160,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     models = dict[str, str]()  # by role or stage; "" is all others
     for text in arguments.lm:
-        role, spec = options.pair(text) if re.match(r"[a-z_]+=", text) else ("", text)
+        role, spec = cli_options.pair(text) if re.match(r"[a-z_]+=", text) else ("", text)
         if models.setdefault(role, spec) != spec:
             again = f"--lm {role}".strip()
             raise UsageError(
                 f"{again} is given twice, as {models[role]!r} and as {spec!r}; give it once"
             )
     plain = models.pop("", None)
-    request = options.from_options(Common, vars(arguments) | {"lm": plain, **_BLANK})
+    request = cli_options.from_options(Common, vars(arguments) | {"lm": plain, **_BLANK})
     asked = {
         name: getattr(arguments, name)
         for name in ("until", "dry_run", "cassette", "limit", "follow_links")

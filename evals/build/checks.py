@@ -29,7 +29,7 @@ from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
-from environments import card
+from environments import task_card
 from environments.base import POOLED, EmptySplit, Environment
 from evals.build import condition_ladders, pool_comparison, recipe, release
 from evals.build.pipeline import order
@@ -43,12 +43,12 @@ from evals.scoring.statistics import Interval, bootstrap_mean, holm, paired
 from evals.scoring.text_similarity import compare
 from evals.text_tables import Grid, model, printed, task_line
 from programs import FLOOR, VERIFIER
-from programs.judging import HIGHEST
-from tools import options, retrievers
-from tools.console import number, plural, put_out, queries
-from tools.disk import home
+from programs.llm_tasks.relevance_judge import HIGHEST
+from tools import cli_options, retrievers
+from tools.cli import number, plural, put_out, queries
 from tools.errors import DataError, UnknownName, UsageError
-from tools.models.spec import check_key
+from tools.files import home
+from tools.models.model_spec import check_key
 from tools.retrievers import Expressions
 from tools.text import sentences
 
@@ -517,7 +517,7 @@ def find_kappa(subject: Subject, spec: str) -> Figure:
     """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
     if subject.compares:
         return Figure("kappa", None, "documents are compared, none is judged by itself")
-    request = replace(subject.request, program="programs.judging:Judge", lm=spec)
+    request = replace(subject.request, program="programs.llm_tasks.relevance_judge:Judge", lm=spec)
     runs = [run.path for run in subject.searches.values()]
     found = llm_judge.judge(request, runs, depth=0, sample=PAIRS)["agreement"]
     return Figure("kappa", found["kappa"], llm_judge.describe_agreement(found), found)
@@ -570,7 +570,7 @@ def render(found: Mapping[str, Any]) -> str:
 
 def _bound(text: str) -> tuple[str, float]:
     """An argument type: NAME=X, a bound of a figure."""
-    name, value = options.pair(text)
+    name, value = cli_options.pair(text)
     if name not in BOUNDS:
         raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
     with suppress(ValueError):
@@ -610,7 +610,7 @@ def add(parser: Any) -> None:
         help="only make its pools again, by BM25 and --retrievers, and compare them",
     )
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    options.add_options(parser, Request, without=WITHOUT)
+    cli_options.add_options(parser, Request, without=WITHOUT)
 
 
 def command(arguments: Any) -> int:
@@ -629,7 +629,7 @@ def command(arguments: Any) -> int:
     runs = (
         folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs
     )  # not among those compared
-    request = options.from_options(
+    request = cli_options.from_options(
         Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs}
     )
     judges = [arguments.judge] if arguments.judge else []
@@ -652,7 +652,7 @@ def command(arguments: Any) -> int:
         ahead = cost_estimate.forecast(Subject(request, names).verifier)
         put_out(json.dumps(ahead) + "\n" if arguments.json else cost_estimate.render(ahead))
         return 0
-    findings = () if built else card.findings(task, request.data)
+    findings = () if built else task_card.findings(task, request.data)
     broken = [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
     ours = [condition_ladders.find_broken] * (
         folder / recipe.FILE

@@ -35,13 +35,13 @@ from evals.running.resolve import check_prices
 from evals.scoring.scored_run import JUDGED
 from evals.text_tables import Grid, model, printed, task_line
 from programs.closed_book import ClosedBook, longest_run
-from programs.judging import HIGHEST, Judge
-from tools import options, retrievers
-from tools.console import plural, positive, put_out, queries
+from programs.llm_tasks.relevance_judge import HIGHEST, Judge
+from tools import cli_options, retrievers
+from tools.cli import plural, positive, put_out, queries
 from tools.corpus import Corpus
-from tools.disk import home
 from tools.errors import UsageError
-from tools.models.spec import check_key
+from tools.files import home
+from tools.models.model_spec import check_key
 from tools.records import Document, Hit, Query
 from tools.retriever import NoRetriever, Search
 from tools.session import Toolbox
@@ -357,7 +357,7 @@ def add(parser: Any) -> None:
     )
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    options.add_options(parser, Common, without={*checks.WITHOUT} - {"task", "retriever"})
+    cli_options.add_options(parser, Common, without={*checks.WITHOUT} - {"task", "retriever"})
 
 
 def command(arguments: Any) -> int:
@@ -365,7 +365,7 @@ def command(arguments: Any) -> int:
     if arguments.out and arguments.sample:
         raise UsageError("--sample only measures; leave it out to write the task")
     fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}
-    request = options.from_options(Request, vars(arguments) | fixed)
+    request = cli_options.from_options(Request, vars(arguments) | fixed)
     judges = [arguments.judge] if arguments.judge else []
     check_prices(request, [request.lm, *judges], [retrievers.check(request.retriever or ENCODER)])
     if judges and not arguments.dry_run:

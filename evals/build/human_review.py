@@ -28,8 +28,8 @@ from evals.scoring.agreement import agree
 from evals.scoring.statistics import Interval
 from evals.text_tables import Grid, printed
 from evals.viewer import single_file
-from tools import disk, forms
-from tools.console import Parser, number, plural, put_out, say
+from tools import files, schemas
+from tools.cli import Parser, number, plural, put_out, say
 from tools.errors import DataError, UsageError
 
 Value = (
@@ -162,8 +162,8 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
         if form.size and len(group) > form.size:
             del group[max(group)]
     lines = dict(row for group in groups.values() for row in group.items())
-    disk.make_private(folder / "review/offered")
-    disk.replace(
+    files.make_private(folder / "review/offered")
+    files.replace(
         folder / f"review/offered/{sheet}.jsonl",
         "".join(f"{lines[name]}\n" for name in sorted(lines)),
     )
@@ -182,8 +182,8 @@ def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
 def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]:
     return (
         row
-        for _, row in disk.read_lines(
-            path, partial(forms.read, form), "remove the line", repair=repair
+        for _, row in files.read_lines(
+            path, partial(schemas.read, form), "remove the line", repair=repair
         )
     )
 
@@ -231,7 +231,7 @@ def write_sheet(folder: Path, out: Path) -> int:
             {"name": name, "ask": form.ask, "means": form.values, "many": form.many, "items": rows}
         )
     digest = _hash([list(items) for items in offered.values()])
-    data = disk.dumps({"title": folder.resolve().name, "digest": digest, "sheets": sheets})
+    data = files.dumps({"title": folder.resolve().name, "digest": digest, "sheets": sheets})
     style = "\n".join(
         path.read_text("utf-8") for path in (single_file.PAGE / "page.css", _PAGE / "review.css")
     )
@@ -252,24 +252,24 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
     refused = 0
     for path in paths:
         for place, line in enumerate(
-            disk.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1
+            files.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1
         ):
             try:
                 if line.strip() and (row := _understand(line, items, known)):
                     known[row["item"], row["rater"]] = row
-                    new.append(disk.dumps(row).encode())
+                    new.append(files.dumps(row).encode())
             except ValueError as error:
                 refused += 1
                 say(f"{path}, line {place}: {error}")
     if new:
-        disk.append_line(folder / _FILE, b"\n".join(new))
+        files.append_line(folder / _FILE, b"\n".join(new))
     return refused
 
 
 def _understand(
     line: bytes, items: Mapping[str, Row], known: Answers
 ) -> AnswerForm | None:  # None: it is known
-    row: AnswerForm = forms.read(AnswerForm, line)
+    row: AnswerForm = schemas.read(AnswerForm, line)
     name = row["item"]
     said = row["value"]
     if name not in items:
@@ -423,7 +423,7 @@ def command(arguments: Any) -> int:
         return 0
     refused = take(folder, arguments.answers)
     found = compare(folder)
-    disk.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
+    files.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
     figures = [
         f"{who} {figure}" for who in ("model", "people") for figure in ("agreement", "kappa")

@@ -18,21 +18,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 import environments
-from environments import collections, layouts, sources, tables
 from environments.chunking import LIMIT, bert_tokens, chunks, sections
 from environments.folders import Listing
-from environments.sources.markup import Record
-from environments.sources.pages import need
-from environments.sources.readers import Limits
+from environments.readers import collections, obliq_layout
+from environments.readers import documents as sources
+from environments.readers import files as tables
+from environments.readers.documents.markup import Record
+from environments.readers.documents.pages import need
+from environments.readers.documents.readers import Limits
 from evals.build import text_cleaning as cleaning
 from evals.build.text_cleaning import CleanSection, clean_text, compile_pattern
 from evals.build.types import Source
-from tools import disk
-from tools.console import check_interrupts, plural
+from tools import files as disk
+from tools.cli import check_interrupts, plural
+from tools.code_digest import reach
 from tools.corpus import Corpus, StoredCorpus, digest_text, store
 from tools.errors import DataError, UsageError
 from tools.records import Document
-from tools.sources import reach
 from tools.text import message_text
 
 Cut = Literal["", "turns", "snippets", "chunks", "sections"]
@@ -218,7 +220,7 @@ class _Ingestion:
             return [self.task.documents.fingerprint]
         names = [path.relative_to(self.root).as_posix() for path in self.files.files]
         left_out = [disk.dumps(one) for one in self.files.left_out]
-        return [*names, *left_out, *layouts.hash_files(home / ".digests.json", self.files.files)]
+        return [*names, *left_out, *obliq_layout.hash_files(home / ".digests.json", self.files.files)]
 
     def write(self, folder: Path) -> None:
         """Write the folders `documents` and `private`, known.json, and what is left out as dropped.jsonl."""

@@ -2,7 +2,7 @@
 people are to judge.
 
 A recipe goes through its stages in order, and computes again what is deterministic. What asks a
-model is kept: each stage is a run of programs/building/fill.py in stages/NAME-DIGEST, with a unit
+model is kept: each stage is a run of programs/build_stages/stage_program.py in stages/NAME-DIGEST, with a unit
 of work in the place of a query, named by a digest of what it holds. So the same command goes on
 after a kill, pays for nothing twice, and ends in the same bytes; and a change of the recipe asks
 again what follows from it alone.
@@ -26,16 +26,16 @@ from evals.build.types import Benchmark, Source, Unit
 from evals.running.evaluate import make_terms
 from evals.running.model_stage import Stage, digest
 from evals.running.request import Common
-from programs.building import STAGES
-from programs.building.fill import Fill
-from tools import disk, retrievers, sources
-from tools.console import Progress, say
+from programs.build_stages import STAGES
+from programs.build_stages.stage_program import Fill
+from tools import code_digest, files, retrievers
+from tools.cli import Progress, say
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
-from tools.models.terms import Cassette
+from tools.models.run_resources import Cassette
 from tools.records import Document, Query, total, usage_from_json, usage_json
 from tools.retriever import NoRetriever, Retriever
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 from tools.text import TermStatistics
 
@@ -74,7 +74,7 @@ class Build:
         ahead: bool = False,
         cassette: Path | None = None,
     ) -> None:
-        """`requests` are by role of programs/building/fill.py, or by stage; they share what the first one allows."""
+        """`requests` are by role of programs/build_stages/stage_program.py, or by stage; they share what the first one allows."""
         self.folder = folder
         self.name = name
         self.recipe = recipe
@@ -192,7 +192,7 @@ class Build:
         """Return a retriever over the corpus, on the terms of the build."""
         if spec not in self._retrievers:
             documents = self.source.documents
-            home = disk.home()
+            home = files.home()
             self._retrievers[spec] = retrievers.build(spec, documents, home, terms=self._terms)
         return self._retrievers[spec]
 
@@ -257,7 +257,7 @@ class Build:
     @cached_property
     def statistics(self) -> TermStatistics:
         """Statistics of the corpus' words."""
-        return BM25(self.source.documents, disk.home()).statistics()
+        return BM25(self.source.documents, files.home()).statistics()
 
     def _open(self, stage: str) -> tuple[Fill, Stage]:
         if stage not in self._stages:
@@ -271,7 +271,7 @@ class Build:
             if (
                 request.lm == "offline"
             ):  # a unit has all that a model is shown; rules weigh words by the corpus
-                rules = sources.reach([STAGES[stage].partition(":")[0]]).digest()
+                rules = code_digest.reach([STAGES[stage].partition(":")[0]]).digest()
                 config |= {"data_fingerprint": self.source.documents.fingerprint, "code": rules}
             where = self.folder / "stages" / stage
             self._stages[stage] = (

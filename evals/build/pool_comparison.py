@@ -16,7 +16,7 @@ from evals.build.recipes.pool import find_own, list_triplets, make_pools, releva
 from evals.papers import dataset_statistics
 from evals.scoring.metrics import Ranking, compute
 from evals.text_tables import Grid, printed, task_line
-from tools.console import number, queries
+from tools.cli import number, queries
 from tools.errors import UsageError
 from tools.records import Query
 from tools.retriever import Retriever, Search

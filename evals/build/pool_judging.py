@@ -15,7 +15,7 @@ from evals.build.pipeline import Build, slices
 from evals.build.types import Unit
 from evals.judging.llm_judge import EXAMPLES
 from evals.running.model_stage import digest
-from programs.judging import HIGHEST, RULES
+from programs.llm_tasks.relevance_judge import HIGHEST, RULES
 from tools.records import Query
 
 SHOWN = 3  # relevant documents, and others, that people see beside a query

@@ -15,9 +15,9 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from evals.build.ingest import CorpusSection, CutSection
 from evals.build.text_cleaning import CleanSection
-from tools import disk, forms
+from tools import files, schemas
 from tools.errors import DataError, UnknownName, UsageError
-from tools.names import check, pick
+from tools.plugins import check, pick
 
 FILE = "recipe.toml"
 RECIPES = {  # name -> the class of its parameters, in whose file `make` is
@@ -83,7 +83,7 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
     """Return the name and the parameters of the recipe in a folder. DataError where they cannot be used."""
     path = folder / FILE
     try:
-        content = disk.read_toml(path)
+        content = files.read_toml(path)
     except (FileNotFoundError, NotADirectoryError):
         mend = f"python -m evals.build new {folder} --recipe NAME writes one"
         raise UsageError(f"{folder} has no {FILE}; {mend}") from None
@@ -119,7 +119,7 @@ def _make(kind: type[Recipe], content: Mapping[str, Any]) -> Recipe:
         known = get_type_hints(check("section", name, sections))
         for key in values if isinstance(values, dict) else ():
             check(f"key of [{name}]", key, known)
-    return forms.make(kind, content)
+    return schemas.make(kind, content)
 
 
 def write_toml(name: str, recipe: Recipe) -> str:
@@ -131,7 +131,7 @@ def write_toml(name: str, recipe: Recipe) -> str:
         lines += ["", f"[{section.name}]  # {(type(value).__doc__ or '').partition(chr(10))[0]}"]
         for one in fields(value):
             lines.append(
-                f"{one.name} = {forms.toml(getattr(value, one.name))}  # "
+                f"{one.name} = {schemas.toml(getattr(value, one.name))}  # "
                 f"{get_args(hints[one.name])[1]}"
             )
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ checks.
     FOLDER/release/
       corpus.jsonl, queries.jsonl     BEIR's rows, {"_id", "title", "text"} and {"_id", "text"}
       qrels/test.tsv, qrels/dev.tsv   the first judgements, with grades of 0; others are in <name>.tsv
-      excluded.json, pools.json, comparisons.tsv, twins.json   where the benchmark has such: environments/own.py
+      excluded.json, pools.json, comparisons.tsv, twins.json   where the benchmark has such: environments/custom.py
       provenance.jsonl, benchmark.toml, README.md
     FOLDER/solutions.jsonl            private texts, which `tournament -P solutions=FILE` reads
 
@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import environments
-from environments import base, card, own, raw, tables
+from environments import base, custom, task_card
 from environments.base import Comparison, DevSplit, EmptySplit, Environment, Qrels
+from environments.readers import files as tables
+from environments.readers import raw_files
 from evals.build import human_review
 from evals.build.types import Benchmark
 from evals.formats.hub import front_matter
-from tools import disk, forms
+from tools import files as disk
+from tools import schemas
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Query
@@ -121,7 +124,7 @@ def split(
     }
     chosen = list[str]()
     with suppress(EmptySplit):
-        chosen = DevSplit(own.SEED, share).choose(sorted({*names.values()}), "dev")
+        chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
     ours = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
         taken = (
@@ -212,8 +215,8 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
         }
         _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
         made = {"human": human_review.describe(folder), **made, "counts": _count(benchmark)}
-        _write(draft / own.FILE, [*_toml_lines(settings), "", "[made]", *_toml_lines(made)])
-        own.check_settings(tomllib.loads((draft / own.FILE).read_text(encoding="utf-8")), own.FILE)
+        _write(draft / custom.FILE, [*_toml_lines(settings), "", "[made]", *_toml_lines(made)])
+        custom.check_settings(tomllib.loads((draft / custom.FILE).read_text(encoding="utf-8")), custom.FILE)
         _write(draft / "README.md", _card_lines(settings, made, bool(benchmark.dev)))
         with suppress(FileNotFoundError):
             place.rename(old)
@@ -310,7 +313,7 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
 
 def _toml_lines(table: Mapping[str, Any]) -> list[str]:
     return [
-        f"{key} = {forms.toml(value)}"
+        f"{key} = {schemas.toml(value)}"
         for key, value in table.items()
         if key != "funnel" and value is not None
     ]
@@ -341,7 +344,7 @@ def check_release(
     release = (folder / RELEASE).resolve()
     problems = [
         f"{finding.what}: {finding.said}"
-        for finding in card.findings(str(release))
+        for finding in task_card.findings(str(release))
         if not finding.fine
     ]
     if problems and problems[0].startswith("loading"):
@@ -388,7 +391,7 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     """
     if not (private := folder / PRIVATE).exists():
         return
-    names = ("queries.jsonl", "provenance.jsonl", "README.md", own.FILE)
+    names = ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE)
     texts = [
         (where, all_words(text))
         for name in names
@@ -423,7 +426,7 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
 def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
     if path.suffix == ".jsonl":
         return ((where, _join(row)) for where, row in tables.read_objects(path))
-    return ((f"{path}, line {line}", text) for line, text in raw.read_lines(path))
+    return ((f"{path}, line {line}", text) for line, text in raw_files.read_lines(path))
 
 
 def _join(value: Any) -> str:

@@ -17,12 +17,12 @@ from evals.running.request import Common
 from evals.running.resolve import check_prices
 from evals.studies.run_cells import FIGURES
 from evals.text_tables import Grid, printed
-from programs.building import STAGES
-from programs.building.fill import Role
-from tools import disk, retrievers
-from tools.console import number, say
+from programs.build_stages import STAGES
+from programs.build_stages.stage_program import Role
+from tools import files, retrievers
+from tools.cli import number, say
 from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
-from tools.models.spec import check_key
+from tools.models.model_spec import check_key
 
 ROLES = get_args(Role)
 Range = list[float] | None  # low, likely, high
@@ -54,13 +54,13 @@ def run(
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
         folder = folder / f"limit-{limit}"  # a trial leaves the benchmark alone
-        disk.make_private(folder)
+        files.make_private(folder)
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
     check_prices(request, lms.values(), _list_retrievers(parameters))
     for one in requests.values():
         if one.lm != "offline" and not (dry_run or cassette):
             check_key(one.lm, one.headers)
-    with disk.hold(folder / ".lock", partial(_refuse, folder), disk.PRIVATE):
+    with files.hold(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
         source = ingest.ingest(
             parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
         )

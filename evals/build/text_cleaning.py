@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from rensa import RMinHash, RMinHashLSH
 
-from environments.tables import brief
-from tools.console import check_interrupts, plural
+from environments.readers.files import brief
+from tools.cli import check_interrupts, plural
 from tools.corpus import Corpus, digest_text
 from tools.errors import DataError, UsageError
 from tools.records import Document

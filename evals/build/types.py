@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from environments.base import Comparison, Qrels
-from tools import disk
+from tools import files
 from tools.corpus import Corpus
 from tools.records import Query
 
@@ -37,8 +37,8 @@ class Source(NamedTuple):
 
 def read_dropped(source: Source) -> Iterator[tuple[str, str, str]]:
     """Yield (name, reason, evidence) of all that was left out on the way to the documents."""
-    for line in disk.lines(source.dropped) if source.dropped else ():
-        name, reason, evidence = disk.loads(line)
+    for line in files.lines(source.dropped) if source.dropped else ():
+        name, reason, evidence = files.loads(line)
         yield name, reason, evidence
 
 

@@ -27,11 +27,11 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from evals.formats.export_run import Answered, Source, compact, name_file
-from tools import forms
+from tools import schemas
 from tools.corpus import Corpus
-from tools.disk import sha256
-from tools.forms import Amount, Count
+from tools.files import sha256
 from tools.records import Step, Usage, total, usage_from_json, usage_json
+from tools.schemas import Amount, Count
 from tools.text import message_text
 
 VERSION = "ATIF-v1.7"
@@ -225,7 +225,7 @@ def to_ours(
 
     Or ValueError.
     """
-    forms.check(Line, row)
+    schemas.check(Line, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
     steps = list[dict[str, Any]]()
@@ -309,7 +309,7 @@ def _convert_call(
         "argument": argument,
         "doc_ids": doc_ids,
         "retriever": str(given.get("retriever") or ""),
-        "k": k if isinstance(k, int) and 0 <= k <= forms.LARGEST else 0,
+        "k": k if isinstance(k, int) and 0 <= k <= schemas.LARGEST else 0,
         "instruction": str(given.get("instruction") or ""),
         **{
             key: extra[key]

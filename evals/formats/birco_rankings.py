@@ -16,7 +16,7 @@ from environments.birco import TASKS, unpickle
 from evals.formats.import_run import as_name, import_run, say_of
 from evals.published.sections import find
 from evals.scoring.score_run import run_lines
-from tools import disk
+from tools import files as disk
 from tools.errors import DataError, UsageError
 
 _WORDS = r"rankllama(?!2)|rank|score|reason|subtask|gpt|llama|lm|hyena|sh|70b|13b|7b|monot5|tart|e5|simcse|specter|"

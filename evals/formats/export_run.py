@@ -19,10 +19,11 @@ import orjson
 
 from evals.run_folder import Outcome, check_file
 from evals.scoring.scored_run import Run, read
-from tools import disk, forms
+from tools import files as disk
+from tools import schemas
 from tools.errors import DataError, UnknownName, UsageError
-from tools.models.answers import NAME
-from tools.models.kept import read_call
+from tools.models.storage.request_store import read_call
+from tools.models.storage.response_cache import NAME
 from tools.records import Step, Usage, usage_from_json
 
 MANIFEST = "export.json"
@@ -46,7 +47,7 @@ class Answered:
     @cached_property
     def steps(self) -> list[Step]:
         """Return the steps of its session."""
-        return [forms.make(Step, row) for row in self.outcome["trace"]["steps"]]
+        return [schemas.make(Step, row) for row in self.outcome["trace"]["steps"]]
 
     @property
     def relevant(self) -> list[dict[str, Any]]:

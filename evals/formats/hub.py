@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import environments
 from evals.formats.export_run import Answered, Source, compact, name_file
 from evals.scoring.scored_run import USED
-from tools.console import number
+from tools.cli import number
 from tools.errors import UnknownName
 from tools.records import Step
 

@@ -17,16 +17,15 @@ from typing import Any, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
-from environments import ids, raw
 from environments.base import Environment
+from environments.readers import document_ids, raw_files
 from evals import run_folder
 from evals.formats import atif
 from evals.formats.trec import RunFile
 from evals.running.resolve import origin
 from evals.scoring.score_run import score
-from tools import disk, forms
+from tools import files, schemas
 from tools.errors import DataError
-from tools.forms import Amount, Count, Number, StepFields
 from tools.records import (
     Query,
     Step,
@@ -38,6 +37,7 @@ from tools.records import (
     usage_from_json,
     usage_json,
 )
+from tools.schemas import Amount, Count, Number, StepFields
 
 UNKNOWN = "unknown"
 TOOLS = get_args(Tool)
@@ -94,12 +94,12 @@ def import_run(
     run_file = RunFile(file, environment, encoded=encoded)
     counts = Counter[str]()
     name = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
-    with disk.naming(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
+    with files.naming(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
         spool.writelines(_make_outcomes(run_file, trajectories, environment, counts))
         imported = {
             "file": file.name,
-            "sha256": disk.sha256(file),
-            "trajectories": trajectories and disk.sha256(trajectories),
+            "sha256": files.sha256(file),
+            "trajectories": trajectories and files.sha256(trajectories),
             "encoded": encoded,
             "usage": not counts["unpriced"],
             "notes": _make_notes(counts, environment),
@@ -147,9 +147,9 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
     """
     queries = {query.query_id: query for query in environment.queries}
     seen: dict[str, int] = {}
-    for number, line in raw.read_lines(path):
+    for number, line in raw_files.read_lines(path):
         try:
-            row = forms.read_whole(dict[str, Any], line)
+            row = schemas.read_whole(dict[str, Any], line)
             mapped = True
             if str(row.get("schema_version", "")).startswith("ATIF"):
                 row, mapped = atif.to_ours(row, queries, environment.documents)
@@ -167,10 +167,10 @@ def _check_line(
 ) -> dict[str, Any]:
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
-    forms.check(Line, row)
+    schemas.check(Line, row)
     if row["query_id"] not in queries:
         split = f"the {environment.split} split of {environment.task}"
-        alike = ids.suggest(row["query_id"], queries)
+        alike = document_ids.suggest(row["query_id"], queries)
         raise ValueError(f"query {row['query_id']!r} is not in {split}{alike}")
     query = queries[row["query_id"]]
     steps = [
@@ -209,7 +209,7 @@ def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, n
         if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
             raise ValueError("'shown' is more of a document than there is")
         made = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
-        return forms.make(
+        return schemas.make(
             Step, made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()}
         )
     except ValueError as error:

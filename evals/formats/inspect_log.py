@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.scoring.score_run import run_lines
-from tools import disk, forms
+from tools import files, schemas
 from tools.errors import DataError
 
 
@@ -18,7 +18,7 @@ def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
     the two files.
     """
     try:
-        read = forms.read_whole(dict[str, Any], disk.read_input(log, 1 << 30))
+        read = schemas.read_whole(dict[str, Any], files.read_input(log, 1 << 30))
         rows = [_make_row(sample) for sample in read["samples"]]
         model = str(read["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -29,7 +29,7 @@ def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
     text = "".join(run_lines(row["query_id"], row.get("ranking", ()), "inspect") for row in rows)
     rankings.write_text(text, encoding="utf-8", errors="backslashreplace")
     trajectories.write_bytes(
-        b"".join(disk.dumps(row).encode("utf-8", "backslashreplace") + b"\n" for row in rows)
+        b"".join(files.dumps(row).encode("utf-8", "backslashreplace") + b"\n" for row in rows)
     )
     return model, rankings, trajectories
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.formats.export_run import Source
-from tools import disk
+from tools import files
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
 
@@ -65,7 +65,7 @@ def write(source: Source, address: str, *, force: bool) -> list[str]:
             client.log_batch(
                 run_id, metrics=metrics[start : start + 100], params=params[start : start + 100]
             )
-        with disk.temporary_folder() as folder:
+        with files.temporary_folder() as folder:
             for name in _ARTIFACTS:
                 if (run.path / name).is_file():
                     (folder / name).symlink_to((run.path / name).resolve())

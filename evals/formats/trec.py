@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote
 
-from environments import ids, raw
 from environments.base import Environment
+from environments.readers import document_ids, raw_files
 from evals.formats.export_run import Source
 from evals.run_folder import BadRanking, check_ranking
 from evals.scoring.score_run import encode_id, run_lines
@@ -149,7 +149,7 @@ class RunFile:
     def _fields(
         self,
     ) -> Iterator[tuple[int, list[bytes]]]:  # (line number, columns); only ASCII's blanks separate
-        for number, line in raw.read_lines(self.path):
+        for number, line in raw_files.read_lines(self.path):
             if number == 1 and line.startswith(("{", "[")):
                 raise self._wrong(number, f"it is JSON; a run file has six columns: {_COLUMNS}")
             fields = line.encode().split()
@@ -177,7 +177,7 @@ class RunFile:
             hint = f"; {environment.task} ranks passages, not the documents that they are of"
         if unquote(name) in known:
             hint = "; it looks percent-encoded, as our own run files are: --encoded"
-        elif alike := ids.suggest(name, known):
+        elif alike := document_ids.suggest(name, known):
             hint = alike
         raise self._wrong(line, f"{kind} {name!r} is not in {where}{hint}")
 

@@ -1,7 +1,7 @@
 """Have a model judge what nobody has judged of the first documents of runs, and score the runs by
 that, too.
 
-A judge is a run of programs/judging.py in a folder beside the first run, judged-NAME-DIGEST, with a
+A judge is a run of programs/llm_tasks/relevance_judge.py in a folder beside the first run, judged-NAME-DIGEST, with a
 batch of a query's documents in the place of a query: it says who judged, goes on where it was
 ended, and pays nothing twice. The release's judgements stay as they are, and hold where both have a
 document. Where a task scores passages by their documents (MaxP), a judgement is of the document,
@@ -33,8 +33,8 @@ from evals.scoring.agreement import agree
 from evals.scoring.metrics import collapse, is_pairwise, measure_unjudged
 from evals.text_tables import Grid, printed, task_line
 from programs.compiled import read as read_compiled
-from programs.judging import HIGHEST, Judge
-from tools.console import number, plural, say
+from programs.llm_tasks.relevance_judge import HIGHEST, Judge
+from tools.cli import number, plural, say
 from tools.errors import SextantError, UsageError
 from tools.records import Query, total, usage_from_json, usage_json
 from tools.retriever import NoRetriever

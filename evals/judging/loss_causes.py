@@ -29,8 +29,8 @@ from evals.scoring.behaviour import (
     with_examples,
 )
 from evals.text_tables import Grid, printed
-from programs.explaining import CAUSES, Explainer
-from tools.console import plural
+from programs.llm_tasks.loss_explainer import CAUSES, Explainer
+from tools.cli import plural
 from tools.records import Query
 from tools.retriever import NoRetriever
 from tools.session import Toolbox

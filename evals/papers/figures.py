@@ -21,7 +21,7 @@ from typing import Any
 
 from evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
 from evals.text_tables import to_csv
-from tools import disk
+from tools import files as disk
 
 SIDES = ("published", "ours")
 

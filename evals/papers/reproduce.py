@@ -18,9 +18,9 @@ from evals.studies.run_cells import explain, lay_out_ahead, look_ahead
 from evals.studies.study_file import list_tasks
 from evals.text_tables import Grid, Part, printed
 from tools import retrievers
-from tools.console import plural
+from tools.cli import plural
 from tools.errors import SextantError
-from tools.models.spec import parse, secret
+from tools.models.model_spec import parse, secret
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 

@@ -30,7 +30,7 @@ from evals.studies import study_file
 from evals.studies.run_cells import Board, Made, Unfinished, run_cells
 from evals.studies.significance import find_best
 from evals.studies.study_file import list_tasks
-from tools import disk
+from tools import files
 from tools.errors import DataError, SextantError
 
 LEXICAL = (
@@ -334,7 +334,7 @@ class Table:
         parts += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        disk.replace(file, "\n".join(parts))
+        files.replace(file, "\n".join(parts))
         return study_file.cells(study_file.read(file), self.conditions.runs)
 
 

@@ -10,7 +10,7 @@ from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
 from evals.scoring.metrics import is_lower_better
 from evals.text_tables import Best, Grid, Part, printed, system_line, task_line, to_csv
-from tools.console import brief, count_failed, number, plural, queries
+from tools.cli import brief, count_failed, number, plural, queries
 
 Result = dict[str, Any]
 HEADS = ("baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 
 from evals.reporting.report_page import Words
-from tools import disk
-from tools.console import number
+from tools import files
+from tools.cli import number
 from tools.errors import DataError
 
 NAMES = [
@@ -49,7 +49,7 @@ def compilations_table(paths: Iterable[Path]) -> Words | None:
 
 def _row(file: Path) -> list[str]:
     try:
-        found = disk.loads(file.read_bytes())
+        found = files.loads(file.read_bytes())
         gain = found["gain"]
         held_out = found.get("held_out") or {}
         means = (

@@ -19,7 +19,7 @@ from evals.reporting.run_groups import Group, System, short
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import behaviour
 from evals.scoring.scored_run import LABELS, Bounds, bounds_between
-from tools.console import number
+from tools.cli import number
 from tools.errors import DataError
 
 HEADS = [

@@ -20,7 +20,7 @@ from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import check_metric
 from evals.scoring.scored_run import find
 from evals.text_tables import model
-from tools.console import number, plural
+from tools.cli import number, plural
 from tools.errors import DataError, UnknownName
 
 

@@ -22,7 +22,7 @@ from evals.formats.export_run import fill_folder
 from evals.reporting.report_plots import Plot
 from evals.reporting.report_tables import HEADS, Table
 from evals.reporting.run_groups import readable, short
-from tools import disk
+from tools import files as disk
 from tools.errors import UsageError
 
 GENERATOR = "sextant evals.report"

@@ -26,7 +26,7 @@ from evals.reporting.report_tables import (
 )
 from evals.reporting.run_groups import Group, System, readable, short
 from evals.scoring.scored_run import Run
-from tools.console import brief
+from tools.cli import brief
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."

@@ -20,7 +20,7 @@ from evals.reporting.run_groups import PAPERS, Group, System, in_file, short
 from evals.scoring.metrics import is_lower_better, is_pairwise, is_weighted
 from evals.scoring.scored_run import Run
 from evals.scoring.statistics import TIE
-from tools.console import plural
+from tools.cli import plural
 
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
 CONDITIONS = tuple(range(1, 11))

@@ -18,7 +18,7 @@ import environments
 from evals.run_folder import Config
 from evals.scoring.scored_run import Run
 from programs import FLOOR
-from tools.console import clean
+from tools.cli import clean
 from tools.errors import UsageError
 
 PAPERS = {"obliq": "OBLIQ-Bench", "crumb": "CRUMB", "birco": "BIRCO", "multiconir": "MultiConIR"}

@@ -7,7 +7,7 @@ from evals.run_schemas import FATE_LABELS
 from evals.scoring.scored_run import list_bounds
 from evals.text_tables import Grid, Part, printed, system_line, task_line
 from programs import SCHEMES
-from tools.console import number, ordinal, plural, put_out, queries
+from tools.cli import number, ordinal, plural, put_out, queries
 
 BAR = 30  # characters of a waterfall: all of the recall
 

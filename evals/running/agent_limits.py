@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from evals.run_folder import LEFT, MEND, Outcome
-from tools import disk
-from tools.models.answers import Ledger
-from tools.models.terms import Budget
+from tools import files
+from tools.models.run_resources import Budget
+from tools.models.storage.response_cache import Ledger
 from tools.records import Usage, usage_from_json
 
 UNREPORTED = Usage(
@@ -51,7 +51,7 @@ def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | No
 
 def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
     for file in (folder / "outcomes.jsonl", folder / LEFT):
-        for _, outcome in disk.read_lines(file, disk.loads, MEND):
+        for _, outcome in files.read_lines(file, files.loads, MEND):
             yield outcome
 
 

@@ -37,17 +37,17 @@ from evals.running.runner import answer
 from evals.text_tables import Grid, printed, system_line, task_line
 from programs.base import Program
 from tools import retrievers, session
-from tools.console import queries
+from tools.cli import queries
 from tools.corpus import Corpus
-from tools.disk import home
 from tools.errors import DataError, RunIncomplete, UsageError
+from tools.files import home
 from tools.models import offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
-from tools.models.lm import Model
+from tools.models.language_model import Model
 from tools.models.prices import Price
 from tools.records import Query, Usage, total, usage_from_json
 from tools.retriever import Retriever
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.text import TermStatistics
 
 LEVELS = ("low", "expected", "high")

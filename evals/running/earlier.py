@@ -14,8 +14,8 @@ from evals.running.evaluate import Opened, connect
 from evals.running.request import Request
 from evals.running.resolve import conditions
 from tools.errors import SextantError
-from tools.models.answers import open_ledger
-from tools.models.terms import Budget
+from tools.models.run_resources import Budget
+from tools.models.storage.response_cache import open_ledger
 from tools.records import Usage, total, usage_from_json
 
 

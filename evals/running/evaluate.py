@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # Before the libraries that look here are imported: nothing may phone home or spin idle cores.
-# LiteLLM's own switch is in tools/models/spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
+# LiteLLM's own switch is in tools/models/model_spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -33,18 +33,18 @@ from evals.running.resolve import Engines, Resolved, configuration, fit, is_ours
 from evals.scoring.metrics import add_metrics
 from evals.scoring.score_run import count_looks, record_look, score, summarise_unfinished
 from evals.scoring.scored_run import bounds_beside
-from tools import options
+from tools import cli_options
 from tools.corpus import Corpus
-from tools.disk import home
 from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
-from tools.models import lm
+from tools.files import home
+from tools.models import language_model
+from tools.models.model_spec import Settings, check_key, read_keys
 from tools.models.offline import Rules
-from tools.models.sending.gate import Gate
-from tools.models.spec import Settings, check_key, read_keys
-from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Terms
+from tools.models.run_resources import QUERY_SECONDS, Budget, Cassette, Terms
+from tools.models.transport.rate_limiter import Gate
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly, Retriever
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics
 
@@ -113,7 +113,7 @@ def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
     where the request is wrong or queries are left pending; `run` returns a result for the latter,
     too.
     """
-    result = run(options.make(Request, {"program": program, "task": task, **fields}))
+    result = run(cli_options.make(Request, {"program": program, "task": task, **fields}))
     if result.problem:
         raise result.problem
     return result
@@ -161,7 +161,7 @@ def run(
     """Have the pending queries of a request's run answered, and score it; `problem` says why some
     are still pending.
 
-    `start` is what tools.processes.starting yields, where that is there already.
+    `start` is what tools.forkserver.starting yields, where that is there already.
     """
     started = time.monotonic()
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def run(
 
             start = stack.enter_context(ray_workers.starting(str(request.workers)))
         elif request.forks and not start:  # first of all, so that they get ready meanwhile
-            from tools.processes import starting  # few runs need it
+            from tools.forkserver import starting  # few runs need it
 
             start = stack.enter_context(starting("evals.running.workers.worker"))
         return _run(opening(request), report, answer, started, start)
@@ -271,7 +271,7 @@ def connect(
     spec: str = "",
     seed: int | None = None,
     rules: Rules | None = None,
-) -> lm.Model:
+) -> language_model.Model:
     """Return the model of the request, or `spec` with its settings; offline fills the fields
     that `rules` has.
     """
@@ -285,7 +285,9 @@ def connect(
     settings = Settings(
         **named | {"seed": seed, "context": request.context if spec == request.lm else None}
     )
-    return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
+    return language_model.connect(
+        spec, terms, statistics=statistics, settings=settings, rules=rules
+    )
 
 
 def prepare(request: Request) -> Ready:

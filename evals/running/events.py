@@ -21,9 +21,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from evals.run_folder import Outcome, RunFolder
-from tools.console import put_out, say
+from tools.cli import put_out, say
 from tools.errors import INTERRUPTED, DataError
-from tools.models.terms import Status
+from tools.models.run_resources import Status
 from tools.records import Usage, usage_from_json
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Events:
         code = self.code
         words = None
         interrupted = isinstance(error, KeyboardInterrupt)
-        if error:  # as tools.console says it
+        if error:  # as tools.cli says it
             known = (
                 INTERRUPTED
                 if interrupted

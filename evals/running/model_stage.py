@@ -19,12 +19,12 @@ from evals.running.evaluate import connect, make_terms
 from evals.running.request import Common
 from programs.base import Program, check_offline
 from tools.corpus import Corpus
-from tools.disk import home
 from tools.errors import FAULTS, RunIncomplete
-from tools.models.spec import check_key
-from tools.models.terms import Terms
+from tools.files import home
+from tools.models.model_spec import check_key
+from tools.models.run_resources import Terms
 from tools.records import Query, Usage, total, usage_from_json
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 
 # What a stage's configuration has in place of what only runs of tasks have.
 BLANK: run_folder.Config = {

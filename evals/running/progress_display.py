@@ -17,8 +17,8 @@ from rich.text import Text
 from evals.run_folder import RunFolder
 from evals.running.events import Event, Progress, Resumed, Waiting, Watch
 from evals.running.ready import Ready
-from tools.console import clean, guard_prints, is_terminal, own_stream, queries, say
-from tools.models.terms import Status
+from tools.cli import clean, guard_prints, is_terminal, own_stream, queries, say
+from tools.models.run_resources import Status
 from tools.records import Usage
 
 # A plain line is due when this share of the queries has ended since the last one; when some have,

@@ -9,7 +9,7 @@ from evals import run_folder
 from evals.running import runner
 from evals.running.resolve import Resolved
 from evals.scoring.metrics import compute, ranking_of
-from tools.models import lm
+from tools.models import language_model
 from tools.retriever import Retriever
 from tools.retrievers import Spec
 
@@ -20,7 +20,7 @@ class Ready:
 
     resolved: Resolved
     environment: Environment  # with the pools of --pool once the run has begun
-    model: lm.Model
+    model: language_model.Model
     config: run_folder.Config
     system: runner.System
     retrievers: Sequence[tuple[Spec, Retriever]]  # that the program may search by

@@ -20,7 +20,7 @@ from evals.scoring import scored_run
 from evals.scoring.statistics import paired
 from tools import retrievers
 from tools.errors import UsageError
-from tools.models.terms import Budget, Terms
+from tools.models.run_resources import Budget, Terms
 from tools.records import Query
 from tools.retriever import Retriever, Search
 

@@ -23,13 +23,14 @@ from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.scoring.metrics import LANGUAGE
 from programs import PROGRAMS, SCHEMES
-from tools import disk, names, options, retrievers
-from tools.console import clock, dollars, positive
-from tools.disk import InputFile
+from tools import cli_options, files, retrievers
+from tools import plugins as names
+from tools.cli import clock, dollars, positive
+from tools.cli_options import Option, list_parameters, pair
 from tools.errors import DataError, UnknownName, UsageError
+from tools.files import InputFile
 from tools.installation import find_page
-from tools.models.spec import Settings
-from tools.options import Option, list_parameters, pair
+from tools.models.model_spec import Settings
 from tools.records import Query
 from tools.retrievers import RETRIEVERS, Expression, Expressions
 
@@ -170,7 +171,7 @@ class Common(Settings):
         object.__setattr__(
             self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task
         )
-        options.check(self)
+        cli_options.check(self)
         refer(self.program)
         if self.instruction not in INSTRUCTIONS:
             tasks = environments.expand(self.task)
@@ -346,7 +347,7 @@ def find_program(name: str) -> Any:
         return type(made.__name__, (made,), attributes)
     if name in SYSTEMS:
         return made
-    from programs.own import adapt  # takes time to import
+    from programs.custom import adapt  # takes time to import
 
     return adapt(made, name)
 
@@ -440,7 +441,7 @@ def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
     for name, value in values.items():
         if isinstance(value, InputFile) and value:
             try:
-                found[name] = disk.sha256(Path(value))
+                found[name] = files.sha256(Path(value))
             except OSError as error:
                 raise DataError(
                     f"-P {name}={value} cannot be read: {error.strerror or error}"

@@ -33,20 +33,21 @@ from evals.running.request import (
 )
 from evals.scoring.metrics import check_metric
 from programs.base import check_offline
-from tools import installation, names, retrievers, sources
+from tools import code_digest, installation, retrievers
+from tools import plugins as names
 from tools.corpus import Corpus
-from tools.disk import home
 from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
-from tools.models.spec import parse as parse_model
-from tools.models.spec import price_is_known
-from tools.models.terms import Terms, unknown_price
+from tools.files import home
+from tools.models.model_spec import parse as parse_model
+from tools.models.model_spec import price_is_known
+from tools.models.run_resources import Terms, unknown_price
 from tools.retriever import NoRetriever, Retriever
 from tools.retrievers import Spec
 from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from programs.compiled import Compiled
-    from tools.models.lm import Model
+    from tools.models.language_model import Model
 
 _LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
@@ -178,7 +179,7 @@ def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) 
         if not price_is_known(model, request.prices):
             raise unknown_price(model)
     for api in [api for spec in specs for api in retrievers.apis(spec)]:
-        from tools.retrievers.neural.api import list_price  # few runs pay for embeddings
+        from tools.retrievers.neural.api_embeddings import list_price  # few runs pay for embeddings
 
         if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
             raise unknown_price(api.subject)
@@ -372,10 +373,10 @@ def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
     the run of the program before the edit, also before a commit.
     """
     offline = resolved.request.lm == "offline"
-    unused = "tools.models.sending" if offline else "tools.models.offline"
+    unused = "tools.models.transport" if offline else "tools.models.offline"
     return uses(
         _list_modules(resolved, environment),
-        without=("tools.console", "tools.installation", "tools.spans", unused),
+        without=("tools.cli", "tools.installation", "tools.otel_spans", unused),
     )
 
 
@@ -402,7 +403,7 @@ def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
     ]
     modules += [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
     modules += [refer(resolved.request.program).rpartition(":")[0]]
-    modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
+    modules += ["programs.custom", "programs.custom_langgraph"] * (resolved.request.program not in SYSTEMS)
     modules += ["evals.running.candidate_pools"] * bool(pool) + [
         "evals.scoring.attribution"
     ] * bool(resolved.limits)
@@ -416,13 +417,13 @@ def uses(
     """Return "code" and "versions" of any modules `without` some packages; more `libraries`
     may be counted.
     """
-    found = sources.reach(modules, without=without)
+    found = code_digest.reach(modules, without=without)
     used = found.libraries.union(libraries) & _LIBRARIES
     named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
     names = sorted(name.replace("_", "-") for name in named)
     versions = {name: version(name) for name in names}
     if "torch" in versions:
-        from tools.retrievers.store import accelerator  # NumPy
+        from tools.retrievers.index_store import accelerator  # NumPy
 
         if (
             device_type := accelerator()

@@ -21,13 +21,13 @@ from typing import Any
 
 from evals.run_folder import Outcome, RunFolder, check_outcome, check_ranking, generalize, headline
 from evals.scoring.attribution import submit_so_far
-from tools import disk, session
-from tools.console import check_interrupts, may_interrupt, wait_until
+from tools import files, session
+from tools.cli import check_interrupts, may_interrupt, wait_until
 from tools.errors import DataError, Halt, LimitReached, RunIncomplete, SextantError
-from tools.models.faults import OutOfTime, fault, refusal
-from tools.models.lm import Model
-from tools.models.spec import hide_keys
-from tools.names import describe, list_causes
+from tools.models.language_model import Model
+from tools.models.model_spec import hide_keys
+from tools.models.provider_errors import OutOfTime, fault, refusal
+from tools.plugins import describe, list_causes
 from tools.records import (
     Document,
     Query,
@@ -413,7 +413,7 @@ def describe_submission(
         if not all(map(math.isfinite, scores)):
             raise ValueError("a score is not a finite number")
     check_outcome(
-        disk.dumps({"query_id": query.query_id, **fields}).encode("utf-8", "backslashreplace")
+        files.dumps({"query_id": query.query_id, **fields}).encode("utf-8", "backslashreplace")
     )
     return fields
 

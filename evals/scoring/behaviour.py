@@ -19,8 +19,8 @@ from evals.scoring.attribution import fate_at
 from evals.scoring.budget_curves import follow
 from evals.scoring.metrics import check_metric, is_pairwise
 from evals.text_tables import Grid, Part, printed, system_line, task_line
-from tools import forms
-from tools.console import number
+from tools import schemas
+from tools.cli import number
 from tools.errors import UsageError
 from tools.text import words
 
@@ -178,7 +178,7 @@ def read_causes(run: scored_run.Run) -> Result | None:
     files = sorted(
         place.parent.glob(f"{NAMED}-*/{place.name}.json"), key=lambda file: file.stat().st_mtime
     )
-    return forms.read_file(dict[str, Any], files[-1], mend) if files else None
+    return schemas.read_file(dict[str, Any], files[-1], mend) if files else None
 
 
 def describe(

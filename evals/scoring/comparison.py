@@ -52,7 +52,7 @@ from evals.scoring.scored_run import (
     read,
 )
 from evals.scoring.statistics import ALPHA, TIE, Paired, bootstrap_means, holm, paired
-from tools.console import plural
+from tools.cli import plural
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints

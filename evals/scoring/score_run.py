@@ -35,7 +35,7 @@ from evals.scoring.scored_run import Column, bounds_beside, name_retriever
 from evals.scoring.statistics import bootstrap_mean, resampled_mean
 from programs import DIFFERS
 from programs.deviations import describe_deviations
-from tools import disk
+from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_from_json, usage_json
 
@@ -157,7 +157,7 @@ def _score_queries(
             relevant = attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
             attributed.write(
-                disk.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n"
+                files.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n"
             )
     return values, errors
 
@@ -380,10 +380,10 @@ def record_look(config: run_folder.Config, path: Path) -> None:
     }
     with suppress(OSError, SextantError):
         if _identity(look) not in _read_looks():
-            file = disk.home() / "looks.jsonl"
+            file = files.home() / "looks.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
-            list(disk.lines(file, repair=True))  # cuts off a torn line, which this one would join
-            disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
+            list(files.lines(file, repair=True))  # cuts off a torn line, which this one would join
+            files.append_line(file, json.dumps(look).encode(), files.SHARED)
 
 
 def count_looks(config: run_folder.Config) -> int:
@@ -407,7 +407,7 @@ def _identity(
 def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
     looks = dict[tuple[Any, ...], dict[str, Any]]()
     with suppress(OSError, SextantError):
-        for line in disk.lines(disk.home() / "looks.jsonl"):
+        for line in files.lines(files.home() / "looks.jsonl"):
             with suppress(ValueError, RecursionError):
                 look = json.loads(line)
                 if isinstance(look, dict) and all(

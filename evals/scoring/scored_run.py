@@ -28,8 +28,8 @@ from evals.scoring.metrics import unordered_depth
 from evals.scoring.statistics import Interval, Paired, paired, share_closed
 from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
-from tools import disk, forms
-from tools.console import brief
+from tools import files, schemas
+from tools.cli import brief
 from tools.errors import DataError, RunIncomplete, SextantError
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class Run:
         """
         file = self.path / "attribution.jsonl"
         rows = run_folder.read_rows(
-            file, lambda line: str(forms.read(JudgedForm, line)["query_id"])
+            file, lambda line: str(schemas.read(JudgedForm, line)["query_id"])
         )
         return self._check(rows, "does not say what became of the documents")
 
@@ -215,7 +215,7 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         here = [path]
         if not (path / "config.json").is_file():
-            below = [file.parent for file in disk.walk(path) if file.name == "config.json"]
+            below = [file.parent for file in files.walk(path) if file.name == "config.json"]
             below = [place for place in below if (place / "outcomes.jsonl").is_file()]
             below = [place for place in below if not place.name.startswith(JUDGED)]
             tops = {place: place.relative_to(path).parts[0] for place in below}
@@ -258,7 +258,7 @@ def read(path: Path, *, load_data: bool = True) -> Run:
         scores = _read_scores(path, config)
         run_folder.check_file(path / "scores.csv", scores)
         columns, errors = _read_columns(
-            disk.read_input(path / "scores.csv", _LARGEST_TABLE).decode()
+            files.read_input(path / "scores.csv", _LARGEST_TABLE).decode()
         )
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
@@ -288,8 +288,8 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
 
 
 def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
-    scores: dict[str, Any] = forms.read_whole(
-        ScoresForm, disk.read_input(path / "scores.json", _LARGEST_TABLE)
+    scores: dict[str, Any] = schemas.read_whole(
+        ScoresForm, files.read_input(path / "scores.json", _LARGEST_TABLE)
     )
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")

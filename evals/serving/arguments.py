@@ -15,9 +15,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from tools import disk
-from tools.forms import NESTED
+from tools import files
 from tools.models.prompting import Fault
+from tools.schemas import NESTED
 from tools.text import replace_surrogates
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -96,7 +96,7 @@ def _read_any_text(value: Any) -> str:
 def _read_id(value: Any) -> str:
     """Read the id of a document, or of an object that a search gave."""
     if isinstance(value, str):
-        value = disk.read_object(value) or value
+        value = files.read_object(value) or value
     if isinstance(value, Mapping):
         value = next((content for name, content in value.items() if _fold(name) in _ID_NAMES), None)
     return read_text(value)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.console import put_out
+from tools.cli import put_out
 
 TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
 

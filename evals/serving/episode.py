@@ -27,12 +27,12 @@ from evals.scoring.attribution import rank_so_far, submit_so_far
 from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
 from evals.serving.arguments import NO_BOOLEAN, read_object
 from evals.serving.arguments import read as read_arguments
-from programs.desk import Desk, as_json
-from tools import forms, session
+from programs.search_tools import Desk, as_json
+from tools import schemas, session
 from tools.errors import SessionRefusal, UsageError
-from tools.forms import Amount, Count, UsageForm
 from tools.models.prompting import Fault
 from tools.records import Query, Submission, Usage, usage_json
+from tools.schemas import Amount, Count, UsageForm
 from tools.session import Toolbox
 
 TOOLS = ("search", "read", "select", "note", "submit")
@@ -90,7 +90,7 @@ class Reward:
             )
         for name in ("search_cost", "token_cost"):
             try:
-                amount = forms.check(Amount, getattr(self, name))
+                amount = schemas.check(Amount, getattr(self, name))
             except ValueError:
                 wrong = f"{name} is {getattr(self, name)!r}"
                 raise UsageError(
@@ -316,7 +316,7 @@ class Episode:
         """
         try:
             known = {name: value for name, value in read_object(sent).items() if value is not None}
-            used: Used = forms.check(Used, known, strict=False)
+            used: Used = schemas.check(Used, known, strict=False)
         except ValueError as error:
             raise UsageError(f"what the agent has used cannot be booked: {error}") from None
         tokens_in = used.get("tokens_in", 0)
@@ -327,7 +327,7 @@ class Episode:
             if self.over:
                 raise SessionRefusal(f"query {self.query.query_id!r} is over; {NOT_BOOKED}")
             try:
-                forms.check(UsageForm, usage_json(self.desk.session.usage + usage))
+                schemas.check(UsageForm, usage_json(self.desk.session.usage + usage))
             except ValueError as error:
                 raise UsageError(
                     f"what the agent has used cannot be booked: in all, {error}"

@@ -32,13 +32,13 @@ from evals.running.request import Request
 from evals.scoring.score_run import record_look
 from evals.serving.client_config import Place
 from evals.serving.episode import Episode, Observation, Reward, World
-from programs.served import Served
-from tools.console import check_interrupts, say
+from programs.external_agent import Served
+from tools.cli import check_interrupts, say
 from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
 from tools.installation import explain_missing
-from tools.models.terms import Budget
-from tools.names import describe as describe_error
-from tools.names import pick
+from tools.models.run_resources import Budget
+from tools.plugins import describe as describe_error
+from tools.plugins import pick
 from tools.records import Usage
 
 MOST = 64  # episodes open at a time

@@ -18,7 +18,7 @@ with importing_extra("gymnasium", __name__):
 from evals.serving.episode import World, told
 from evals.serving.episode_server import Host
 from evals.serving.rl_training import MOST, Turns, open_training, short_names
-from programs.desk import as_json
+from programs.search_tools import as_json
 
 
 class Words(gymnasium.spaces.Text):

@@ -23,7 +23,7 @@ from evals.running.runner import describe_submission
 from evals.scoring.metrics import compute, is_pairwise, ranking_of
 from evals.serving.episode import TOOLS, Episode, World, told
 from evals.serving.rl_training import MOST, open_training, short_names
-from programs.desk import as_json
+from programs.search_tools import as_json
 
 _EPISODES = dict[str, Episode]()  # by the identity of a sample that is being answered
 

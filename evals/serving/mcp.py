@@ -44,10 +44,10 @@ from evals.serving.messages import (
 )
 from evals.serving.session_calls import SessionCalls, TooManyCalls
 from evals.serving.web_auth import Guard, WebServer, replay, token_of
-from programs.desk import as_json
-from tools.console import clean, in_thread, wait_until
+from programs.search_tools import as_json
+from tools.cli import clean, in_thread, wait_until
 from tools.errors import SessionRefusal, UsageError
-from tools.names import describe as describe_error
+from tools.plugins import describe as describe_error
 from tools.records import Query
 from tools.session import Toolbox
 from tools.text import replace_surrogates
@@ -142,7 +142,7 @@ class Clients:
             episode.leave()
 
 
-open_clients = cache(Clients)  # programs/command.py calls it in one thread at a time
+open_clients = cache(Clients)  # programs/agent_command.py calls it in one thread at a time
 
 
 class Door:

@@ -16,7 +16,7 @@ import mcp_types as types
 from pydantic import ValidationError
 
 from evals.serving.arguments import read_json
-from tools.console import say
+from tools.cli import say
 
 _FORMS = (
     "a request has a method, which is a text, and an id; a notification a method; an answer an id, "

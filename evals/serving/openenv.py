@@ -29,7 +29,7 @@ from evals.serving.client_config import Place
 from evals.serving.episode import TOOLS, Episode, told
 from evals.serving.episode_server import Host
 from evals.serving.openenv_frames import FrameReader
-from programs.desk import as_json
+from programs.search_tools import as_json
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
 
 # What an environment raises -> the status of the answer to a request by HTTP alone

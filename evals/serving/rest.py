@@ -43,7 +43,7 @@ from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.episode_server import Host, NothingOpen
 from evals.serving.search_queue import TOGETHER, SearchQueue
 from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
-from tools import forms
+from tools import schemas
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
 from tools.records import Hit
 from tools.retriever import Retriever, Search
@@ -115,7 +115,7 @@ def application(host: Host, place: Place) -> FastAPI:
         ("/sessions", rest.open, Opening.model_json_schema())
     ]
     posts += [("/retrieve", rest.retrieve, Batch.model_json_schema())]
-    posts += [(f"{session}/usage", rest.charge, forms.schema(Used))]
+    posts += [(f"{session}/usage", rest.charge, schemas.schema(Used))]
     posts += [
         (f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS
     ]

@@ -17,9 +17,9 @@ import environments
 from evals.running.request import Request
 from evals.serving.episode import TOOLS, Episode, Observation, Reward, World, told
 from evals.serving.episode_server import open_world
-from programs.desk import as_json
-from tools import options
-from tools.disk import read_object
+from programs.search_tools import as_json
+from tools import cli_options
+from tools.files import read_object
 
 MOST = 32  # turns of an episode, unless told otherwise
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -47,7 +47,7 @@ def open_training(
     worth = Reward(reward, shaping, search_cost, token_cost, allow_test)
     with _LOCK:
         if (key := repr((sorted(named.items()), worth))) not in _WORLDS:
-            _WORLDS[key] = open_world(options.make(Request, named), worth)
+            _WORLDS[key] = open_world(cli_options.make(Request, named), worth)
         return _WORLDS[key]
 
 

@@ -15,8 +15,8 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.exceptions import HTTPException
 
-from tools.console import say
-from tools.names import describe as describe_error
+from tools.cli import say
+from tools.plugins import describe as describe_error
 
 Result = TypeVar("Result")
 

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse
 from evals.serving.client_config import Place
 from evals.serving.connections import Connection, count_most
 from evals.serving.episode_server import Host
-from tools.console import say
+from tools.cli import say
 from tools.errors import UsageError
 
 MOST_BYTES = 4 * 2**20  # of a request

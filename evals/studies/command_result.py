@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tools.console import say
+from tools.cli import say
 from tools.errors import SextantError
 
 

@@ -37,8 +37,8 @@ from evals.studies.run_cells import Made
 from evals.studies.study_file import Study
 from evals.text_tables import Best, Grid, to_latex
 from evals.text_tables import printed as printed  # which evals/study.py takes from here
-from tools import disk
-from tools.console import count_failed, number, plural
+from tools import files as disk
+from tools.cli import count_failed, number, plural
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "

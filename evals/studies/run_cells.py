@@ -37,15 +37,7 @@ from evals.scoring.scored_run import Run, read
 from evals.studies.study_file import Cell
 from evals.text_tables import Grid, Part
 from tools import retrievers
-from tools.console import (
-    check_interrupts,
-    clean,
-    guard_prints,
-    is_terminal,
-    own_stream,
-    plural,
-    say,
-)
+from tools.cli import check_interrupts, clean, guard_prints, is_terminal, own_stream, plural, say
 from tools.errors import (
     FAULTS,
     BudgetReached,
@@ -59,7 +51,7 @@ from tools.errors import (
     UnknownPrice,
     UsageError,
 )
-from tools.models.sending.gate import Gate
+from tools.models.transport.rate_limiter import Gate
 from tools.retriever import Retriever
 
 POLL = 1.0  # seconds until cells that other processes are at are looked at again

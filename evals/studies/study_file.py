@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 import environments
 from evals.running.request import Request
 from evals.scoring.metrics import check_metric
-from tools import disk, forms, options
+from tools import cli_options, files, schemas
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import find_page
 
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 def read(file: Path) -> Study:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
     try:
-        return forms.make(Study, disk.read_toml(file))
+        return schemas.make(Study, files.read_toml(file))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
@@ -93,7 +93,8 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
             if strange := [task for task in tasks if task not in columns]:
                 raise UnknownName("task of the study", strange[0], columns)
             new = [
-                Cell(row, task, options.make(Request, _ask_about(task, asked))) for task in tasks
+                Cell(row, task, cli_options.make(Request, _ask_about(task, asked)))
+                for task in tasks
             ]
         except UsageError as error:
             raise error.saying(f"row {row!r}: {error}") from None

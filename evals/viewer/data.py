@@ -30,12 +30,12 @@ from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
 from evals.scoring.behaviour import COSTS, FIGURES, KINDS, describe, observe, read_causes
 from evals.viewer.text_search import find_words
-from tools import disk, forms
-from tools.console import in_thread
+from tools import files, schemas
+from tools.cli import in_thread
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError
-from tools.models.answers import NAME as ANSWERS
-from tools.models.kept import read_call
+from tools.models.storage.request_store import read_call
+from tools.models.storage.response_cache import NAME as ANSWERS
 
 BEGINNING = 200  # characters of a query's text in a list
 TEXT = 600  # characters of a document
@@ -85,8 +85,8 @@ class _Opened:
         mend = f"python -m evals.score {run.path} scores it again"
         try:
             run_folder.check_file(path, run.scores)
-            for line in disk.lines(path):
-                row = forms.read(JudgedForm, line)
+            for line in files.lines(path):
+                row = schemas.read(JudgedForm, line)
                 query_id = row["query_id"]
                 rows.starts[query_id], rows.checksums[start] = start, zlib.crc32(line)
                 start += len(line)

@@ -21,8 +21,8 @@ from urllib.parse import quote
 from evals.viewer import single_file
 from evals.viewer.data import Answers, NoSuchAnswer, plain_json
 from evals.viewer.single_file import PAGE
-from tools import disk
-from tools.console import check_interrupts
+from tools import files
+from tools.cli import check_interrupts
 from tools.errors import DataError, SextantError, UsageError
 
 HOST = "127.0.0.1"
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         except NoSuchAnswer as problem:
             return self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (SextantError, OSError) as problem:
-            why = disk.describe(problem) if isinstance(problem, OSError) else str(problem)
+            why = files.describe(problem) if isinstance(problem, OSError) else str(problem)
             return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, why)
         self._send(HTTPStatus.OK, kind, content)
 
@@ -158,7 +158,7 @@ def open_server(answers: Answers, port: int | None) -> Server:
         try:
             return Server(one, answers)
         except OSError as error:
-            problem = disk.describe(error)
+            problem = files.describe(error)
     where = f"ports {PORT} to {PORT + PORTS - 1}" if port is None else f"port {port}"
     raise UsageError(f"{where} of {HOST} cannot be served ({problem}); choose another --port")
 
@@ -176,7 +176,7 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
             answer = answers(path := f"run/{run_id}/query/{quoted}.json")
             yield path, answer
             if answers.prompts:
-                made = disk.loads(answer)
+                made = files.loads(answer)
                 keys |= dict.fromkeys(
                     key for place in [*made["steps"], made] for key in place.get("calls", ())
                 )

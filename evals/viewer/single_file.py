@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from tools import disk
+from tools import files
 from tools.errors import DataError
 
 PAGE = Path(__file__).parent / "page"
@@ -53,7 +53,7 @@ def write(
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", shell)
     before, after = re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: head, shell).split("</body>")
-    with disk.replacing(path) as file:
+    with files.replacing(path) as file:
         file.write(before)
         for name, answer in data:
             packed = base64.b64encode(gzip.compress(answer, 6, mtime=0)).decode()

@@ -18,8 +18,8 @@ from typing import Any
 import zstandard
 
 from evals.run_folder import Outcome
-from tools import disk
-from tools.models.kept import readable
+from tools import files
+from tools.models.storage.request_store import readable
 from tools.records import Document
 
 MOST = 200  # places that a search returns
@@ -93,7 +93,7 @@ class _Search:
         if self._reader is None:
             return
         for request, outputs, reasoning in self._reader.execute(_CALL, [key]):
-            parts = disk.loads(request or "[]")
+            parts = files.loads(request or "[]")
             unread = [part for part in parts if part not in self._in_parts]
             for part, packed in self._reader.execute(_PARTS, [json.dumps(unread)]):
                 text = (
@@ -104,7 +104,7 @@ class _Search:
                 )
                 self._in_parts[part] = self._around(text) and self._around(_FRAME.sub("", text))
             yield from (("prompt", self._in_parts.get(part, "")) for part in parts)
-            for output in disk.loads(outputs or "[]"):
+            for output in files.loads(outputs or "[]"):
                 text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
                 yield "answer of the model", self._around(text)
             yield "reasoning", self._around(reasoning or "")

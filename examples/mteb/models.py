@@ -25,8 +25,8 @@ from evals.running.request import find_program
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.records import Document, Query
-from tools.retrievers.neural.models import versions
-from tools.retrievers.vectors.embedding import Embedder
+from tools.retrievers.neural.model_table import versions
+from tools.retrievers.vectors.embedder import Embedder
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.session import Toolbox
 from tools.text import encodable

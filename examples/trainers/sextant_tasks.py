@@ -15,7 +15,7 @@ import verifiers.v1 as vf
 
 from evals.serving.episode import TOOLS, Episode, told
 from evals.serving.rl_training import open_training
-from programs.desk import as_json
+from programs.search_tools import as_json
 
 __all__ = ["SearchTaskset"]
 _MOST = 4096  # rollouts at a time; before it, the oldest have ended

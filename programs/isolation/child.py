@@ -21,14 +21,14 @@ from typing import Any
 import dspy
 
 from programs.compiled import NAME, read
-from programs.own import adapt
-from tools import errors, names, session
+from programs.custom import adapt
+from tools import errors, plugins, session
+from tools.cli_options import list_parameters
 from tools.errors import UsageError
-from tools.models import lm, offline
+from tools.models import language_model, offline
 from tools.models.adapter import ANSWERED, Answered
-from tools.models.lm import LanguageModel
-from tools.models.terms import Terms
-from tools.options import list_parameters
+from tools.models.language_model import LanguageModel
+from tools.models.run_resources import Terms
 from tools.records import Query, Snippet, Submission, Trace, Usage
 from tools.text import TermStatistics
 
@@ -172,7 +172,7 @@ class _Host:
 
     def describe(self, system: str) -> list[tuple[str, str, Any]]:
         """Return name, type and default of what the program's constructor may be given by name."""
-        self._constructor = adapt(names.pick("program", system, {}, names.PROGRAMS), system)
+        self._constructor = adapt(plugins.pick("program", system, {}, plugins.PROGRAMS), system)
         return [
             (parameter.name, parameter.annotation.__name__, parameter.default)
             for parameter in list_parameters(self._constructor).values()
@@ -193,7 +193,7 @@ class _Host:
             for name in ("excluded", "candidates")
         }
         self._model = self._model or _Model(self._parent, model)
-        with lm.Model("", {}, self._model).active():
+        with language_model.Model("", {}, self._model).active():
             made = self._system(query=Query(**{**query, **sets}))
         if not isinstance(made, Submission):
             raise TypeError(f"the system handed in {type(made).__name__!r}, not a Submission")
@@ -215,7 +215,7 @@ def main(descriptor: int, *, shielded: bool) -> None:
                     "words": str(error),
                     "traceback": "".join(traceback.format_exception(error)),
                 }
-                about = {"number": getattr(error, "number", -1), "line": names.user_line(error)}
+                about = {"number": getattr(error, "number", -1), "line": plugins.user_line(error)}
                 done = {"failed": {"kind": type(error).__name__, **said, **about}}
             session.enter(None)
             parent.connection.send_bytes(dumps({**done, "threads": threading.active_count() - 1}))

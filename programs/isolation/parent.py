@@ -32,12 +32,12 @@ from programs.compiled import NAME, Compiled, fuse, write
 from programs.isolation import shield
 from programs.isolation.child import CALLS, dumps
 from tools import errors, session
-from tools.disk import InputFile
 from tools.errors import RunIncomplete, SextantError, UsageError
+from tools.files import InputFile
 from tools.models.adapter import ANSWERED
-from tools.models.call import DEADLINE
+from tools.models.client import DEADLINE
 from tools.models.offline import publish
-from tools.names import file_of
+from tools.plugins import file_of
 from tools.records import Query, Submission, Trace, Usage
 from tools.retrievers import Expression, Expressions
 from tools.session import Toolbox
@@ -85,7 +85,7 @@ class Isolated:
     def __init__(
         self, name: str, reference: str, hidden: Sequence[Path], compiled: Compiled | None = None
     ) -> None:
-        """`reference` is as of tools.names. What is in `hidden` cannot be read, where the system can see to that."""
+        """`reference` is as of tools.plugins. What is in `hidden` cannot be read, where the system can see to that."""
         source, _, attribute = reference.rpartition(":")
         beside = []
         if source.endswith(".py"):

@@ -77,7 +77,7 @@ def make(
 def run_in(place: Path, *words: object) -> Path:
     """The folder of a run on a miniature with these words, in silence; its home and its runs folder are in `place`."""
     from evals import run
-    from tools.console import run_command
+    from tools.cli import run_command
 
     before = set((place / "runs").glob("*/*"))
     given = [*map(str, words), "--data", "mini", "--runs", str(place / "runs")]

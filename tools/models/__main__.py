@@ -17,16 +17,16 @@ from typing import Any
 
 import dspy
 
-from tools.console import Parser, clean, put_out, run_and_leave
+from tools.cli import Parser, clean, put_out, run_and_leave
+from tools.cli_options import add_options, from_options, words
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
-from tools.models import faults, servers
-from tools.models.answers import Answer
-from tools.models.lm import CALLS_IN_TEXT, LanguageModel, Settings, connect
+from tools.models import provider_errors, server_detection
+from tools.models.language_model import CALLS_IN_TEXT, LanguageModel, Settings, connect
+from tools.models.model_spec import check_key, parse, read_keys
 from tools.models.prompting import UnusableAnswer
-from tools.models.sending.wire import Wire
-from tools.models.spec import check_key, parse, read_keys
-from tools.models.terms import Budget, Patience, Terms
-from tools.options import add_options, from_options, words
+from tools.models.run_resources import Budget, Patience, Terms
+from tools.models.storage.response_cache import Answer
+from tools.models.transport.openai_client import Wire
 from tools.records import total
 
 REQUESTS = 8  # at most, as an answer that cannot be used is asked for again
@@ -179,7 +179,7 @@ def _call_tool(lm: LanguageModel) -> str:
 
 def _refusal(spec: str, error: Exception, wire: Wire | None) -> SextantError:
     """Return the error for a model that does not answer at all, with the nearest names that its server has."""
-    if faults.fault(error) != "refused":
+    if provider_errors.fault(error) != "refused":
         return RunIncomplete(f"{spec} does not answer: {_line(error)}")
     there = _list_models(wire) if wire else []
     if wire and there and wire.model not in there:
@@ -189,7 +189,7 @@ def _refusal(spec: str, error: Exception, wire: Wire | None) -> SextantError:
 
 def _list_models(wire: Wire) -> list[str]:
     with suppress(TypeError, KeyError):
-        return [str(row["id"]) for row in servers.ask(wire, "/models", LISTING)["data"]]
+        return [str(row["id"]) for row in server_detection.ask(wire, "/models", LISTING)["data"]]
     return []
 
 

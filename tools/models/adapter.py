@@ -22,9 +22,9 @@ import dspy
 import pydantic
 from typing_extensions import TypedDict
 
-from tools import disk, forms, session
-from tools.console import brief
-from tools.disk import read_object
+from tools import files, schemas, session
+from tools.cli import brief
+from tools.files import read_object
 from tools.models import offline, prompting
 from tools.models.fields import place_markers, read_loosely
 from tools.models.prompting import Fault, Kind, UnusableAnswer, check, find_ids
@@ -547,7 +547,7 @@ def _write_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
-        plain = forms.adapter(value.__class__).dump_python(value, mode="json", fallback=str)
+        plain = schemas.adapter(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
         plain = str(value)
     return _dumps(plain) if isinstance(plain, dict | list) else str(plain)
@@ -559,4 +559,4 @@ def _dumps(plain: Any) -> str:
         return f"{{{', '.join([f'{_dumps(name)}: {_dumps(value)}' for name, value in plain.items()])}}}"
     if isinstance(plain, list):
         return f"[{', '.join([_dumps(value) for value in plain])}]"
-    return disk.dumps(plain) if isinstance(plain, str) else json.dumps(plain)
+    return files.dumps(plain) if isinstance(plain, str) else json.dumps(plain)

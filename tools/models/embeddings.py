@@ -20,12 +20,12 @@ from openai import APIConnectionError, OpenAI
 
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models import faults
-from tools.models.call import Caller, Sent
+from tools.models import provider_errors
+from tools.models.client import Caller, Sent
+from tools.models.model_spec import PROVIDERS, SERVER_KEY, hide_keys, is_server
 from tools.models.prices import Price
-from tools.models.sending.wire import Unreadable, Wire, parse
-from tools.models.spec import PROVIDERS, SERVER_KEY, hide_keys, is_server
-from tools.models.terms import Terms
+from tools.models.run_resources import Terms
+from tools.models.transport.openai_client import Unreadable, Wire, parse
 from tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
@@ -34,7 +34,7 @@ FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 class NotAccepted(ValueError):
     """The API takes other requests, but not this one; `about` says whether its texts are why."""
 
-    def __init__(self, words: str, about: faults.Subject) -> None:
+    def __init__(self, words: str, about: provider_errors.Subject) -> None:
         super().__init__(words)
         self.about = about
 
@@ -169,12 +169,12 @@ class Embeddings:
             return DataError(
                 f"{self.name} {error.what}; nothing of it is used, and what was embedded is kept"
             )
-        if faults.fault(error) == "refused":
+        if provider_errors.fault(error) == "refused":
             refuses = f"{self.name} refuses: {words}; check the key, the quota and the name"
             return ProviderRefused(refuses, source=self.name)
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
             return RunIncomplete(f"{self.name} does not answer: {words}")
-        return NotAccepted(words, faults.about(error))
+        return NotAccepted(words, provider_errors.about(error))
 
 
 class _Transport(httpx.BaseTransport):

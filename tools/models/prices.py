@@ -24,9 +24,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from tools import disk
-from tools.disk import expanded, home
+from tools import files
 from tools.errors import UnknownName, UsageError
+from tools.files import expanded, home
 
 _MILLION = 1e6
 _MODES = ("chat", "responses", "completion")  # in LiteLLM's table: what answers text with text
@@ -266,7 +266,7 @@ def _read_own(file: str | Path) -> Mapping[str, _Entry]:
 def _read(path: Path, changed_ns: int, size: int) -> Mapping[str, _Entry]:
     usual = 'a section is ["openai/gpt-5.2"], its name in quotes, with input = 1.75'
     try:
-        document = disk.read_toml(path)
+        document = files.read_toml(path)
     except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}; {usual}") from error
     dated = _date(document.pop("as_of", None), path, "as_of")

@@ -61,7 +61,7 @@ class UnusableAnswer(Exception):
         super().__init__(fault.report)
         self.kind = fault.kind
         if fault.kind == "refused":
-            self.user_line = ""  # no line of a program makes a model refuse (tools/names.py)
+            self.user_line = ""  # no line of a program makes a model refuse (tools/plugins.py)
 
 
 Check = Callable[[Outputs], None]
@@ -422,7 +422,9 @@ class Lens(NamedTuple):
 
     search: str  # what to put into a search text
     recognise: str  # what to look for when reading
-    annotate: str  # what to write down of a document, for an index (tools/retrievers/lens/index.py)
+    annotate: (
+        str  # what to write down of a document, for an index (tools/retrievers/lens/lens_index.py)
+    )
     solved: str = ""  # in place of `recognise`, where solutions are given beside the texts
 
 

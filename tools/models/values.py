@@ -20,7 +20,7 @@ import dspy
 import json_repair
 import pydantic
 
-from tools import forms
+from tools import schemas
 
 # Characters that a repair may read, about half a second; a list of 1,000 ids takes a tenth of it
 _LOOKS = 500_000
@@ -105,7 +105,7 @@ def convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None
 
 def _validate(annotation: Any, value: Any) -> Any:
     try:
-        return forms.adapter(annotation).validate_python(value)
+        return schemas.adapter(annotation).validate_python(value)
     except TypeError as error:  # a type that cannot be hashed, or that pydantic does not know
         raise ValueError(str(error)) from None
 

@@ -25,13 +25,13 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tools import names
+from tools import plugins
 from tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.installation import find_page
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus
-    from tools.models.terms import Terms
+    from tools.models.run_resources import Terms
     from tools.retriever import Retriever
 
 T = TypeVar("T")
@@ -39,23 +39,23 @@ Value = str | int | float | bool | tuple["Value", ...]
 
 # To add one of ours: a file with a subclass of Retriever, named here.
 RETRIEVERS = {
-    "bm25": "tools.retrievers.bm25:BM25",
-    "bm25s": "tools.retrievers.bm25:BM25S",
-    "rank_bm25": "tools.retrievers.rank_bm25:RankBM25",
-    "pool_bm25": "tools.retrievers.rank_bm25:PoolBM25",
+    "bm25": "tools.retrievers.lexical.bm25:BM25",
+    "bm25s": "tools.retrievers.lexical.bm25:BM25S",
+    "rank_bm25": "tools.retrievers.lexical.rank_bm25:RankBM25",
+    "pool_bm25": "tools.retrievers.lexical.rank_bm25:PoolBM25",
     "dense": "tools.retrievers.neural.dense:Dense",
-    "api": "tools.retrievers.neural.api:Api",
+    "api": "tools.retrievers.neural.api_embeddings:Api",
     "http": "tools.retrievers.http:Http",
     "chroma": "tools.retrievers.vectors.chroma:Chroma",
     "ann": "tools.retrievers.vectors.ann:Ann",
     "milvus": "tools.retrievers.milvus:Milvus",
     "milvus_vectors": "tools.retrievers.milvus:MilvusVectors",
-    "splade": "tools.retrievers.neural.sparse:Sparse",
+    "splade": "tools.retrievers.neural.learned_sparse:Sparse",
     "late": "tools.retrievers.neural.late_interaction:LateInteraction",
-    "cross": "tools.retrievers.neural.cross:CrossEncoder",
+    "cross": "tools.retrievers.neural.cross_encoder:CrossEncoder",
     "fusion": "tools.retrievers.fusion:Fusion",
     "rerank": "tools.retrievers.fusion:Rerank",
-    "lens": "tools.retrievers.lens.index:LensIndex",
+    "lens": "tools.retrievers.lens.lens_index:LensIndex",
     "sharded": "tools.retrievers.sharded:Sharded",
 }
 
@@ -63,7 +63,7 @@ RETRIEVERS = {
 # Embedder, named here.
 EMBEDDERS = {
     "dense": "tools.retrievers.neural.dense:SentenceEmbedder",
-    "api": "tools.retrievers.neural.api:ApiEmbedder",
+    "api": "tools.retrievers.neural.api_embeddings:ApiEmbedder",
 }
 
 FILLS = ContextVar(
@@ -233,8 +233,8 @@ def kind_of(name: str, *, embedder: bool = False) -> Kind:
     nearest names.
     """
     if embedder:
-        return _read(name, names.pick("embedder", name, EMBEDDERS), own=False)
-    made = names.pick("retriever", _FILES.get(name, name), RETRIEVERS, names.RETRIEVERS)
+        return _read(name, plugins.pick("embedder", name, EMBEDDERS), own=False)
+    made = plugins.pick("retriever", _FILES.get(name, name), RETRIEVERS, plugins.RETRIEVERS)
     return _read(name, made, own=name not in RETRIEVERS)
 
 
@@ -422,8 +422,8 @@ def _place(
     source, _, name = kind.rpartition(":")
     if kind in _FILES or not source.endswith(".py"):
         return kind
-    reference = f"{names.file_of(source)}:{name}"
-    label = names.label(kind)
+    reference = f"{plugins.file_of(source)}:{name}"
+    label = plugins.label(kind)
     if _FILES.setdefault(label, reference) != reference:
         raise UsageError(
             f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the "
@@ -541,12 +541,12 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
         case "Retriever":
             arguments = [_make(part, corpus, home, terms) for part in spec.parts]
     try:
-        with names.contained():
+        with plugins.contained():
             made = kind.made(
                 *place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options
             )
     except Exception as error:
-        line = names.user_line(error)
+        line = plugins.user_line(error)
         if not line or isinstance(error, OwnCodeFailed):
             raise
         if isinstance(error, UsageError):
@@ -554,7 +554,7 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
         if isinstance(error, SextantError):
             raise
         raise OwnCodeFailed(
-            f"{spec} cannot be built: {type(error).__name__}: {names.show(error)}{line}"
+            f"{spec} cannot be built: {type(error).__name__}: {plugins.show(error)}{line}"
         ) from error
     if not hasattr(made, "name"):  # a user's class may leave it to us
         given = {

@@ -18,13 +18,13 @@ from typing import Any
 from rich.filesize import decimal
 
 import environments
-from tools import names
-from tools.console import Parser, clean, put_out, run_and_leave, say
-from tools.disk import home
+from tools import plugins
+from tools.cli import Parser, clean, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
+from tools.files import home
 from tools.installation import find_page
-from tools.retrievers import FILLS, RETRIEVERS, build, check, contract, kind_of, store
-from tools.retrievers.neural.models import rows
+from tools.retrievers import FILLS, RETRIEVERS, build, check, contract, index_store, kind_of
+from tools.retrievers.neural.model_table import rows
 
 
 def parser() -> Parser:
@@ -81,7 +81,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> None:
     kinds = [
         _kind(name) | {"from": where}
-        for name, where in names.known(RETRIEVERS, names.RETRIEVERS).items()
+        for name, where in plugins.known(RETRIEVERS, plugins.RETRIEVERS).items()
     ]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
@@ -169,7 +169,7 @@ def _push(arguments: argparse.Namespace) -> None:
 
 
 def _indexes(arguments: argparse.Namespace) -> None:
-    found = store.list_kept(home())
+    found = index_store.list_kept(home())
     if arguments.json:
         put_out(json.dumps([index._asdict() for index in found]) + "\n")
         return
@@ -205,12 +205,16 @@ def _delete(arguments: argparse.Namespace) -> None:
             "give the names of indexes, as `python -m tools.retrievers indexes` prints them, or "
             "--all"
         )
-    chosen = [index.name for index in store.list_kept(home())] if arguments.all else arguments.names
+    chosen = (
+        [index.name for index in index_store.list_kept(home())]
+        if arguments.all
+        else arguments.names
+    )
     deleted = list[str]()
     refused = list[UsageError]()
     for name in dict.fromkeys(chosen):
         try:
-            store.delete(home(), name)
+            index_store.delete(home(), name)
             deleted.append(name)
         except UsageError as refusal:  # it is in use, or there is none
             refused.append(refusal)

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.corpus import Corpus
-from tools.models.terms import Terms
-from tools.names import show, user_line
+from tools.models.run_resources import Terms
+from tools.plugins import show, user_line
 from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import Spec, build, check

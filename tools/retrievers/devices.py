@@ -9,6 +9,6 @@ def device() -> str:
     if chosen := os.environ.get("SEXTANT_DEVICE"):
         return chosen
     # No import statement: that would make PyTorch a part of what each run depends on
-    # (tools/sources.py).
+    # (tools/code_digest.py).
     torch = import_module("torch")
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -18,11 +18,11 @@ import orjson
 
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.call import DEADLINE
-from tools.models.sending.gate import LONGEST_WAIT, retry_after
-from tools.models.sending.post import Server, Unanswered
-from tools.models.spec import SERVER_KEY, hide_keys, is_server, secret
-from tools.models.terms import Terms
+from tools.models.client import DEADLINE
+from tools.models.model_spec import SERVER_KEY, hide_keys, is_server, secret
+from tools.models.run_resources import Terms
+from tools.models.transport.http_client import Server, Unanswered
+from tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
 from tools.records import Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import spell

@@ -16,16 +16,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tools.console import Progress
+from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.installation import explain_missing
-from tools.models.spec import SERVER_KEY, is_server, secret
+from tools.models.model_spec import SERVER_KEY, is_server, secret
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers import FILLS, PUSH, require_same, spell
-from tools.retrievers.store import name_of
-from tools.retrievers.vectors.embedding import (
+from tools.retrievers.index_store import name_of
+from tools.retrievers.vectors.embedder import (
     Embedder,
     OfVectors,
     embed_queries,

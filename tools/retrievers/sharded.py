@@ -25,15 +25,15 @@ from threading import Lock
 from typing import Any, TypeAlias, cast
 from weakref import finalize
 
-from tools.console import Progress, in_thread
+from tools.cli import Progress, in_thread
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, at_least
-from tools.processes import fork_for_each, hear, starting
+from tools.forkserver import fork_for_each, hear, starting
 from tools.records import Hit
 from tools.retriever import Retriever, Search
-from tools.retrievers.bm25 import WordRetriever
-from tools.retrievers.kernels import Ints
-from tools.retrievers.segments import Totals
+from tools.retrievers.lexical.bm25 import WordRetriever
+from tools.retrievers.lexical.inverted_index import Totals
+from tools.retrievers.lexical.numba_kernels import Ints
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
 _KINDS = ("bm25", "bm25s", "dense")

@@ -20,7 +20,7 @@ from evals.build.ingest import TASK, CutSection
 from evals.build.pipeline import Build
 from evals.build.recipe import Recipe
 from evals.build.types import Benchmark
-from tools.console import plural
+from tools.cli import plural
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Query

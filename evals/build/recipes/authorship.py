@@ -20,7 +20,7 @@ from evals.build.pipeline import Build, order
 from evals.build.recipe import Limits, Recipe, Release
 from evals.build.text_cleaning import replace_spans
 from evals.build.types import Benchmark, Unit, read_dropped
-from tools.console import say
+from tools.cli import say
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Document, Query

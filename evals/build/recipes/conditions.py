@@ -18,7 +18,7 @@ from evals.build.human_review import Item
 from evals.build.pipeline import Build, order
 from evals.build.recipe import Recipe, Release
 from evals.build.types import Benchmark, Unit
-from programs.building.conditions import squeeze
+from programs.build_stages.conditions import squeeze
 from tools.corpus import Corpus, digest_text
 from tools.records import Document
 from tools.text import sentences

@@ -26,8 +26,8 @@ from evals.build.text_cleaning import CleanSection, compile_pattern
 from evals.build.types import Benchmark, Unit
 from evals.papers.dataset_statistics import beside
 from evals.running.candidate_pools import take_turns
-from programs.building.pools import copied
-from programs.judging import RULES
+from programs.build_stages.pools import copied
+from programs.llm_tasks.relevance_judge import RULES
 from tools.corpus import Corpus, digest_text
 from tools.errors import DataError, UsageError
 from tools.models.prompting import defuse, lens

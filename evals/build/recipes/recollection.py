@@ -19,7 +19,7 @@ from evals.build.pipeline import Build, order
 from evals.build.recipe import Limits, Recipe, Release
 from evals.build.text_cleaning import compile_pattern
 from evals.build.types import Benchmark, Unit
-from programs.building.recollect import OPENINGS
+from programs.build_stages.recollection import OPENINGS
 from tools.records import Query
 
 LENS = "recollection"

@@ -19,7 +19,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from tools.console import in_thread
+from tools.cli import in_thread
 
 
 class Gone(BaseException):

@@ -18,10 +18,10 @@ from evals.running.request import Request
 from evals.running.runner import Elsewhere
 from evals.running.workers.channels import Gone, Line, Link
 from tools import retrievers, session
-from tools.console import in_thread, say
+from tools.cli import in_thread, say
 from tools.errors import Interrupted, RunIncomplete
-from tools.models.call import DEADLINE, Sent
-from tools.models.faults import OutOfTime
+from tools.models.client import DEADLINE, Sent
+from tools.models.provider_errors import OutOfTime
 from tools.records import Query, Usage
 from tools.retriever import Search
 from tools.session import Limits, Session

@@ -19,13 +19,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tools import processes, session
-from tools.console import in_thread
+from tools import forkserver, session
+from tools.cli import in_thread
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, SextantError
 from tools.retrievers import sharded
-from tools.retrievers.vectors.embedding import ELSEWHERE, Block, Embedder, Vectors
-from tools.retrievers.vectors.on_ray import BLOCKS, connected, make_blocks, print_unless_of_ray, ray
+from tools.retrievers.vectors.embedder import ELSEWHERE, Block, Embedder, Vectors
+from tools.retrievers.vectors.ray_embedding import (
+    BLOCKS,
+    connected,
+    make_blocks,
+    print_unless_of_ray,
+    ray,
+)
 
 _STARTS = 5  # actors that may die before they are ready, one after another
 _BATCH = 256  # messages that are passed on at a time, at most
@@ -42,7 +48,7 @@ def starting(address: str) -> "Iterator[Callable[[], Connection]]":
     if address == "ray" and ray.is_initialized():  # by whoever calls this
         address = ray.get_runtime_context().gcs_address
     with ExitStack() as stack:
-        starter = _Starter(stack.enter_context(processes.starting(__name__, address)), address)
+        starter = _Starter(stack.enter_context(forkserver.starting(__name__, address)), address)
         starter.hear(starter.ask(_be_there))
         stack.enter_context(session.setting(ELSEWHERE, starter.make_blocks))
         parts = partial(starter.ask, sharded.serve_by_actor), starter.hear
@@ -57,7 +63,7 @@ class _Starter:
         lost = f"the Ray cluster at {address}, or the node of it that is used here, is lost"
         self._begin = begin
         self._lost = partial(RunIncomplete, lost)
-        self.hear = partial(processes.hear, lost=self._lost)
+        self.hear = partial(forkserver.hear, lost=self._lost)
 
     def ask(self, *what: Any) -> Connection:
         try:
@@ -88,8 +94,8 @@ def be_starter(descriptor: int, address: str) -> None:
             failure = stack.enter_context(connected(address, os.environ.get("SEXTANT_SHARE", "")))
         except SextantError as error:
             failure = error
-        for own in processes.asked_for(descriptor):
-            in_thread(partial(_answer, processes.Socket(own), failure))
+        for own in forkserver.asked_for(descriptor):
+            in_thread(partial(_answer, forkserver.Socket(own), failure))
     os._exit(0)  # whatever its threads are at
 
 
@@ -174,7 +180,7 @@ class _Host:
             os.environ["SEXTANT_HOME"] = str(Path.cwd())  # with a copy of $SEXTANT_SHARE
         self._open = ExitStack()
         self._worker = self._open.enter_context(
-            processes.starting("evals.running.workers.worker")
+            forkserver.starting("evals.running.workers.worker")
         )()
 
     def take(self, batch: list[bytes]) -> None:

@@ -14,9 +14,9 @@ from evals import run_folder
 from evals.run_folder import load_environment
 from evals.scoring.score_run import count_looks, record_look, score
 from evals.scoring.scored_run import bounds_beside
-from tools import disk
+from tools import files
 from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
-from tools.models.answers import Ledger, open_ledger
+from tools.models.storage.response_cache import Ledger, open_ledger
 
 # The rows of a shard's ledger (?2) that the run's (?1) has not got yet.
 _NEW = (
@@ -112,8 +112,8 @@ def _join_outcomes(
     """Append a shard's outcomes, but where the run has a later one of its own, as of `--again
     failed`.
     """
-    made = set(disk.lines(shard.outcomes.path))
-    with disk.open_file(whole.path / "outcomes.jsonl", "ab") as file:
+    made = set(files.lines(shard.outcomes.path))
+    with files.open_file(whole.path / "outcomes.jsonl", "ab") as file:
         for query_id in query_ids:
             line = _line(shard, query_id)
             own = _line(whole, query_id)

@@ -21,16 +21,16 @@ from evals.running.evaluate import open_run, prepare_in
 from evals.running.runner import attempt, collecting_seldom
 from evals.running.workers.channels import Line, Link
 from evals.running.workers.coordinator import Setup, is_mapped
-from tools import processes, session
+from tools import forkserver, session
 from tools.corpus import Corpus
 from tools.errors import SessionRefusal
-from tools.models.answers import Answer
-from tools.models.call import DEADLINE, Caller, Send
-from tools.models.kept import Known
+from tools.models.client import DEADLINE, Caller, Send
+from tools.models.storage.request_store import Known
+from tools.models.storage.response_cache import Answer
 from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import with_attribute
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 
 # The line of a query, which one thread of it uses at a time; others open lines of their own.
 _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
@@ -40,10 +40,10 @@ def be_starter(descriptor: int) -> None:
     """Fork workers, with what nearly every query needs, numba's kernels among it, which take
     seconds to load.
     """
-    from tools.models.sending import wire  # noqa: F401  # before the forks, which then share it
+    from tools.models.transport import openai_client  # noqa: F401  # before the forks, which then share it
 
     BM25(Corpus([Document("1", "a word")])).search("word", 1)
-    processes.fork_for_each(descriptor, _serve)
+    forkserver.fork_for_each(descriptor, _serve)
 
 
 def _serve(connection: Any) -> None:

@@ -3,7 +3,7 @@
 import sys
 
 from evals.serve import command, parser
-from tools.console import run_and_leave
+from tools.cli import run_and_leave
 
 OPTIONS = ["--task", "congress", "--split", "dev", "--rewards", "--repeat"]
 

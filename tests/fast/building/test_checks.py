@@ -18,7 +18,7 @@ from evals.build import checks as module
 from evals.build.release import write
 from evals.build.types import Benchmark
 from programs import VERIFIER
-from tools.console import Parser, run_command
+from tools.cli import Parser, run_command
 from tools.corpus import Corpus
 from tools.records import Document, Query
 

@@ -11,7 +11,7 @@ import environments
 from evals.build import contamination as module
 from evals.build import human_review, release
 from evals.build.contamination import recall
-from tools.console import Parser, run_command
+from tools.cli import Parser, run_command
 from tools.records import Document
 from tools.text import all_words
 

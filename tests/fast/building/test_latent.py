@@ -10,7 +10,7 @@ from openai_server import OpenAIServer, annotate
 from environments import __main__ as environments_command
 from evals.running.resolve import Engines
 from tools.errors import BudgetReached, DataError, UnknownName
-from tools.models.terms import Terms
+from tools.models.run_resources import Terms
 from tools.retrievers import check, parse
 
 STANCE = {

@@ -9,7 +9,7 @@ from building import build, load, prepare, relevant
 import environments
 from evals.build.pool_comparison import compare_pools
 from evals.build.recipes.pool import grouped
-from programs.building.pools import copied
+from programs.build_stages.pools import copied
 from tools import retrievers
 from tools.errors import DataError, UsageError
 from tools.text import words

@@ -13,7 +13,7 @@ from sklearn import metrics
 from evals.build import human_review
 from evals.build.human_review import SHEETS, Item, answers, identify, offer
 from evals.scoring.agreement import agree
-from tools.console import Parser, run_command
+from tools.cli import Parser, run_command
 
 
 @pytest.fixture

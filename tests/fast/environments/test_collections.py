@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 
-from environments import layouts, tables
-from environments.collections import read_collection
+from environments.readers import files as tables
+from environments.readers import obliq_layout
+from environments.readers.collections import read_collection
 from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError
 
@@ -488,7 +489,7 @@ def test_only_cells_that_csv_has_quoted_lose_their_quotation_marks(line):
 
 
 def test_a_stored_corpus_says_what_was_counted_when_it_was_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "LARGE", 1)
+    monkeypatch.setattr(obliq_layout, "LARGE", 1)
     put(tmp_path, FORMS["BEIR, repeats in numbers and parts"])
     first, second = (read_collection(tmp_path, tmp_path / "home") for _ in range(2))
     assert isinstance(second.documents, StoredCorpus)

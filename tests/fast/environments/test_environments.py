@@ -7,9 +7,9 @@ import pytest
 
 import environments
 from environments.base import DevSplit
-from environments.card import findings
-from tools.disk import home
+from environments.task_card import findings
 from tools.errors import DataError, UnknownName, UsageError
+from tools.files import home
 
 DEV = [f"MINI-q{number:02}" for number in (2, 11, 14, 18, 22, 23, 26, 27, 28, 30, 31, 34)]
 

@@ -6,7 +6,7 @@ import pytest
 
 import environments
 from environments import __main__ as module
-from environments import card
+from environments import task_card
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def test_check_finds_nothing_wrong_with_a_miniature_and_names_what_is_wrong_else
 
 
 def test_check_knows_the_golden_records_of_a_miniature(command, monkeypatch, tmp_path):
-    recorded = json.loads(card.GOLDEN.read_text())
+    recorded = json.loads(task_card.GOLDEN.read_text())
     recorded["obliq/congress"]["tenth document"] = "0" * 16
     (tmp_path / "golden.json").write_text(json.dumps(recorded))
-    monkeypatch.setattr(card, "GOLDEN", tmp_path / "golden.json")
+    monkeypatch.setattr(task_card, "GOLDEN", tmp_path / "golden.json")
     code, _, err = command("check", "congress")
     assert code == 3 and "the tenth document is another one" in err
 

@@ -19,10 +19,10 @@ from hub_server import HubServer
 import environments
 from environments import birco, obliq
 from environments.base import Facts, Release, Suite
-from environments.card import findings, row, state
 from environments.fetch import fetch
-from tools.disk import home
+from environments.task_card import findings, row, state
 from tools.errors import DataError, RunConflict, UsageError
+from tools.files import home
 
 MINI = Path(environments.__file__).parent / "mini/obliq"
 PATHS = obliq.SUITE.tasks["congress"].files

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from building import build, prepare
 
-from environments import sources
 from environments.folders import AGAIN, HIDDEN, NO_FILE, NOWHERE, OUTSIDE, list_folder
+from environments.readers import documents
 from evals.build import __main__ as command
 from tools.errors import DataError
 
@@ -146,7 +146,7 @@ def test_the_option_is_written_into_a_recipe_and_a_corpus_of_nothing_but_links_s
         DataError,
         match=r"1 link out of the folder is left out: notes\.txt -> .*--follow-links takes",
     ):
-        sources.list_files(only, "")
+        documents.list_files(only, "")
     for options, value in (((), "false"), (("--follow-links",), "true")):
         made = tmp_path / f"made-{value}"
         asked = ("new", made, "--recipe", "latent", "--corpus", only, *options)
@@ -155,7 +155,7 @@ def test_the_option_is_written_into_a_recipe_and_a_corpus_of_nothing_but_links_s
 
 
 def test_a_task_says_which_of_its_files_are_outside_of_its_folder(tmp_path):
-    from environments.collections import read_collection
+    from environments.readers.collections import read_collection
 
     task, elsewhere = tmp_path / "task", tmp_path / "elsewhere"
     task.mkdir()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from environments import layouts, tables
+from environments.readers import files, obliq_layout
 from tools.errors import DataError
 
 MANY = 100_000
@@ -15,44 +15,44 @@ TOPIC = "<topic number='1'>weirs</topic>"
 
 
 def read_table(path):
-    return tables.read_headed(path, ("a", "b"))
+    return files.read_headed(path, ("a", "b"))
 
 
 def read_grades(path):
-    return [tables.check_grade(text, str(path)) for text in path.read_text().split()]
+    return [files.check_grade(text, str(path)) for text in path.read_text().split()]
 
 
 FILES = {  # what reads the file, its content, and what is said of it: "" where it is read
-    "open comments": (layouts.read_topics, "<!-- a" * 4 * MANY, "has no <top> or <topic> in it"),
-    "open sections": (layouts.read_topics, "<top>" + "<![CDATA[" * 3 * MANY, "'<!.CDATA"),
+    "open comments": (obliq_layout.read_topics, "<!-- a" * 4 * MANY, "has no <top> or <topic> in it"),
+    "open sections": (obliq_layout.read_topics, "<top>" + "<![CDATA[" * 3 * MANY, "'<!.CDATA"),
     "open document types": (
-        layouts.read_topics,
+        obliq_layout.read_topics,
         "<!DOCTYPE [" * 3 * MANY,
         "has no <top> or <topic> in it",
     ),
     "sections of every form, open in turn": (
-        layouts.read_topics,
+        obliq_layout.read_topics,
         "<!DOCTYPE [<!-- a<![CDATA[" * MANY,
         "has no <top> or <topic> in it",
     ),
     "a long attribute": (
-        layouts.read_topics,
+        obliq_layout.read_topics,
         f"<topic {'a' * 5 * MANY} number='1'>weirs</topic>",
         "",
     ),
     "many entities": (
-        layouts.read_topics,
+        obliq_layout.read_topics,
         "".join(f'<!ENTITY e{n} "x">' for n in range(30_000))
         + f"<topic number='1'>{''.join(f'&e{n};' for n in range(30_000))}</topic>",
         "",
     ),
     "an entity that grows": (
-        layouts.read_topics,
+        obliq_layout.read_topics,
         f'<!ENTITY e "{"x" * MANY}"><topic number="1">{"&e;" * MANY}</topic>',
         "'&e;': it unpacks to more than 100 times its size",
     ),
     "open fields": (
-        layouts.read_trec_documents,
+        obliq_layout.read_trec_documents,
         f"<doc>{'<title><text>' * 2 * MANY}</doc>",
         "it is not one <DOC>",
     ),
@@ -99,7 +99,7 @@ def test_a_comment_in_a_section_of_text_is_text_and_a_section_in_a_comment_is_no
     path.write_text(
         f'<!DOCTYPE topics [<!ELEMENT topic ANY> ] >{TOPIC}<topic number="2">{inside}</topic>'
     )
-    assert [row["query"] for _, row in layouts.read_topics(path)] == ["weirs", "a <!-- b --> c e"]
+    assert [row["query"] for _, row in obliq_layout.read_topics(path)] == ["weirs", "a <!-- b --> c e"]
 
 
 def test_a_blank_row_behind_an_open_quotation_mark_is_left_out_as_everywhere(tmp_path):

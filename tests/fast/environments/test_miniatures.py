@@ -9,8 +9,8 @@ import pytest
 
 import environments
 from environments import crumb
-from environments.card import GOLDEN, READINGS, count_agreement, findings
 from environments.chunking import bert_tokens, chunks
+from environments.task_card import GOLDEN, READINGS, count_agreement, findings
 
 TASKS = [
     task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()

@@ -14,7 +14,7 @@ from run_folders import CONFIG, retrieve
 
 import environments
 from environments import __main__ as module
-from environments import own
+from environments import custom
 from environments.base import GENERIC
 from evals import import_run, score
 from evals.published import beside
@@ -149,7 +149,7 @@ def test_the_guides_folder_and_python_file_are_tasks_and_its_benchmark_toml_is_t
         == len(environments.load("my_task.py:notes").queries)
         == 2
     )
-    assert own.check_settings(tomllib.loads(toml), "the guide")["split"] == {"share": 0.3}
+    assert custom.check_settings(tomllib.loads(toml), "the guide")["split"] == {"share": 0.3}
 
 
 def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
@@ -174,7 +174,7 @@ def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
     ],
 )
 def test_a_wrong_benchmark_toml_is_one_line_with_the_key(notes, text, says):
-    assert all(re.fullmatch(own.METRIC, f"{name}@5") for name in RANKING)
+    assert all(re.fullmatch(custom.METRIC, f"{name}@5") for name in RANKING)
     with pytest.raises(DataError, match=says) as raised:
         environments.load(settings(notes, text))
     assert "benchmark.toml" in str(raised.value) and "\n" not in str(raised.value)

@@ -17,9 +17,9 @@ import environments
 from environments import crumb, multiconir
 from evals import score
 from evals.run_folder import load_environment
-from tools.console import run_command
-from tools.disk import home
+from tools.cli import run_command
 from tools.errors import DataError, SextantError, UsageError
+from tools.files import home
 
 
 @pytest.fixture

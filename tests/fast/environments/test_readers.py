@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from pdfs import make_pdf
 
-from environments import sources
-from environments.sources.markup import Record, write_markdown
+from environments.readers import documents
+from environments.readers.documents.markup import Record, write_markdown
 from tools.errors import DataError, UsageError
 
 PAGE = """<html><head><title>Tide tables</title></head><body><nav><a href="/">Home</a> <a href="/b">About us</a></nav>
@@ -61,9 +61,9 @@ TRIALS = """<trials><study><nct>N1</nct><title>On  digoxin</title><eligibility><
 
 
 def read(path, form="", record=None):
-    listed = sources.list_files(path, form)
+    listed = documents.list_files(path, form)
     counts = Counter(one.reason for one in listed.left_out)
-    return [row for _, row in sources.read(path, listed.files, form, record or Record())], counts
+    return [row for _, row in documents.read(path, listed.files, form, record or Record())], counts
 
 
 def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_without_hidden_files(

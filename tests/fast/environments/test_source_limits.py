@@ -5,12 +5,12 @@ import gzip
 import pytest
 from pdfs import make_pdf
 
-from environments import sources
-from environments.sources.markup import Record, write_markdown
-from environments.sources.readers import Limits
+from environments.readers import documents
+from environments.readers.documents.markup import Record, write_markdown
+from environments.readers.documents.readers import Limits
 from evals.build.ingest import CorpusSection, CutSection, ingest
 from evals.build.text_cleaning import CleanSection
-from tools import disk
+from tools import files as disk
 from tools.errors import DataError
 
 SMALL = Limits(seconds=1, memory=200, text=1)
@@ -20,10 +20,10 @@ GOOD = "<p>" + "The harbour publishes its tide tables twice a year. " * 5 + "</p
 
 def read(folder, limits, record=Record()):  # noqa: B008
     left_out = list[tuple[str, str, str]]()
-    files = sources.list_files(folder, "").files
+    files = documents.list_files(folder, "").files
     rows = [
         row
-        for _, row in sources.read(
+        for _, row in documents.read(
             folder, files, "", record, limits, lambda *one: left_out.append(one)
         )
     ]
@@ -102,4 +102,4 @@ def test_a_build_names_what_is_over_a_limit(tmp_path):
     assert source.dropped is not None
     assert [disk.loads(line)[0] for line in disk.lines(source.dropped)] == ["a.txt"]
     with pytest.raises(DataError, match=r"a.txt is one of files with too much text \(more than"):
-        list(sources.read(corpus, [corpus / "a.txt"], "", Record(), Limits(text=1)))
+        list(documents.read(corpus, [corpus / "a.txt"], "", Record(), Limits(text=1)))

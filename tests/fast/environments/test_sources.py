@@ -24,10 +24,11 @@ import pytest
 from mutations import mutated
 
 import environments
-from environments import crumb, layouts, raw
+from environments import crumb
 from environments.base import Comparison
-from environments.card import findings
 from environments.multiconir import COLUMNS, TENS
+from environments.readers import obliq_layout, raw_files
+from environments.task_card import findings
 from evals.scoring.metrics import collapse
 from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError
@@ -911,7 +912,7 @@ def test_a_part_that_is_missing_is_missed(form, name, message, tmp_path):
     "name", ["corpus.jsonl", "per_query_excluded_ids.json", "corpus.parquet", "a line"]
 )
 def test_a_file_that_would_fill_the_memory_is_refused(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(raw, "LONGEST", 100_000)
+    monkeypatch.setattr(raw_files, "LONGEST", 100_000)
     put(tmp_path, beir() if name.endswith("parquet") else obliq())
     [path] = tmp_path.rglob("corpus.json*" if name == "a line" else f"{Path(name).stem}.json*")
     if name.endswith("parquet"):
@@ -936,9 +937,9 @@ def test_a_file_that_would_fill_the_memory_is_refused(name, tmp_path, monkeypatc
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        layouts, "_SETTLED", -1
+        obliq_layout, "_SETTLED", -1
     )  # files that have just been written are not waited for
-    monkeypatch.setattr(layouts, "LARGE", 90_000)
+    monkeypatch.setattr(obliq_layout, "LARGE", 90_000)
     put(tmp_path, obliq())
     [path] = tmp_path.rglob("corpus.jsonl")
     whole = path.read_bytes() + json.dumps({"_id": "long", "text": "ferry " * 15_000}).encode()
@@ -957,7 +958,7 @@ def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp
         path.stat().st_size == times.st_size
         and load("math", tmp_path).fingerprint != world.fingerprint
     )
-    [noted] = tmp_path.rglob(layouts._DIGESTS)
+    [noted] = tmp_path.rglob(obliq_layout._DIGESTS)
     noted.write_text(json.dumps(dict.fromkeys(json.loads(noted.read_text()), "of another content")))
     list(findings("obliq/math", str(tmp_path)))
     assert "of another content" not in noted.read_text()

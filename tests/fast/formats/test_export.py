@@ -20,7 +20,7 @@ from evals import export
 from evals.formats.import_run import import_run, make_config
 from evals.scoring.score_run import score
 from evals.scoring.scored_run import read
-from tools.console import run_command
+from tools.cli import run_command
 from tools.corpus import Corpus
 from tools.records import Document, Query
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evals.__main__ import COMMANDS, main, overview
-from tools import console
+from tools import cli
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +35,7 @@ def sextant(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def call(monkeypatch, capsys):
     """`call("sextant", "run", "--help")` or `call("python -m evals", ...)` in this process; exit code and output."""
-    monkeypatch.setattr(console, "_spellings", {})
+    monkeypatch.setattr(cli, "_spellings", {})
     handlers = {
         number: signal.getsignal(number)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -83,7 +83,7 @@ def test_help_of_each_command_and_sub_command_begins_with_what_was_typed(
 ):
     inner = COMMANDS[name][0].split()[1:]  # `cache` is a sub-command of its module
     for words in sub_commands(parser_of(name)):
-        monkeypatch.setattr(console, "_spellings", {})
+        monkeypatch.setattr(cli, "_spellings", {})
         with pytest.raises(SystemExit):
             parser_of(name).parse_args([*words, "--help"])
         typed = " ".join(["python -m", COMMANDS[name][0].split()[0], *words])

@@ -17,7 +17,7 @@ from evals.scoring.metrics import collapse, judge, ranking_metric
 from tools.corpus import Corpus
 from tools.errors import LimitReached
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 # Each document can be called by a word of its own, "w3" for d3; it is 40 characters long at least.

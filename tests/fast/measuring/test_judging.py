@@ -22,7 +22,7 @@ from evals.scoring.metrics import measure_unjudged
 from programs.compiled import read, write
 from tools.errors import BudgetReached, UsageError
 
-PROGRAM = "programs.judging:Judge"
+PROGRAM = "programs.llm_tasks.relevance_judge:Judge"
 
 
 @pytest.fixture(scope="module")

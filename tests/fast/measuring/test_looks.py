@@ -6,7 +6,7 @@ import pytest
 from run_folders import CONFIG
 
 from evals.scoring.score_run import count_looks, record_look
-from tools.disk import home
+from tools.files import home
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from evals.running.resolve import SYSTEMS, trial
 from tools.models.adapter import Adapter
 from tools.models.prompting import Fault, Passage
-from tools.names import pick
+from tools.plugins import pick
 
 
 class Colour(enum.Enum):

@@ -18,13 +18,14 @@ import dspy
 import pytest
 from waiting import wait_for
 
-from tools.console import Parser, run_command
+from tools.cli import Parser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
-from tools.models import answers, lm
-from tools.models.answers import NAME, Answer, Answers, open_answers, open_ledger
-from tools.models.terms import Patience, Terms
+from tools.models import language_model
+from tools.models.run_resources import Patience, Terms
+from tools.models.storage import response_cache as answers
+from tools.models.storage.response_cache import NAME, Answer, Answers, open_answers, open_ledger
 from tools.records import Query, Usage, total, usage_json
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 ROOT = Path(__file__).parents[3]
@@ -105,7 +106,7 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
 WRITER = """
 import sys, threading
 from pathlib import Path
-from tools.models.answers import Answer, Answers
+from tools.models.storage.response_cache import Answer, Answers
 from tools.records import Usage
 books = Answers(Path(sys.argv[1])).ledger("run")
 def write(first):
@@ -369,10 +370,10 @@ def test_samples_of_one_prompt_are_different_answers_and_come_back_in_their_orde
     server, corpus, place
 ):
     server.answer = lambda prompt: {"raw": f"answer {len(server.requests)}"}
-    first = lm.connect(server.spec)
+    first = language_model.connect(server.spec)
     first.begin(place, Usage())
     assert asked(corpus, first, 3) == ["answer 1", "answer 2", "answer 3"]
-    again = lm.connect(server.spec)
+    again = language_model.connect(server.spec)
     again.begin(place, Usage())
     assert (
         asked(corpus, again, 4) == ["answer 1", "answer 2", "answer 3", "answer 4"]
@@ -422,7 +423,9 @@ def keys_of(place, settings, ask, times=1):
         settings.get("spec", f"tiny@{NOWHERE}"),
         {k: v for k, v in settings.items() if k != "spec"},
     )
-    model = lm.connect(spec, Terms(patience=Patience(attempts=1)), settings=lm.Settings(**settings))
+    model = language_model.connect(
+        spec, Terms(patience=Patience(attempts=1)), settings=language_model.Settings(**settings)
+    )
     model.begin(place, Usage())
     for _ in range(times):
         with pytest.raises(dspy.LMError):

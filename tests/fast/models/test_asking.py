@@ -8,10 +8,10 @@ from conftest import on_congress
 
 from evals import run_folder
 from programs.multihop import ReadPassages
-from tools.models import lm
+from tools.models import language_model
 from tools.models.prompting import Fault, Passage, UnusableAnswer, ask, filled, known_ids, within
 from tools.records import Query, Usage
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 SHOWN = ["d1", "d2"]
@@ -94,7 +94,7 @@ def opened(corpus):
 
 
 def read(server):
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return ask(
             dspy.Predict(ReadPassages),
             known_ids("selected", SHOWN),
@@ -161,7 +161,7 @@ WRITTEN = [
 def test_ids_are_found_in_whatever_form_a_model_writes_them(written, server, corpus):
     server.answer_in_turn({"selected": written, "observations": "blue"})
     passages = [Passage(id=doc_id, text="blue") for doc_id in ("1", "2")]
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         check = known_ids("selected", ["1", "2"])
         assert ask(
             dspy.Predict(ReadPassages), check, **{**INPUTS, "passages": passages}
@@ -210,7 +210,7 @@ def test_an_answer_that_was_cut_off_is_so_when_it_was_given_before(server, corpu
     server.answer_in_turn(UNUSABLE["cut off in the last field"][0], GOOD)
     for _ in range(2):
         session = Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
-        model = lm.connect(server.spec)
+        model = language_model.connect(server.spec)
         model.begin(place, Usage())
         with model.active():
             assert ask(dspy.Predict(ReadPassages), **INPUTS).selected == ["d2"]

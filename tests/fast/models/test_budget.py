@@ -13,7 +13,7 @@ from openai_server import Failure
 from evals import run_folder
 from tools.errors import BudgetReached, UsageError
 from tools.models import prices
-from tools.models.terms import NOTHING, Budget, Expected, Patience
+from tools.models.run_resources import NOTHING, Budget, Expected, Patience
 from tools.records import Usage
 
 CENT = 0.01
@@ -295,7 +295,7 @@ def test_a_provider_that_reports_no_usage_ends_a_run_with_a_budget_of_tokens_or_
 
 
 def test_failed_requests_count_in_a_budget_of_calls(run, server, monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.001))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.001))
     answer, numbers = server.answer, iter(range(10_000))
 
     def every_other(prompt):

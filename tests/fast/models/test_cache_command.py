@@ -8,8 +8,8 @@ import pytest
 from conftest import on_congress
 
 from programs import lm
-from tools.models.answers import NAME, Answer, open_ledger
-from tools.models.kept import pack
+from tools.models.storage.request_store import pack
+from tools.models.storage.response_cache import NAME, Answer, open_ledger
 from tools.records import Usage
 
 TASK = on_congress("rewrite", 3)

@@ -9,10 +9,10 @@ from bad_server import fine, throttled
 from openai_server import annotate, sensible
 from waiting import wait_for
 
-from tools.models import lm
-from tools.models.call import DEADLINE
-from tools.models.sending.gate import Gate
-from tools.models.terms import Budget, Patience, Terms
+from tools.models import language_model
+from tools.models.client import DEADLINE
+from tools.models.run_resources import Budget, Patience, Terms
+from tools.models.transport.rate_limiter import Gate
 from tools.records import Usage
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -23,7 +23,7 @@ def near_its_budget(server, **given):
     """A model whose second call stays on its way, so that the next one has to wait for the budget."""
     over = threading.Event()
     server.answer = lambda prompt: {"raw": "ok " * 20}
-    model = lm.connect(server.spec, Terms(budget=Budget(tokens=900), **given))
+    model = language_model.connect(server.spec, Terms(budget=Budget(tokens=900), **given))
     model.lm("w " * 50)
     server.answer = lambda prompt: over.wait(120) and {"raw": "ok " * 20}
     with ThreadPoolExecutor() as pool:
@@ -59,8 +59,8 @@ def test_a_call_that_waits_for_the_budget_hears_that_the_run_is_stopped(server):
 
 def test_a_lens_has_no_more_time_than_the_query_that_needs_it(server):
     outer, inner = (
-        lm.connect(server.spec, Terms(query_seconds=5)),
-        lm.connect(server.spec, Terms(query_seconds=3600)),
+        language_model.connect(server.spec, Terms(query_seconds=5)),
+        language_model.connect(server.spec, Terms(query_seconds=3600)),
     )
     with outer.active():
         deadline = DEADLINE.get()
@@ -70,7 +70,7 @@ def test_a_lens_has_no_more_time_than_the_query_that_needs_it(server):
 
 def test_samples_of_two_rollouts_are_other_samples(server, place):
     server.answer = lambda prompt: {"raw": str(len(server.requests))}
-    model = lm.connect(server.spec, settings=lm.Settings(temperature=1.0))
+    model = language_model.connect(server.spec, settings=language_model.Settings(temperature=1.0))
     model.terms.open(place)
     model.lm.repeats = True
     samples = [
@@ -84,7 +84,7 @@ def test_samples_of_two_rollouts_are_other_samples(server, place):
 
 def test_what_failed_before_there_was_a_ledger_is_booked_when_there_is(bad, place):
     bad.script = lambda number, body: throttled(0.0) if number < 3 else fine()
-    model = lm.connect(bad.spec, Terms(patience=Patience(first=0.01)))
+    model = language_model.connect(bad.spec, Terms(patience=Patience(first=0.01)))
     model.lm("x")
     model.terms.open(place)
     assert model.terms.books.faults == {"429": 2} and model.terms.books.sent == 3
@@ -94,7 +94,7 @@ def test_what_is_known_from_outcomes_alone_stays_known(server, place):
     server.answer = lambda prompt: {"raw": "yes"}
     for sitting in range(3):
         budget = Budget(calls=100)
-        model = lm.connect(server.spec, Terms(budget=budget))
+        model = language_model.connect(server.spec, Terms(budget=budget))
         model.begin(place, Usage(calls=50))
         assert budget.calls == 50 + sitting
         model.lm(f"another prompt {sitting}")

@@ -7,8 +7,8 @@ import pytest
 from conftest import on_congress
 from openai_server import sensible
 
-from tools.models.answers import Answer
-from tools.models.terms import write_cassette
+from tools.models.run_resources import write_cassette
+from tools.models.storage.response_cache import Answer
 from tools.records import Usage
 
 TASK = (

@@ -14,14 +14,14 @@ from evals.scoring.comparison import compare
 from programs import PROGRAMS
 from programs.multihop import MultiHop
 from tools.corpus import Corpus
-from tools.models import lm, offline, prompting
+from tools.models import language_model, offline, prompting
 from tools.models.adapter import Adapter
-from tools.models.lm import LanguageModel
+from tools.models.language_model import LanguageModel
 from tools.models.prompting import batches, show
-from tools.models.terms import Terms
-from tools.names import pick
+from tools.models.run_resources import Terms
+from tools.plugins import pick
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 QUERY = Query("q1", "ferries in fog")
@@ -107,7 +107,9 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
     window, toolbox, server
 ):
     server.answer = wordy(observed="fog over the water, once more " * 120)
-    with lm.connect(server.spec, settings=lm.Settings(context=window)).active():
+    with language_model.connect(
+        server.spec, settings=language_model.Settings(context=window)
+    ).active():
         submission = MultiHop(toolbox, hops=3, per_hop=10)(query=QUERY)
     assert prompts_fit(server, room(window))
     judged = [
@@ -126,7 +128,9 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
 
 def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(toolbox, server):
     server.answer = wordy(searched="fog over the water " * 120)
-    with lm.connect(server.spec, settings=lm.Settings(context=2925)).active():
+    with language_model.connect(
+        server.spec, settings=language_model.Settings(context=2925)
+    ).active():
         submission = MultiHop(toolbox, hops=5, per_hop=3)(query=QUERY)
     assert prompts_fit(server, room(2925))
     said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
@@ -244,7 +248,9 @@ def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, 
 
 def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_again(server, toolbox):
     server.answer_in_turn({"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"})
-    with lm.connect(server.spec, settings=lm.Settings(context=640)).active():
+    with language_model.connect(
+        server.spec, settings=language_model.Settings(context=640)
+    ).active():
         trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
     assert trace.unusable == {"unparsable": 1}
     assert (

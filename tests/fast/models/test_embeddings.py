@@ -4,17 +4,17 @@ import pytest
 from openai_server import Failure, annotate, bag_of_words
 
 from tools.errors import BudgetReached
-from tools.models.terms import Budget, Patience, Terms
+from tools.models.run_resources import Budget, Patience, Terms
 from tools.records import Usage
 from tools.retriever import Search
-from tools.retrievers.neural.api import ApiEmbedder
+from tools.retrievers.neural.api_embeddings import ApiEmbedder
 
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--split", "dev")
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.0))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_requests_that_fail_are_booked_as_such(run, server):
 
 
 def test_a_budget_of_calls_stops_an_index_which_then_goes_on(run, server, monkeypatch):
-    monkeypatch.setattr("tools.retrievers.neural.api._MOST_TEXTS_ELSEWHERE", 8)
+    monkeypatch.setattr("tools.retrievers.neural.api_embeddings._MOST_TEXTS_ELSEWHERE", 8)
     ask = (*RETRIEVE, "--retriever", f"api:{server.spec}", "--json")
     stopped = run(*ask, "--budget-calls", "4")
     assert stopped.code == 8 and len(server.requests) == 4

@@ -8,10 +8,10 @@ import pytest
 import zstandard
 
 from tools.errors import DataError
-from tools.models import lm
-from tools.models.answers import NAME, Answer, open_answers, open_ledger
-from tools.models.kept import pack, read_call
-from tools.models.terms import Terms
+from tools.models import language_model
+from tools.models.run_resources import Terms
+from tools.models.storage.request_store import pack, read_call
+from tools.models.storage.response_cache import NAME, Answer, open_answers, open_ledger
 from tools.records import Usage
 
 PASSAGES = [
@@ -35,8 +35,8 @@ def conversation(question, passages=PASSAGES):
 
 
 def connect(server, place, **given):
-    settings = lm.Settings(api=given.pop("api", "chat"))
-    model = lm.connect(server.spec, Terms(**given), settings=settings)
+    settings = language_model.Settings(api=given.pop("api", "chat"))
+    model = language_model.connect(server.spec, Terms(**given), settings=settings)
     model.begin(place, Usage())
     return model.lm
 
@@ -97,7 +97,7 @@ def test_what_was_sent_and_what_came_back_can_be_read_whichever_the_protocol(
 
 
 def test_what_goes_through_dspy_can_be_read_too(place, path):
-    sent = lm._dumps([conversation("Why?"), {"temperature": 0.5, "tools": [TOOL]}])
+    sent = language_model._dumps([conversation("Why?"), {"temperature": 0.5, "tools": [TOOL]}])
     answer = Answer([{"text": "so", "reasoning_content": "Hm."}], Usage())
     open_ledger(place).answered("q", "ab" * 8, "anthropic/x", answer, pack(sent, ()))
     (call,) = calls_in(path)

@@ -6,11 +6,12 @@ import dspy
 import pytest
 from openai_server import Failure, sensible
 
-from programs.rewriting import Rewrite, RewriteDescription
-from tools.models import lm, spec
-from tools.models.lm import LanguageModel
+from programs.query_rewriting import Rewrite, RewriteDescription
+from tools.models import language_model
+from tools.models import model_spec as spec
+from tools.models.language_model import LanguageModel
 from tools.models.prices import price
-from tools.models.terms import Patience, Terms
+from tools.models.run_resources import Patience, Terms
 from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
@@ -18,7 +19,9 @@ TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.01, before=0.3, after=0.3))
+    monkeypatch.setattr(
+        "tools.models.run_resources.PATIENCE", Patience(first=0.01, before=0.3, after=0.3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_an_awaited_answer_is_repaired_too(server):
     )
 
     async def ask():
-        with lm.connect(server.spec).active():
+        with language_model.connect(server.spec).active():
             return await dspy.Predict(RewriteDescription).acall(
                 objective="", description="a harbour ferry"
             )

@@ -4,7 +4,7 @@ import pytest
 from bad_server import ABSURD_USAGE
 
 from tools.errors import UsageError
-from tools.models.call import MOST_TOKENS, THINKING, Metered, read_report
+from tools.models.client import MOST_TOKENS, THINKING, Metered, read_report
 from tools.models.prices import price, window
 
 TINY = "tiny@http://127.0.0.1:8000/v1"

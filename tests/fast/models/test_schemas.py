@@ -11,11 +11,11 @@ import pytest
 from openai_server import Failure, _reply, prompts
 
 from evals.running.resolve import SYSTEMS, trial
-from tools.models import lm
+from tools.models import language_model
 from tools.models.adapter import Adapter, make_schema
-from tools.models.servers import KINDS
-from tools.models.spec import Server
-from tools.names import pick
+from tools.models.model_spec import Server
+from tools.models.server_detection import KINDS
+from tools.plugins import pick
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3", "--json")
 
@@ -104,7 +104,7 @@ def test_a_server_that_refuses_schemas_is_asked_in_markers_from_then_on_or_where
         return answer(path, body)
 
     server.reply = refuse
-    monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
+    monkeypatch.setattr(language_model.LanguageModel, "server", Server(KINDS["vllm"]))
     result = run(
         "--program",
         "multihop",
@@ -137,7 +137,7 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
         return _reply("tiny", said, "?")
 
     server.reply = run_away
-    monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
+    monkeypatch.setattr(language_model.LanguageModel, "server", Server(KINDS["vllm"]))
     job = (
         "--program",
         "rewrite",
@@ -172,6 +172,6 @@ def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(
         return _reply("tiny", {"raw": json.dumps(answer_by(schema) | empty)}, "prompt")
 
     server.reply = least
-    monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
+    monkeypatch.setattr(language_model.LanguageModel, "server", Server(KINDS["vllm"]))
     result = run("--program", *words, *TASK, "--lm", server.spec)
     assert result.code == 0 and result.json["usage"]["repairs"] == 0, result.err

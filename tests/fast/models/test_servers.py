@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tools.models import servers
-from tools.models.sending.wire import Wire
+from tools.models import server_detection
+from tools.models.transport.openai_client import Wire
 
 # What servers of each kind answered: GET /models, and by its path what else is asked.
 VLLM = {
@@ -88,7 +88,7 @@ def asked():
 def test_a_server_is_told_by_what_it_says_of_its_models_and_so_is_its_window(kind, asked):
     pages, window = ANSWERS[kind]
     server, paths = asked(pages)
-    assert (server.kind, server.window) == (servers.KINDS[kind], window)
+    assert (server.kind, server.window) == (server_detection.KINDS[kind], window)
     assert len(paths) <= 2
 
 
@@ -102,14 +102,14 @@ def test_a_server_that_says_nothing_of_use_is_an_unknown_one(said, asked):
 
 def test_a_provider_is_known_by_its_address_and_a_model_that_takes_one_word_only_by_its_name():
     known = {
-        url: servers.known(f"https://{url}/v1").kind.name
+        url: server_detection.known(f"https://{url}/v1").kind.name
         for url in ("api.openai.com", "x.openai.azure.com")
     }
     assert (
         set(known.values()) == {"openai"}
-        and not servers.known("https://notopenai.azure.com/v1").kind.name
+        and not server_detection.known("https://notopenai.azure.com/v1").kind.name
     )
-    assert servers.known("http://localhost/v1", "openai/gpt-5-mini").kind.limit == (
+    assert server_detection.known("http://localhost/v1", "openai/gpt-5-mini").kind.limit == (
         "max_completion_tokens",
     )
-    assert servers.known("http://localhost/v1", "tiny").kind.limit == ("max_tokens",)
+    assert server_detection.known("http://localhost/v1", "tiny").kind.limit == ("max_tokens",)

@@ -5,10 +5,10 @@ import json
 import dspy
 import pytest
 
-from programs.rewriting import RewriteDescription
-from tools.models import lm
+from programs.query_rewriting import RewriteDescription
+from tools.models import language_model
 from tools.models.adapter import COMPLETED
-from tools.models.servers import KINDS
+from tools.models.server_detection import KINDS
 from tools.models.thoughts import part_thoughts
 from tools.records import Usage
 
@@ -58,7 +58,7 @@ def rewritten(model):
 @pytest.mark.parametrize("form", WRITTEN)
 def test_thoughts_in_the_text_are_kept_as_reasoning_and_are_no_answer(form, server, place):
     server.answer = lambda prompt: {"raw": WRITTEN[form]}
-    model = lm.connect(server.spec)
+    model = language_model.connect(server.spec)
     model.begin(place, Usage())
     assert rewritten(model) == "rope tram" and len(server.requests) == 1
     [(reasoning, outputs)] = model.terms.ledger.answers.query(
@@ -69,7 +69,7 @@ def test_thoughts_in_the_text_are_kept_as_reasoning_and_are_no_answer(form, serv
 
 def test_an_answer_with_thoughts_that_an_earlier_version_kept_is_read_without_them(server, place):
     server.answer = lambda prompt: {"raw": ANSWER}
-    model = lm.connect(server.spec)
+    model = language_model.connect(server.spec)
     model.begin(place, Usage())
     assert rewritten(model) == "rope tram"
     kept = json.dumps([WRITTEN["opened"]])
@@ -113,7 +113,7 @@ def test_a_text_without_such_marks_stays_as_it_is(text):
 
 def test_a_tag_that_the_instruction_asks_for_is_a_field_of_the_answer(server):
     server.answer = lambda prompt: {"raw": "<reasoning>so</reasoning>\n<words>rope tram</words>"}
-    with lm.connect(server.spec).active(), dspy.context(adapter=dspy.XMLAdapter()):
+    with language_model.connect(server.spec).active(), dspy.context(adapter=dspy.XMLAdapter()):
         made = dspy.ChainOfThought("query -> words")(query="?")
     assert (made.reasoning, made.words) == ("so", "rope tram")
 
@@ -129,7 +129,7 @@ def test_an_answer_is_ended_at_its_last_line_only_where_the_model_does_not_think
 ):
     """A draft in the thoughts has that line, too: no stop text and no leaving of the stream may take it for the end."""
     server.answer = lambda prompt: {"raw": f"{DRAFT}</think>{ANSWER}" if thinks else ANSWER}
-    model = lm.connect(server.spec, settings=lm.Settings(structured="off"))
+    model = language_model.connect(server.spec, settings=language_model.Settings(structured="off"))
     model.lm.wire.server = model.lm.wire.server._replace(kind=KINDS[kind])
     assert [rewritten(model) for _ in range(3)] == ["rope tram"] * 3
     stops = [COMPLETED in request.get("stop", ()) for request in server.requests]

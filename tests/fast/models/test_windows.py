@@ -7,8 +7,8 @@ import pytest
 from bad_server import fine, told
 from small_window import refusing
 
-from tools.models import faults, lm
-from tools.models.terms import Terms
+from tools.models import language_model, provider_errors
+from tools.models.run_resources import Terms
 
 
 @pytest.mark.parametrize("program", ["tournament", "multihop", "react"])
@@ -111,7 +111,7 @@ WORDS = {
 
 @pytest.mark.parametrize("words", WORDS)
 def test_a_refusal_s_own_words_tell_the_window_and_the_prompt(words):
-    assert faults.read_window(Exception(words)) == WORDS[words]
+    assert provider_errors.read_window(Exception(words)) == WORDS[words]
 
 
 def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too_long(
@@ -120,17 +120,17 @@ def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     file = tmp_path / "prices.toml"
     file.write_text('["tiny@http://127.0.0.1:9/v1"]\ninput = 0\noutput = 0\nmax_tokens = 700\n')
-    settings = lm.Settings(max_tokens=50, reasoning_tokens=20)
+    settings = language_model.Settings(max_tokens=50, reasoning_tokens=20)
 
-    def limit(spec, settings=lm.DEFAULTS):
-        return lm.connect(spec, Terms(prices=file), settings=settings).settings["max_tokens"]
+    def limit(spec, settings=language_model.DEFAULTS):
+        return language_model.connect(spec, Terms(prices=file), settings=settings).settings["max_tokens"]
 
     assert (
         limit("tiny@http://127.0.0.1:9/v1") == 700 and limit("other@http://127.0.0.1:9/v1") == 4096
     )
     assert limit("openai/gpt-5.2") == 16_384 and limit("gpt-5.2@http://127.0.0.1:9/v1") == 16_384
     assert limit("openai/gpt-5.2", settings) == 70
-    model = lm.connect("azure/gpt-5-mini", Terms(), settings=lm.Settings(max_tokens=70)).lm
+    model = language_model.connect("azure/gpt-5-mini", Terms(), settings=language_model.Settings(max_tokens=70)).lm
     assert model.kwargs["max_completion_tokens"] == 70, "which DSPy finds too small to make it with"
 
 
@@ -138,7 +138,7 @@ def test_a_server_that_asks_for_another_word_for_the_limit_is_sent_that_one(bad)
     words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     refused = told("word", 400, words, "unsupported_parameter")
     bad.script = lambda number, body: refused if "max_tokens" in body else fine()
-    model = lm.connect(bad.spec).lm
+    model = language_model.connect(bad.spec).lm
     assert model("yes?") and model("no?")
     assert [sorted(one.body)[0] for one in bad.tries] == ["max_tokens"] + [
         "max_completion_tokens"

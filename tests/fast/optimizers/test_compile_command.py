@@ -14,15 +14,15 @@ from openai_server import given
 import environments
 from evals.reporting.compilations import compilations_table
 from evals.running.evaluate import Result as Ran
-from optimizers import compilation
 from optimizers import compile as module
+from optimizers import compile_program
 from optimizers.request import OPTIMIZERS, CompileRequest
-from optimizers.running import plan
+from optimizers.setup import plan
 from optimizers.teleprompters import TELEPROMPTERS
-from optimizers.training.demonstrations import CUT, SHOWN
+from optimizers.trainset.demonstrations import CUT, SHOWN
 from programs.compiled import read, write
-from programs.rewriting import QueryToDoc
-from tools.console import run_command
+from programs.query_rewriting import QueryToDoc
+from tools.cli import run_command
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Usage, usage_json
@@ -404,11 +404,11 @@ TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniatu
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
     handed, ran = [], Ran(tmp_path, None, {"usage": usage_json(Usage())})
     monkeypatch.setattr(
-        compilation,
+        compile_program,
         "run",
         lambda request, opening: handed.append(opening(request).terms.budget) or ran,
     )
-    monkeypatch.setattr(compilation, "compare", lambda runs, metrics, force: {"comparisons": []})
+    monkeypatch.setattr(compile_program, "compare", lambda runs, metrics, force: {"comparisons": []})
     assert (
         compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     )

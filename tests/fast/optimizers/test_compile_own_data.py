@@ -6,8 +6,8 @@ import pytest
 from conftest import lines
 
 import environments
-from optimizers import compilation
 from optimizers import compile as module
+from optimizers import compile_program
 from tools.errors import DataError
 
 TUNED = (
@@ -77,7 +77,7 @@ def test_prompts_that_cannot_be_looked_through_are_written_all_the_same(
     def fail(*of):
         raise DataError("the test split is gone")
 
-    monkeypatch.setattr(compilation, "_leaks", fail)
+    monkeypatch.setattr(compile_program, "_leaks", fail)
     words = [
         "--program",
         "multihop",

@@ -7,10 +7,10 @@ from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
 from evals.scoring.metrics import Ranking
-from optimizers.training.feedback import PARTS, QUOTE, choose_parts, feedback
+from optimizers.trainset.feedback import PARTS, QUOTE, choose_parts, feedback
 from tools.corpus import Corpus
 from tools.records import Document, Query, Usage
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "Why is octopus blood blue?")

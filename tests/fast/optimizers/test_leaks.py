@@ -4,8 +4,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from environments import load
-from optimizers.training.leaks import Passage, collect_passages, find_leaks
-from optimizers.training.splits import divide
+from optimizers.trainset.prompt_leaks import Passage, collect_passages, find_leaks
+from optimizers.trainset.splits import divide
 from tools.text import all_words
 
 SECRET = (
@@ -117,11 +117,11 @@ def test_a_demo_of_train_is_told_from_text_of_test():
 def test_the_instructions_of_the_programs_quote_no_miniature():
     import dspy
 
-    from programs import decompose, multihop, rewriting
+    from programs import decompose, multihop, query_rewriting
 
     signatures = {
         name: signature.instructions
-        for module in (decompose, multihop, rewriting)
+        for module in (decompose, multihop, query_rewriting)
         for name, signature in vars(module).items()
         if isinstance(signature, type) and issubclass(signature, dspy.Signature)
     }

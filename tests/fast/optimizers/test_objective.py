@@ -8,7 +8,7 @@ import pytrec_eval
 import environments
 from environments.base import Comparison, Environment, Judgements
 from evals.scoring.metrics import Ranking
-from optimizers.training.objective import Objective, objective
+from optimizers.trainset.objective import Objective, objective
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document, Query, Usage

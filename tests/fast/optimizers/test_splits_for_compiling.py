@@ -15,7 +15,7 @@ from conftest import lines
 from environments import load
 from environments.base import DevSplit
 from evals.scoring.text_similarity import FEW, RUN, compare, similarities
-from optimizers.training.splits import NEAR, divide
+from optimizers.trainset.splits import NEAR, divide
 from tools.corpus import Corpus
 from tools.errors import UnknownName, UsageError
 from tools.text import words

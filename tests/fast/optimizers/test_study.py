@@ -10,23 +10,23 @@ from types import SimpleNamespace
 import dspy
 import pytest
 
-import optimizers.study
+import optimizers.candidate_evaluator
 from evals.scoring.statistics import paired
-from optimizers import result
-from optimizers.books import Evaluation
-from optimizers.running import _quiet
-from optimizers.study import Study
-from optimizers.training.demonstrations import relevant
-from optimizers.training.feedback import feedback
-from optimizers.training.leaks import collect_passages
-from optimizers.training.objective import objective
-from optimizers.training.splits import divide, fold
+from optimizers import result_report
+from optimizers.candidate_evaluator import Study
+from optimizers.evaluation_log import Evaluation
+from optimizers.setup import _quiet
+from optimizers.trainset.demonstrations import relevant
+from optimizers.trainset.feedback import feedback
+from optimizers.trainset.objective import objective
+from optimizers.trainset.prompt_leaks import collect_passages
+from optimizers.trainset.splits import divide, fold
 from programs.retrieve import Retrieve
 from tools.errors import DataError, Halt
-from tools.models import lm
-from tools.models.call import DEADLINE
+from tools.models import language_model
+from tools.models.client import DEADLINE
 from tools.records import Usage
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 
@@ -105,7 +105,7 @@ def searched_for_nothing(query, environment):
 
 def test_feedback_is_of_training_queries_alone(study, program):
     instrumented = study.instrument(program)
-    model = lm.connect("offline", statistics=dict).lm
+    model = language_model.connect("offline", statistics=dict).lm
     said = {}
     for part, queries in study.parts.items():
         for query in queries:
@@ -138,12 +138,12 @@ class Timed(Retrieve):
 def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_path, monkeypatch):
     ticks = itertools.count()  # a clock that goes on by a second whenever it is read
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
-    monkeypatch.setattr(optimizers.study, "time", clock)
+    monkeypatch.setattr(optimizers.candidate_evaluator, "time", clock)
     study = Study(
         tmp_path, training, objective(training.environment), workers=workers, query_seconds=5000.0
     )
     program = Timed(Toolbox(training.environment.documents, BM25(training.environment.documents)))
-    with dspy.context(lm=lm.connect("offline", statistics=dict).lm):
+    with dspy.context(lm=language_model.connect("offline", statistics=dict).lm):
         found = study.evaluate(study.instrument(program), "validation")
     assert len(set(program.deadlines)) == len(found) > 3 and min(program.deadlines) >= 5000.0
     assert DEADLINE.get() == math.inf, "and nothing else has"
@@ -152,7 +152,7 @@ def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_p
 def test_a_study_that_was_stopped_begins_nothing(study, program):
     study.stop()
     with (
-        dspy.context(lm=lm.connect("offline", statistics=dict).lm),
+        dspy.context(lm=language_model.connect("offline", statistics=dict).lm),
         pytest.raises(Halt, match="interrupted"),
     ):
         study.evaluate(study.instrument(program), "validation")
@@ -220,15 +220,15 @@ def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
         [],
     ]  # the last was never evaluated: a teacher's
     again, candidates = evaluated(study, values)
-    assert result.choose(again) == candidates[1]
-    found = result.measure_gain(again, candidates[1])
+    assert result_report.choose(again) == candidates[1]
+    found = result_report.measure_gain(again, candidates[1])
     p = paired(plain, better).p
     assert (
         found["candidates"] == 3
         and found["p"] == p
         and found["p_corrected"] == pytest.approx(3 * p)
     )
-    rows = {row["candidate"]: row["whole"] for row in result.list_candidates(again)}
+    rows = {row["candidate"]: row["whole"] for row in result_report.list_candidates(again)}
     assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
 
 
@@ -257,10 +257,10 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
         assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
     assert len(study.of(plain, "validation")) == len(folded.train)
     assert (
-        result.choose(study) == made[0]
-        and result.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
+        result_report.choose(study) == made[0]
+        and result_report.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
     )
-    assert {row["candidate"] for row in result.list_candidates(study)} == {
+    assert {row["candidate"] for row in result_report.list_candidates(study)} == {
         plain,
         *(one.digest for one in made),
     }
@@ -270,8 +270,8 @@ def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(stud
     count = len(study.parts["validation"])
     again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
     assert min(one.digest for one in candidates) != candidates[0].digest
-    best = result.choose(again)
-    found = result.summarise(again, best, Usage(), "")
+    best = result_report.choose(again)
+    found = result_report.summarise(again, best, Usage(), "")
     assert best == candidates[0] and found["kept"] == "before"
     shown = [row["candidate"] for row in found["candidates"]]
     assert shown == [
@@ -287,7 +287,7 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
     plain = [0.5] * count
     moves = [0.1 * place for place in (4, -4, 3, -3, 2, -2, 1, -1, 5, 0, 0, 4.5)]
     again, candidates = evaluated(study, [plain, [0.5 + move for move in moves]])
-    found = result.summarise(again, candidates[1], Usage(), "")
+    found = result_report.summarise(again, candidates[1], Usage(), "")
     expected = {
         query.query_id: move
         for query, move in zip(again.parts["validation"], moves, strict=True)
@@ -298,7 +298,7 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
         sorted(expected.values(), reverse=True)
     )
     assert len(found["moved"]) == 10
-    printed = "\n".join(result._queries_moved(found))
+    printed = "\n".join(result_report._queries_moved(found))
     assert [query_id for query_id in expected if query_id not in printed] == [
         again.parts["validation"][6].query_id
     ]

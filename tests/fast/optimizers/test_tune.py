@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from optimizers import tune
+from optimizers import parameter_search
 from programs.multihop import MultiHop
 
 
 def values(text, retriever="bm25(k1={w})"):
-    return tune.ranges("multihop", MultiHop, retriever, {"w": text})["w"]
+    return parameter_search.ranges("multihop", MultiHop, retriever, {"w": text})["w"]
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_combinations_are_different_ones_of_the_product_and_all_where_that_is_no
     product = [
         dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())
     ]
-    found = tune.combinations(declared, trials, seed=3)
+    found = parameter_search.combinations(declared, trials, seed=3)
     assert len(found) == min(trials, 24) and all(one in product for one in found)
     assert len({tuple(one.items()) for one in found}) == len(found)
-    assert found == tune.combinations(declared, trials, seed=3)
-    assert (found == tune.combinations(declared, trials, seed=4)) == (trials >= 24)
+    assert found == parameter_search.combinations(declared, trials, seed=3)
+    assert (found == parameter_search.combinations(declared, trials, seed=4)) == (trials >= 24)
 
 
 def test_a_product_that_no_list_could_hold_is_drawn_from_all_the_same():
     declared = {f"w{number}": list(range(20)) for number in range(30)}
-    found = tune.combinations(declared, 16, seed=0)
+    found = parameter_search.combinations(declared, 16, seed=0)
     assert len(found) == 16 and all(len(one) == 30 for one in found)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from programs.closed_book import TITLE, ClosedBook, longest_run, sign
 from tools.corpus import Corpus
-from tools.models import lm
+from tools.models import language_model
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 LINE = "the tide went out that morning and did not come back until the spring"
@@ -34,7 +34,7 @@ QUERY = Query(
 
 def guessed(server, *guesses, limits=UNLIMITED, **parameters):
     server.answer = lambda prompt: {"guesses": json.dumps(guesses)}
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return ClosedBook(Toolbox(CORPUS, BM25(CORPUS), limits=limits), **parameters)(query=QUERY)
 
 

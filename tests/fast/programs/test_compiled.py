@@ -11,7 +11,7 @@ from programs.compiled import NAME, Compiled, Neighbour, Neighbours, Prompt, pro
 from programs.multihop import MultiHop
 from tools.errors import DataError, UsageError
 from tools.records import Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 # Any text: control characters, emoji, line ends of all kinds, and halves of surrogate pairs. Two halves that happen to

@@ -20,13 +20,13 @@ from programs.base import Program, check_offline
 from programs.multihop import Found, MultiHop
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.models import lm
+from tools.models import language_model
 from tools.models import offline as rules
 from tools.models.prompting import LENSES, defuse
-from tools.names import pick
+from tools.plugins import pick
 from tools.records import Document, Query, total
 from tools.retrievers import build
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 QUERY = Query("q1", "I remember something about an octopus, and copper in blue blood.", "animals")
@@ -48,7 +48,7 @@ def world(documents, *, indexes=None, **options):
     """(toolbox, offline model); bm25 and dense, which some programs name, are two ways of counting words here."""
     index, stemmed = indexes or (BM25(documents), BM25(documents, k1=2.0))
     toolbox = Toolbox(documents, index, others={"bm25": index, "dense": stemmed}, **options)
-    return toolbox, lm.connect("offline", statistics=index.statistics)
+    return toolbox, language_model.connect("offline", statistics=index.statistics)
 
 
 def made(name, toolbox, **given):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from programs.decompose import Decompose, Part, fuse
 from tools.corpus import Corpus
-from tools.models import lm
+from tools.models import language_model
 from tools.models import offline as rules
 from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "animals with blue blood that are not octopuses", "Find pages of animals.")
@@ -58,7 +58,7 @@ def subquery(search, role="must", reading="as it says", weight=1.0):
 
 def decomposed(corpus, server, *subqueries, limits=UNLIMITED, **parameters):
     server.answer = lambda prompt: {"subqueries": json.dumps(subqueries)}
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return Decompose(Toolbox(corpus, BM25(corpus), limits=limits), **parameters)(query=QUERY)
 
 

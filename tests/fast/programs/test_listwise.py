@@ -13,9 +13,9 @@ from openai_server import ids, prompts
 from programs.listwise import Rank, Tournament, slide, tournament
 from tools.corpus import Corpus
 from tools.errors import DataError
-from tools.models import lm
+from tools.models import language_model
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 # A model that leaves ids out, repeats and invents them: what it names depends on what it is shown.
@@ -153,7 +153,7 @@ def toolbox():
 
 
 def answer(toolbox, server, query=QUERY, **parameters):
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return Tournament(toolbox, **parameters)(query=query)
 
 
@@ -254,7 +254,9 @@ def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(
 ):
     file = solutions_in(tmp_path, **dict.fromkeys(names(12), "word " * 1000))
     server.answer = last_first
-    with lm.connect(server.spec, settings=lm.Settings(context=8000)).active():
+    with language_model.connect(
+        server.spec, settings=language_model.Settings(context=8000)
+    ).active():
         trace = Tournament(toolbox, solutions=file, solution_chars=4000)(query=QUERY).trace
     [shortened] = [step.argument for step in trace.steps if step.tool == "shorten"]
     assert re.fullmatch(r"solutions: cut to 1[0-9]{3} characters each, instead of 4000", shortened)
@@ -314,7 +316,7 @@ FERRY = Query("q1", "ferry", "hearings", candidates=frozenset(names(7)))
 
 
 def ranked(toolbox, server, query=FERRY, **parameters):
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return Rank(toolbox, **parameters)(query=query)
 
 

@@ -12,9 +12,9 @@ import environments
 from agents.notes import Notes
 from programs.multihop import MultiHop
 from tools.errors import DataError, RunIncomplete
-from tools.models import lm
+from tools.models import language_model
 from tools.records import Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 
@@ -33,7 +33,7 @@ def alike(one, other):
 def test_it_hands_in_what_multihop_hands_in_step_for_step(tmp_path):
     mini = environments.load("congress", "mini", "dev")
     index = BM25(mini.documents)
-    model = lm.connect("offline", statistics=index.statistics)
+    model = language_model.connect("offline", statistics=index.statistics)
     program = MultiHop(Toolbox(mini.documents, index))
     kept = Notes(Toolbox(mini.documents, index, checkpoints=tmp_path))
     in_memory = Notes(Toolbox(mini.documents, index))
@@ -54,7 +54,7 @@ def test_reranking_is_one_more_call_after_the_last_hop(server, corpus):
         return {"selected": '["d1"]', "observations": ""}
 
     server.answer = ranks
-    model = lm.connect(server.spec)
+    model = language_model.connect(server.spec)
     query = Query("q", "blue blood")
     with model.active():
         expected = MultiHop(Toolbox(corpus, BM25(corpus)), hops=1, rerank=3)(query=query)
@@ -71,7 +71,7 @@ def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, 
         else {"selected": '["d1"]', "observations": "blue \ud800"}
     )
     query = Query("q", "blue blood")
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         first = agent(query=query)
         alike(agent(query=query), first)
     assert first.trace.notes == ["blue \ud800"]
@@ -82,7 +82,7 @@ def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, 
 )
 def test_checkpoints_that_are_none_of_ours_are_nobodys_outcome(content, tmp_path, corpus):
     index, file = BM25(corpus), tmp_path / "checkpoints.sqlite"
-    with lm.connect("offline", statistics=index.statistics).active():
+    with language_model.connect("offline", statistics=index.statistics).active():
         if content is None:
             file.write_bytes(b"no database at all" * 1000)
         else:
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_query_pending(tmp_path, corp
     index = BM25(corpus)
     agent = Notes(Toolbox(corpus, index, checkpoints=tmp_path / "none"))
     with (
-        lm.connect("offline", statistics=index.statistics).active(),
+        language_model.connect("offline", statistics=index.statistics).active(),
         pytest.raises(RunIncomplete, match=r"checkpoints\.sqlite"),
     ):
         agent(query=Query("q", "blood"))

@@ -28,12 +28,12 @@ from evals import compare
 from evals.running.request import parse_parameters
 from evals.running.runner import answer as run_query
 from examples.langgraph_agent import build
-from programs import own
-from programs.own import adapt, list_ids
+from programs import custom
+from programs.custom import adapt, list_ids
 from tools.errors import UsageError
-from tools.models import lm
+from tools.models import language_model
 from tools.records import Hit, Query, Snippet
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 QUERY = Query("q1", "copper in blue blood", "animals", excluded=frozenset({"d3"}))
@@ -45,7 +45,7 @@ def outcome(made, corpus, *, spec="offline", limits=None, **parameters):
     program = adapt(made, "mine.py:made")(
         Toolbox(corpus, index, limits=limits), depth=4, **parameters
     )
-    model = lm.connect(spec, statistics=index.statistics)
+    model = language_model.connect(spec, statistics=index.statistics)
 
     def ask():
         with model.active():
@@ -97,7 +97,7 @@ class OnlyAsync(dspy.Module):
         )
 
 
-agent = dspy.ReAct("query -> answer", tools=[own.search, own.read], max_iters=3)
+agent = dspy.ReAct("query -> answer", tools=[custom.search, custom.read], max_iters=3)
 
 
 class State(TypedDict):
@@ -119,11 +119,11 @@ def look(state, config):
 
 
 async def keep_two(state):
-    own.search(state["question"])
-    assert "no document shown so far is called 'd3'" in own.select(
+    custom.search(state["question"])
+    assert "no document shown so far is called 'd3'" in custom.select(
         ["d3"]
-    ) and "no document" in own.read("d3")
-    own.select(["d2"])
+    ) and "no document" in custom.read("d3")
+    custom.select(["d2"])
     return {}
 
 
@@ -236,7 +236,7 @@ def test_compiling_takes_the_predictors_of_a_module_and_leaves_the_users_own_alo
     compiler = dspy.BootstrapFewShot(
         metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0
     )
-    with lm.connect("offline", statistics=index.statistics).active():
+    with language_model.connect("offline", statistics=index.statistics).active():
         compiled = compiler.compile(
             program, trainset=[dspy.Example(query=QUERY).with_inputs("query")]
         )
@@ -600,7 +600,7 @@ def test_no_judgement_is_reached_from_what_a_function_is_given():
     index = BM25(environment.documents)
     program = adapt(curious, "mine.py:curious")(Toolbox(environment.documents, index))
     query = environment.queries[0]
-    with lm.connect("offline", statistics=index.statistics).active():
+    with language_model.connect("offline", statistics=index.statistics).active():
         program(query=query)
     seen, todo = set(), held[:5]
     while todo:  # everything but what modules, types and frames lead to

@@ -22,7 +22,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send, interrupt
 from test_own import outcome
 
-from programs.own import search
+from programs.custom import search
 from tools.errors import UsageError
 
 write = dspy.Predict("query -> words")

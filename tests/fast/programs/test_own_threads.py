@@ -18,7 +18,7 @@ import pytest
 from openai_server import Failure
 from test_own import outcome, steps
 
-from programs import own
+from programs import custom
 from tools.errors import LimitReached, ProviderRefused, UsageError
 from tools.session import Limits
 
@@ -254,7 +254,7 @@ LOCK = asyncio.Lock()
             "asks the model in a thread or process that does not belong to the query",
         ),
         (
-            lambda query: by_an_older_thread(own.search, [query])[0].snippets,
+            lambda query: by_an_older_thread(custom.search, [query])[0].snippets,
             "search is called where no query",
         ),
         (asking_by_process, "in no other process"),

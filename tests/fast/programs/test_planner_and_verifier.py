@@ -13,10 +13,10 @@ from agents.planner import _Work as PlannerWork
 from agents.verifier import Verifier, fuse
 from agents.verifier import _Work as VerifierWork
 from tools.corpus import Corpus
-from tools.models import lm
+from tools.models import language_model
 from tools.records import Document, Query
 from tools.retrievers import Expressions
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 ANIMALS = Query("q", "Which animals have blood of an odd colour?", "Short texts about animals.")
@@ -26,7 +26,7 @@ PLANTS = ["roses", "dahlias", "leeks", "beans", "tulips", "ferns"]
 
 def played(server, query, agent, script):
     server.answer = script
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return agent(query=query)
 
 

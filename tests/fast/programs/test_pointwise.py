@@ -11,9 +11,9 @@ from openai_server import asked, ids, prompts
 
 from programs.pointwise import Reason, Score, Subtask, order_by_score
 from tools.corpus import Corpus
-from tools.models import lm
+from tools.models import language_model
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 NUMBERS = st.sampled_from([0.0, 2.5, 7.0, 7.00001, 7.0001, 10.0, float("-inf")])
@@ -67,7 +67,7 @@ def toolbox():
 
 
 def answer(program, toolbox, server, query=QUERY, **parameters):
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return program(toolbox, **parameters)(query=query)
 
 

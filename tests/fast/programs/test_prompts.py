@@ -17,7 +17,7 @@ from programs.multihop import MultiHop, NextSearch
 from programs.prompts import describe, read, write_toml
 from tools.models.adapter import Adapter
 from tools.models.prompting import instructed
-from tools.names import pick
+from tools.plugins import pick
 
 TEXT = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\t\x7f\u2028🦆"), max_size=12

@@ -9,10 +9,10 @@ from openai_server import Failure
 from agents.react import React
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.models import lm
+from tools.models import language_model
 from tools.models.prompting import UnusableAnswer
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox, current
 
 QUERY = Query(
@@ -54,7 +54,7 @@ def test_the_conversation_is_that_of_the_protocol_and_the_trace_has_what_happene
         [("finish", {"doc_ids": ["d1", "d3"]})],
     ]
     Scripted(server, turns)
-    submission = searched(toolbox, lm.connect(server.spec))
+    submission = searched(toolbox, language_model.connect(server.spec))
     steps = [(step.tool, step.argument) for step in submission.trace.steps]
     assert steps[:3] == [("search", "blue blood"), ("read", "d3"), ("select", "")]
     assert steps[3:] == [("drop", ""), ("rank", ""), ("stop", "done")]
@@ -116,7 +116,7 @@ def test_what_a_model_thought_before_a_call_goes_back_with_it_as_the_provider_wa
         return made
 
     server.reply = thinking
-    assert searched(toolbox, lm.connect(server.spec)).usage.calls == 2
+    assert searched(toolbox, language_model.connect(server.spec)).usage.calls == 2
     said = server.requests[1]["messages"][2]
     assert {name: said[name] for name in said.keys() - {"role", "content", "tool_calls"}} == back
     assert (said["tool_calls"][0].get("extra_content") == signature["extra_content"]) == (
@@ -131,8 +131,10 @@ def test_a_reasoning_model_s_items_go_back_encrypted_before_their_calls(server, 
     items = iter([[thought, call | {"name": name, "arguments": given}] for name, given in called])
     usage = {"input_tokens": 9, "output_tokens": 3}
     server.reply = lambda path, body: {"status": "completed", "output": next(items), "usage": usage}
-    settings = lm.Settings(api="responses")
-    searched(toolbox, lm.connect(server.spec.replace("tiny", "gpt-5.2"), settings=settings))
+    settings = language_model.Settings(api="responses")
+    searched(
+        toolbox, language_model.connect(server.spec.replace("tiny", "gpt-5.2"), settings=settings)
+    )
     first, second = server.requests
     assert first["include"] == ["reasoning.encrypted_content"] and not first["store"]
     assert [item.get("type") for item in second["input"][2:]] == [
@@ -148,7 +150,7 @@ def test_an_agent_that_runs_out_of_steps_hands_in_what_it_selected_and_not_its_l
 ):
     turns = [BLUE, [("select", {"doc_ids": ["d2"]})], [("search", {"query": "giraffe heart d4"})]]
     Scripted(server, turns)
-    submission = searched(toolbox, lm.connect(server.spec), steps=3)
+    submission = searched(toolbox, language_model.connect(server.spec), steps=3)
     assert submission.trace.steps[-1].argument == "steps"
     assert submission.ranking[0] == "d2" and len(server.requests) == 3
 
@@ -163,7 +165,7 @@ def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, tool
         NOTHING,
     ]
     Scripted(server, turns)
-    submission = searched(toolbox, lm.connect(server.spec))
+    submission = searched(toolbox, language_model.connect(server.spec))
     assert submission.ranking[0] == "d1"
     assert submission.trace.unusable == {"unknown ids": 2, "unknown tool": 1, "wrong type": 2}
     assert not any(step.doc_ids for step in submission.trace.steps if step.tool == "drop"), (
@@ -181,7 +183,7 @@ def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, tool
 def test_two_turns_in_a_row_without_a_usable_call_are_a_fault_of_the_system(server, toolbox):
     Scripted(server, [[("fly", {})], [("search", {})]])
     with pytest.raises(UnusableAnswer, match="wrong type"):
-        searched(toolbox, lm.connect(server.spec))
+        searched(toolbox, language_model.connect(server.spec))
     assert current().trace.unusable == {"unknown tool": 1, "wrong type": 1}
 
 
@@ -198,7 +200,7 @@ def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(
 ):
     turns = [BLOOD, answer, [("select", {"doc_ids": ["d3"]})], {"raw": "That is all there is."}]
     Scripted(server, turns)
-    submission = searched(toolbox, lm.connect(server.spec))
+    submission = searched(toolbox, language_model.connect(server.spec))
     assert submission.ranking[0] == "d3" and submission.trace.unusable == {kind: 1}
     assert submission.trace.steps[-1].argument == "done", "words after a selection end the search"
     *_, shown, complaint = server.requests[2]["messages"]
@@ -220,7 +222,7 @@ def test_ids_in_arguments_are_taken_in_the_forms_that_models_write(ids, server, 
             [("finish", {"doc_ids": ids})],
         ],
     )
-    submission = searched(Toolbox(numbered, BM25(numbered)), lm.connect(server.spec))
+    submission = searched(Toolbox(numbered, BM25(numbered)), language_model.connect(server.spec))
     assert submission.ranking[:2] == ("3", "1") and submission.trace.unusable == {}
 
 
@@ -230,7 +232,7 @@ def test_arguments_by_other_names_are_read_and_those_that_no_tool_has_are_left_o
         [("search", {"query": "heart", "top_k": 3})],
     ]
     Scripted(server, [*turns, [("read", {"docId": "d3"})], [("finish", {"doc-ids": ["d3"]})]])
-    submission = searched(toolbox, lm.connect(server.spec))
+    submission = searched(toolbox, language_model.connect(server.spec))
     assert submission.trace.notes == ["search has no top_k: left out"]
     assert [
         step.argument for step in submission.trace.steps if step.tool in ("search", "read")
@@ -261,7 +263,7 @@ def test_ids_that_a_server_gives_and_then_refuses_are_sent_with_nine_letters_and
         return made
 
     server.reply = mistral
-    submission = searched(toolbox, lm.connect(server.spec), steps=3)
+    submission = searched(toolbox, language_model.connect(server.spec), steps=3)
     assert submission.usage.calls == 3 and len(server.requests) == 4
     call, result = server.requests[-1]["messages"][2:4]
     assert call["tool_calls"][0]["id"] == result["tool_call_id"] == "c00002000"
@@ -286,7 +288,7 @@ def test_a_server_that_takes_no_tools_gets_prompts_instead_and_is_asked_once(ser
         return next(turns)
 
     server.answer = answer
-    model = lm.connect(server.spec)
+    model = language_model.connect(server.spec)
     first, second = (searched(toolbox, model) for _ in range(2))
     assert first.ranking == second.ranking and "d3" in first.ranking
     assert ["tools" in request for request in server.requests] == [True, False, False, False, False]
@@ -303,7 +305,7 @@ def test_a_conversation_that_is_too_long_is_no_sign_that_a_server_takes_no_tools
         return {"tool_calls": BLOOD}
 
     server.answer = answer
-    model = lm.connect(server.spec)
+    model = language_model.connect(server.spec)
     with pytest.raises(dspy.ContextWindowExceededError):
         searched(toolbox, model)
     assert len(server.requests) == 2 and model.lm.tools is not None
@@ -312,17 +314,18 @@ def test_a_conversation_that_is_too_long_is_no_sign_that_a_server_takes_no_tools
 def test_an_interface_that_is_asked_for_is_kept_to(server, toolbox):
     turns = iter([DSPY, DONE])
     server.answer = lambda prompt: next(turns)
-    assert searched(toolbox, lm.connect(server.spec), interface="dspy").ranking
+    assert searched(toolbox, language_model.connect(server.spec), interface="dspy").ranking
     assert not any("tools" in request for request in server.requests)
     with pytest.raises(UsageError, match="interface=auto"):
-        searched(toolbox, lm.connect("offline", statistics=dict), interface="openai")
+        searched(toolbox, language_model.connect("offline", statistics=dict), interface="openai")
 
 
 def test_searches_beyond_the_limit_are_refused_and_the_agent_goes_on(server, corpus):
     turns = [BLOOD, [("search", {"query": "heart"})], [("select", {"doc_ids": ["d1"]})], NOTHING]
     Scripted(server, turns)
     submission = searched(
-        Toolbox(corpus, BM25(corpus), limits=Limits(searches=1)), lm.connect(server.spec)
+        Toolbox(corpus, BM25(corpus), limits=Limits(searches=1)),
+        language_model.connect(server.spec),
     )
     assert submission.ranking[0] == "d1"
     assert "submit now" in [step.refused for step in submission.trace.steps][1]
@@ -332,7 +335,8 @@ def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so
     corpus = Corpus(Document(f"d{n}", f"blood {n} " + "and so on " * 40) for n in range(30))
     Scripted(server, [*([("search", {"query": f"blood {n}"})] for n in range(6)), NOTHING])
     submission = searched(
-        Toolbox(corpus, BM25(corpus)), lm.connect(server.spec, settings=lm.Settings(context=8000))
+        Toolbox(corpus, BM25(corpus)),
+        language_model.connect(server.spec, settings=language_model.Settings(context=8000)),
     )
     shortened = [step for step in submission.trace.steps if step.tool == "shorten"]
     assert shortened and "oldest" in shortened[-1].argument
@@ -367,6 +371,6 @@ def test_a_call_in_another_form_than_the_protocols_is_unusable_and_mended(call, 
         return made
 
     server.reply = malformed
-    submission = searched(toolbox, lm.connect(server.spec))
+    submission = searched(toolbox, language_model.connect(server.spec))
     assert submission.ranking[0] == "d1" and sum(submission.trace.unusable.values()) == 1
     assert submission.usage.repairs == 1

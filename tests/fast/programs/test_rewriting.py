@@ -3,11 +3,11 @@
 import pytest
 from openai_server import prompts
 
-from programs.rewriting import QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite
-from tools.models import lm
+from programs.query_rewriting import QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite
+from tools.models import language_model
 from tools.models.prompting import UnusableAnswer
 from tools.records import Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 QUERY = Query("q1", "I remember an animal whose blood is not red.", "Find pages about animals.")
@@ -42,7 +42,7 @@ def answering(**fields):
 
 def answered(program, server, query=QUERY, **fields):
     server.answer = answering(**fields)
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         return program(query=query)
 
 
@@ -88,7 +88,7 @@ def test_a_blank_text_is_asked_for_once_more_and_never_searched_with(
 
 def test_a_reasoning_model_gets_the_room_that_it_needs_and_takes_the_call(toolbox, server):
     server.answer = answering()
-    with lm.connect("gpt-5.2@" + server.spec.partition("@")[2]).active():
+    with language_model.connect("gpt-5.2@" + server.spec.partition("@")[2]).active():
         QueryToAnswer(toolbox)(query=QUERY)
     [request] = server.requests
     assert request["max_completion_tokens"] == 16_384
@@ -97,6 +97,6 @@ def test_a_reasoning_model_gets_the_room_that_it_needs_and_takes_the_call(toolbo
 
 @pytest.mark.parametrize("program", [Rewrite, *PROGRAMS])
 def test_offline_has_an_answer_to_a_query_whose_words_no_document_has(program, toolbox, corpus):
-    with lm.connect("offline", statistics=BM25(corpus).statistics).active():
+    with language_model.connect("offline", statistics=BM25(corpus).statistics).active():
         submission = program(toolbox)(query=Query("q1", "Zyzzyva?"))
     assert "Zyzzyva?" in submission.trace.steps[0].argument

@@ -9,7 +9,7 @@ from test_vectors import Digests, documents
 from evals.scoring.scored_run import name_retriever
 from tools.errors import DataError
 from tools.retrievers.vectors.ann import Ann
-from tools.retrievers.vectors.embedding import open_vectors
+from tools.retrievers.vectors.embedder import open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
 pytest.importorskip("faiss")  # an extra

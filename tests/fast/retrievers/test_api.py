@@ -21,27 +21,27 @@ from openai_server import Failure, bag_of_words
 
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.spec import PROVIDERS
-from tools.models.terms import Patience
+from tools.models.model_spec import PROVIDERS
+from tools.models.run_resources import Patience
 from tools.records import Document, Query, Usage
 from tools.retriever import Search
-from tools.retrievers.neural import models
-from tools.retrievers.neural.api import Api, ApiEmbedder
-from tools.retrievers.vectors.embedding import open_vectors
+from tools.retrievers.neural import model_table
+from tools.retrievers.neural.api_embeddings import Api, ApiEmbedder
+from tools.retrievers.vectors.embedder import open_vectors
 from tools.session import Toolbox
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.0))
 
 
 @pytest.fixture
 def table(monkeypatch):
     """Rows of models, in place of those of models.toml."""
 
-    def put(*rows: models.Row) -> None:
-        monkeypatch.setattr(models, "rows", lambda: {row.name: row for row in rows})
+    def put(*rows: model_table.Row) -> None:
+        monkeypatch.setattr(model_table, "rows", lambda: {row.name: row for row in rows})
 
     return put
 
@@ -86,7 +86,7 @@ def test_hits_are_those_of_brute_force_over_the_vectors_that_the_server_gives(se
 
 
 def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp_path):
-    table(models.Row("openai/tiny", "api", price=2.0))
+    table(model_table.Row("openai/tiny", "api", price=2.0))
     retriever = Api(corpus, tmp_path, "openai/tiny")
     as_openai.requests.clear()
     toolbox = Toolbox(corpus, retriever)
@@ -102,7 +102,7 @@ def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp
 
 
 def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
-    table(models.Row("openai/tiny", "api", price=0.0))
+    table(model_table.Row("openai/tiny", "api", price=0.0))
     embedder = ApiEmbedder("openai/tiny")
     embedder.documents(["one text"])
     used = embedder.take_usage()
@@ -112,7 +112,7 @@ def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
 
 def test_formats_and_instructions_of_the_row_reach_the_server(server, table):
     table(
-        models.Row(
+        model_table.Row(
             "org/tiny",
             "dense",
             query="Instruct: {instruction}\nQuery: {query}",
@@ -188,7 +188,7 @@ def test_a_server_that_takes_fewer_texts_gets_fewer(server, status, words):
 
 
 def test_a_text_that_is_too_long_loses_its_end_and_the_loss_is_counted(server, table):
-    table(models.Row("tiny", "dense", max_query_tokens=50, max_document_tokens=50))
+    table(model_table.Row("tiny", "dense", max_query_tokens=50, max_document_tokens=50))
 
     def embed(texts):
         if any(len(text.split()) > 50 for text in texts):
@@ -226,7 +226,7 @@ def test_a_text_that_is_refused_is_named_and_what_came_before_is_kept(server, co
 
 
 def test_an_outage_says_that_the_same_command_goes_on_and_it_does(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("tools.retrievers.neural.api._MOST_TEXTS_ELSEWHERE", 10)
+    monkeypatch.setattr("tools.retrievers.neural.api_embeddings._MOST_TEXTS_ELSEWHERE", 10)
     corpus = Corpus(Document(f"d{number}", f"text number {number}") for number in range(25))
     answers = iter([True] * 3)  # the dimension, and two blocks
 
@@ -381,7 +381,7 @@ def test_a_model_that_is_nowhere_is_a_mistake_in_the_command(spec):
 
 
 def test_the_models_of_the_table_have_what_a_client_must_know():
-    rows = [row for row in models.rows().values() if row.kind == "api"]
+    rows = [row for row in model_table.rows().values() if row.kind == "api"]
     assert {row.name.partition("/")[0] for row in rows} == set(PROVIDERS)
     assert all(
         row.price > 0 and row.max_document_tokens == row.max_query_tokens > 0 and row.source

@@ -13,8 +13,8 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retriever import Search
-from tools.retrievers.neural.cross import CrossEncoder
-from tools.retrievers.neural.models import find_row
+from tools.retrievers.neural.cross_encoder import CrossEncoder
+from tools.retrievers.neural.model_table import find_row
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -17,7 +17,7 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.models import digest_weights, find_folder, find_row, rows
+from tools.retrievers.neural.model_table import digest_weights, find_folder, find_row, rows
 
 torch = pytest.importorskip("torch")
 

@@ -6,7 +6,7 @@ import pytest
 from search_server import SearchServer
 
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.terms import Patience, Terms
+from tools.models.run_resources import Patience, Terms
 from tools.retrievers import build, check, contract
 
 

@@ -12,27 +12,27 @@ from hypothesis import strategies as st
 from openai_server import Failure
 from openai_server import annotate as annotated
 
-from programs.annotating import Annotator
 from programs.compiled import Compiled, prompts_of, write
+from programs.llm_tasks.lens_annotator import Annotator
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
-from tools.models import lm
+from tools.models import language_model
 from tools.models.prices import price
 from tools.models.prompting import LENSES
-from tools.models.terms import Budget, Patience, Terms
+from tools.models.run_resources import Budget, Patience, Terms
 from tools.records import Document, Query, Usage
 from tools.retriever import NoRetriever
 from tools.retrievers import check, lenses, with_attribute
-from tools.retrievers.bm25 import BM25
-from tools.retrievers.lens import annotate, signs
+from tools.retrievers.lens import annotators, surface_cues
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 from tools.text import TermStatistics
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.0))
 
 
 def shown(prompt):
@@ -135,7 +135,7 @@ class TestAnnotating:
         server.answer = lambda prompt: {"raw": "no"}
         with pytest.raises(RunIncomplete, match="take another model"):
             opened(server, corpus_of([f"{n}" for n in range(800)]), tmp_path)
-        assert len(server.requests) <= annotate.WORKERS * 18, (
+        assert len(server.requests) <= annotators.WORKERS * 18, (
             "a batch twice, and each of its eight alone twice"
         )
         [path] = tmp_path.glob("indexes/.annotations-*/annotations.jsonl")
@@ -154,7 +154,7 @@ class TestAnnotating:
     def test_what_does_not_fit_the_model_goes_in_more_calls(self, server, monkeypatch):
         server.answer = written()
         monkeypatch.setattr(
-            annotate.prompting, "fits", lambda predictor, **inputs: len(inputs["passages"]) <= 3
+            annotators.prompting, "fits", lambda predictor, **inputs: len(inputs["passages"]) <= 3
         )
         opened(server, corpus_of(TEXTS[:8]))
         assert [len(texts) for texts in sent(server)] == [3, 3, 2]
@@ -282,7 +282,7 @@ class TestMoney:
 
     def test_the_estimate_is_near_what_is_sent_and_priced_by_the_table(self, server):
         texts = [f"{'a sentence of several words. ' * 10} {number}" for number in range(20)]
-        annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Terms())
+        annotator = annotators.ModelAnnotator("openai/gpt-5-nano", "stance", Terms())
         line = annotator.begin(20, sum(map(len, texts)), texts, Usage())
         [told] = re.findall(r"([\d,]+) tokens in and ([\d,]+)", line)
         tokens_in, tokens_out = (int(number.replace(",", "")) for number in told)
@@ -291,7 +291,7 @@ class TestMoney:
         prompts = [
             "\n".join(m["content"] for m in request["messages"]) for request in server.requests
         ]
-        assert tokens_in == pytest.approx(sum(map(annotate.prompting.tokens, prompts)), rel=0.1)
+        assert tokens_in == pytest.approx(sum(map(annotators.prompting.tokens, prompts)), rel=0.1)
         nano = price("openai/gpt-5-nano")
         assert f"about ${nano.of(tokens_in, 0, tokens_out):.4f}" in line
 
@@ -307,7 +307,7 @@ class TestMoney:
         ],
     )
     def test_what_the_budget_does_not_pay_for_is_not_begun(self, budget, error, said):
-        annotator = annotate.ModelAnnotator(
+        annotator = annotators.ModelAnnotator(
             "openai/gpt-5-nano", "stance", Terms(budget=Budget(**budget))
         )
         with pytest.raises(error, match=said):
@@ -364,15 +364,15 @@ class TestOffline:
     @pytest.mark.parametrize("lens", LENSES)
     def test_something_is_counted_for_every_lens(self, lens):
         statistics = TermStatistics(10, 20.0, {"minister": 1, "line": 5})
-        seen = signs.seen(lens, self.TEXT, lambda: statistics)
-        assert seen and signs.COUNTED[lens]
+        seen = surface_cues.seen(lens, self.TEXT, lambda: statistics)
+        assert seen and surface_cues.COUNTED[lens]
 
     @given(st.text(max_size=300), st.sampled_from(sorted(LENSES)))
     def test_any_text_can_be_counted(self, text, lens):
-        assert isinstance(signs.seen(lens, text, lambda: TermStatistics(1, 1.0, {})), str)
+        assert isinstance(surface_cues.seen(lens, text, lambda: TermStatistics(1, 1.0, {})), str)
 
     def test_a_conversation_is_followed_turn_by_turn(self):
-        seen = signs.seen("failure", self.TEXT, dict)
+        seen = surface_cues.seen("failure", self.TEXT, dict)
         for found in (
             "assistant apologises",
             "assistant refuses",
@@ -419,11 +419,11 @@ class TestNames:
 
     def test_models_and_lenses_that_there_are_not(self):
         with pytest.raises(UsageError, match="lens: the model 'gpt' names no model"):
-            annotate.check("gpt", "stance")
+            annotators.check("gpt", "stance")
         with pytest.raises(UnknownName, match="did you mean 'stance'"):
-            annotate.check("offline", "stanse")
+            annotators.check("offline", "stanse")
         with pytest.raises(UsageError, match="offline only counts"):
-            annotate.check("offline", "which boat is meant")
+            annotators.check("offline", "which boat is meant")
 
 
 class TestRunning:
@@ -487,7 +487,7 @@ def test_a_compiled_prompt_annotates_and_has_an_index_of_its_own(server, tmp_pat
         ("Write little.", (demo,)),
     ):
         other = dict.fromkeys(prompts, replace(prompt, instructions=instructions, demos=demos))
-        write(file, Compiled("programs.annotating:Annotator", {}, "bm25", other))
+        write(file, Compiled("programs.llm_tasks.lens_annotator:Annotator", {}, "bm25", other))
         names.append(opened(server, corpus_of(TEXTS[:2]), home, prompts=file).name)
         told = str(server.requests[-1])
         assert instructions in told and ("an old one" in told) == bool(demos)
@@ -503,12 +503,12 @@ def test_an_annotator_ranks_a_pool_by_what_the_model_wrote_of_it(server):
     pool, own = frozenset(f"d{n:02}" for n in range(10)), frozenset({"d00"})
     query = Query("q", "sly mockery of ministers", candidates=pool, excluded=own)
     program = Annotator(Toolbox(corpus_of(TEXTS), BM25(corpus_of(TEXTS))), lens="stance")
-    with lm.connect(server.spec, Terms()).active():
+    with language_model.connect(server.spec, Terms()).active():
         submission = program(query=query)
     assert submission.ranking[0] == "d03" and sorted(submission.ranking) == sorted(pool - own)
     assert sent(server) == [TEXTS[1:9], [TEXTS[9]]] and submission.usage.calls == 2
     server.answer = lambda prompt: {"raw": "no"}
-    with lm.connect(server.spec, Terms()).active():
+    with language_model.connect(server.spec, Terms()).active():
         assert program(query=query).ranking == tuple(sorted(pool - own)), (
             "by id, where nothing was written"
         )

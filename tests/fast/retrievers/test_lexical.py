@@ -16,11 +16,12 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retriever import Ranker
-from tools.retrievers import bm25, build, english, kernels, segments
-from tools.retrievers.bm25 import BM25
-from tools.retrievers.kernels import Postings, complete_lists
-from tools.retrievers.rank_bm25 import _ANALYZER as ANALYZER
-from tools.retrievers.rank_bm25 import words
+from tools.retrievers import build
+from tools.retrievers.lexical import bm25, english_analyzer, inverted_index, numba_kernels
+from tools.retrievers.lexical.bm25 import BM25
+from tools.retrievers.lexical.numba_kernels import Postings, complete_lists
+from tools.retrievers.lexical.rank_bm25 import _ANALYZER as ANALYZER
+from tools.retrievers.lexical.rank_bm25 import words
 from tools.text import words as tokens
 
 GOLDEN = Path(__file__).parent / "golden" / "english_analyzer.json"
@@ -154,11 +155,11 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
     split = [analyzer.words(text) for text in texts]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "BLOCK", block)
-        patch.setattr(segments, "SIZE", 5)
+        patch.setattr(inverted_index, "BLOCK", block)
+        patch.setattr(inverted_index, "SIZE", 5)
         folder = tmp_path_factory.mktemp("index")
-        segments.build(corpus, analyzer, folder)
-    index, found = segments.Index(folder), {}
+        inverted_index.build(corpus, analyzer, folder)
+    index, found = inverted_index.Index(folder), {}
     for segment in index.segments:
         words = segment.list_words(analyzer.reading())
         indptr, documents, kinds = segment.lists
@@ -212,7 +213,7 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
 
 
 def test_the_compiled_loops_need_no_folder_for_their_machine_code():
-    source = Path(kernels.__file__).read_text(encoding="utf-8")
+    source = Path(numba_kernels.__file__).read_text(encoding="utf-8")
     nowhere, space = "<no file, so numba finds no place beside it>", dict[str, Any]()
     with pytest.raises(RuntimeError, match="no locator"):
         exec(compile("import numba\nnumba.njit(cache=True)(lambda: 0)", nowhere, "exec"), {})
@@ -226,7 +227,7 @@ def test_the_compiled_loops_need_no_folder_for_their_machine_code():
     ("text", "expected"), json.loads(GOLDEN.read_text(encoding="utf-8"))["tokens of texts"]
 )
 def test_english_words_are_lucenes(text, expected):
-    assert english.words(text) == expected
+    assert english_analyzer.words(text) == expected
 
 
 def library_order(scores) -> list[int]:

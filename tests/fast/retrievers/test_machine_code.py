@@ -3,7 +3,7 @@
 import numba
 import pytest
 
-from tools.retrievers.machine_code import compile_loop
+from tools.retrievers.lexical.numba_cache import compile_loop
 
 
 def total(numbers):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_models import bert
 
 from tools import retrievers
-from tools.models.terms import Terms
+from tools.models.run_resources import Terms
 from tools.retriever import Ranker
 from tools.retrievers import RETRIEVERS, check, contract
 

@@ -10,8 +10,9 @@ from tools import corpus as corpora
 from tools.corpus import Corpus, StoredCorpus, store
 from tools.records import Document
 from tools.retriever import Search
-from tools.retrievers import bm25, build, segments
-from tools.retrievers.store import delete, list_kept
+from tools.retrievers import build
+from tools.retrievers.index_store import delete, list_kept
+from tools.retrievers.lexical import bm25, inverted_index
 
 TEXTS = st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff"]), max_size=8).map(" ".join)
 CORPORA = st.lists(st.dictionaries(st.integers(0, 30), TEXTS, max_size=24), min_size=2, max_size=4)
@@ -20,7 +21,7 @@ QUERIES = ["aa", "bb aa zz", "cc dd ee cc"]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(segments, "SIZE", 5)
+    monkeypatch.setattr(inverted_index, "SIZE", 5)
 
 
 def made_of(texts) -> Corpus:
@@ -67,7 +68,7 @@ def test_only_what_is_new_is_built_and_a_deleted_index_is_nobody_elses_loss(tmp_
 
 
 def test_documents_added_one_at_a_time_leave_few_segments(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "SIZE", 100)
+    monkeypatch.setattr(inverted_index, "SIZE", 100)
     for count in range(1, 16):
         build("bm25", made_of(dict.fromkeys(range(count), "heron")), tmp_path)
     newest = max(list_kept(tmp_path), key=lambda kept: kept.built)
@@ -77,10 +78,10 @@ def test_documents_added_one_at_a_time_leave_few_segments(tmp_path, monkeypatch)
 def test_a_build_that_was_stopped_keeps_the_segments_that_it_had_finished(tmp_path, monkeypatch):
     documents, whole = (
         made_of({number: f"word{number} heron" for number in range(30)}),
-        segments._Counter.save,
+        inverted_index._Counter.save,
     )
     monkeypatch.setattr(
-        segments._Counter, "save", lambda counter, folder: whole(counter, folder) or stop()
+        inverted_index._Counter, "save", lambda counter, folder: whole(counter, folder) or stop()
     )
 
     def stop():
@@ -91,7 +92,7 @@ def test_a_build_that_was_stopped_keeps_the_segments_that_it_had_finished(tmp_pa
         build("bm25", documents, tmp_path)
     finished = {path.stat().st_ino for path in tmp_path.glob("indexes/.*/segment-*/documents.npy")}
     monkeypatch.undo()
-    monkeypatch.setattr(segments, "SIZE", 5)
+    monkeypatch.setattr(inverted_index, "SIZE", 5)
     kept = build("bm25", documents, tmp_path)
     assert len(finished) == 3 and finished < segment_files(tmp_path)
     assert ranked(kept, documents) == ranked(build("bm25", documents), documents)

@@ -10,7 +10,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
 from tools.retrievers import build, check, require
-from tools.retrievers.neural import sparse
+from tools.retrievers.neural import learned_sparse
 
 QUERIES = [
     "why is the blood of an octopus blue",
@@ -163,7 +163,7 @@ def test_equal_texts_are_read_once_and_tie_by_id(splade, tmp_path, monkeypatch):
 
 def encodings(monkeypatch, fail=lambda text: False):
     """The texts of documents that models read from now on; NaN for those that are to fail."""
-    read, weigh = [], sparse.Sparse._weigh
+    read, weigh = [], learned_sparse.Sparse._weigh
 
     def listen(self, texts, task, *done):
         read.extend(texts if task == "document" else [])
@@ -172,13 +172,13 @@ def encodings(monkeypatch, fail=lambda text: False):
             made * np.array([[np.nan if fail(text) else 1] for text in texts], dtype=np.float32)
         ).tocsr()
 
-    monkeypatch.setattr(sparse.Sparse, "_weigh", listen)
+    monkeypatch.setattr(learned_sparse.Sparse, "_weigh", listen)
     return read
 
 
 def test_a_build_goes_on_after_its_last_whole_block(corpus, splade, tmp_path, monkeypatch):
     whole = build(f"splade:{splade}", corpus).search(QUERIES[0], k=6)
-    monkeypatch.setattr(sparse, "_BLOCK_TEXTS", 2)
+    monkeypatch.setattr(learned_sparse, "_BLOCK_TEXTS", 2)
     by_length = sorted(corpus.texts(), key=len, reverse=True)
     with (
         monkeypatch.context() as patch,

@@ -14,7 +14,7 @@ from waiting import wait_for
 
 from evals.running.resolve import uses
 from tools.errors import UsageError
-from tools.retrievers import store
+from tools.retrievers import index_store
 
 KEY = {"kind": "numbers", "corpus": "0123"}
 
@@ -33,13 +33,13 @@ def never(folder):
 
 @pytest.mark.parametrize("alter", [b"", b"1 2 4", b"1 2 3 4", None])
 def test_an_index_whose_bytes_were_altered_or_that_has_no_manifest_is_built_again(tmp_path, alter):
-    store.open_index(tmp_path, KEY, build=build, load=load)
-    folder = tmp_path / "indexes" / store.name_of(KEY)
+    index_store.open_index(tmp_path, KEY, build=build, load=load)
+    folder = tmp_path / "indexes" / index_store.name_of(KEY)
     (folder / "index.json").unlink() if alter is None else (folder / "numbers.txt").write_bytes(
         alter
     )
-    assert store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
-    assert store.open_index(tmp_path, KEY, build=never, load=load) == "1 2 3"
+    assert index_store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
+    assert index_store.open_index(tmp_path, KEY, build=never, load=load) == "1 2 3"
 
 
 def test_a_build_that_failed_is_never_used_and_finds_its_draft_again(tmp_path):
@@ -48,15 +48,15 @@ def test_a_build_that_failed_is_never_used_and_finds_its_draft_again(tmp_path):
         raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError):
-        store.open_index(tmp_path, KEY, build=first, load=load)
-    [draft] = store.list_kept(tmp_path)
+        index_store.open_index(tmp_path, KEY, build=first, load=load)
+    [draft] = index_store.list_kept(tmp_path)
     assert not draft.finished and not draft.in_use and draft.key == KEY
 
     def second(folder):
         (folder / "numbers.txt").write_text((folder / "half.txt").read_text() + " 2 3")
 
-    assert store.open_index(tmp_path, KEY, build=second, load=load) == "1 2 3"
-    assert [index.finished for index in store.list_kept(tmp_path)] == [True]
+    assert index_store.open_index(tmp_path, KEY, build=second, load=load) == "1 2 3"
+    assert [index.finished for index in index_store.list_kept(tmp_path)] == [True]
 
 
 def _slow(home, counts):
@@ -65,7 +65,7 @@ def _slow(home, counts):
             time.sleep(0.5)
         build(folder)
 
-    store.open_index(home, KEY, build=build_slowly, load=load)
+    index_store.open_index(home, KEY, build=build_slowly, load=load)
 
 
 def test_two_processes_that_want_the_same_index_build_it_once(tmp_path):
@@ -87,7 +87,7 @@ def _forever(home):
         (home / "started").write_text("")
         time.sleep(60)
 
-    store.open_index(home, KEY, build=build_forever, load=load)
+    index_store.open_index(home, KEY, build=build_forever, load=load)
 
 
 def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_no_lock_and_no_index(
@@ -96,27 +96,27 @@ def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_
     process = multiprocessing.get_context("fork").Process(target=_forever, args=(tmp_path,))
     process.start()
     wait_for((tmp_path / "started").exists)
-    [draft] = store.list_kept(tmp_path)
+    [draft] = index_store.list_kept(tmp_path)
     assert draft.in_use
     with pytest.raises(UsageError, match="in use by another process"):  # and nobody waits
-        store.delete(tmp_path, store.name_of(KEY))
+        index_store.delete(tmp_path, index_store.name_of(KEY))
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    [draft] = store.list_kept(tmp_path)
+    [draft] = index_store.list_kept(tmp_path)
     assert not draft.in_use and not draft.finished
-    store.delete(tmp_path, store.name_of(KEY))
+    index_store.delete(tmp_path, index_store.name_of(KEY))
     assert (
-        store.list_kept(tmp_path) == []
-        and store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
+        index_store.list_kept(tmp_path) == []
+        and index_store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
     )
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):
-    lock = tmp_path / f".{store.name_of(KEY)}.lock"
+    lock = tmp_path / f".{index_store.name_of(KEY)}.lock"
     held = []
 
     def hold():
-        with store._locked(lock.with_name(store.name_of(KEY))):
+        with index_store._locked(lock.with_name(index_store.name_of(KEY))):
             held.append(lock.stat().st_ino)
 
     with lock.open("w") as first:
@@ -131,7 +131,7 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):
 
 
 def test_what_else_lies_among_the_indexes_is_no_harm(tmp_path):
-    store.open_index(tmp_path, KEY, build=build, load=load)
+    index_store.open_index(tmp_path, KEY, build=build, load=load)
     indexes, elsewhere = tmp_path / "indexes", tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("")
@@ -142,30 +142,30 @@ def test_what_else_lies_among_the_indexes_is_no_harm(tmp_path):
     (indexes / "key-is-no-object").mkdir()
     (indexes / "key-is-no-object" / "index.json").write_text('{"key": [1]}')
     (indexes / "key-is-no-object" / "dangling").symlink_to("nowhere")
-    names = [index.name for index in store.list_kept(tmp_path)]
-    assert names == ["key-is-no-object", "link", store.name_of(KEY)]
+    names = [index.name for index in index_store.list_kept(tmp_path)]
+    assert names == ["key-is-no-object", "link", index_store.name_of(KEY)]
     for name in names:
-        store.delete(tmp_path, name)
-    assert store.list_kept(tmp_path) == [] and (elsewhere / "precious").exists()
+        index_store.delete(tmp_path, name)
+    assert index_store.list_kept(tmp_path) == [] and (elsewhere / "precious").exists()
 
 
 def _second_person(home):
     os.chdir(home)
     if os.geteuid() == 0:
         os.setuid(65534)  # root may write whatever there is
-    assert store.open_index(Path(), KEY, build=build, load=load) == "1 2 3"
+    assert index_store.open_index(Path(), KEY, build=build, load=load) == "1 2 3"
 
 
 def test_another_persons_lock_and_draft_in_a_home_of_several_are_in_nobodys_way(tmp_path):
-    (tmp_path / "indexes" / f".{store.name_of(KEY)}.draft").mkdir(0o555, parents=True)
-    (tmp_path / "indexes" / f".{store.name_of(KEY)}.lock").touch(0o444)
+    (tmp_path / "indexes" / f".{index_store.name_of(KEY)}.draft").mkdir(0o555, parents=True)
+    (tmp_path / "indexes" / f".{index_store.name_of(KEY)}.lock").touch(0o444)
     for folder in (tmp_path, tmp_path / "indexes"):
         folder.chmod(0o777)
     process = multiprocessing.get_context("fork").Process(target=_second_person, args=(tmp_path,))
     process.start()
     process.join()
     assert process.exitcode == 0
-    assert store.open_index(tmp_path, KEY, build=never, load=load) == "1 2 3"
+    assert index_store.open_index(tmp_path, KEY, build=never, load=load) == "1 2 3"
 
 
 class TestCommand:
@@ -187,30 +187,34 @@ class TestCommand:
         assert "fusion(A,B,...)" in out and "rerank(FIRST,SECOND)" in out and "splade:MODEL" in out
 
     def test_indexes_are_listed_and_deleted(self, command):
-        from tools.disk import home
+        from tools.files import home
 
         assert command("indexes")[:2] == (0, "")
-        store.open_index(home(), KEY, build=build, load=load)
-        name = store.name_of(KEY)
+        index_store.open_index(home(), KEY, build=build, load=load)
+        name = index_store.name_of(KEY)
         assert name in command("indexes")[1]
         [row] = json.loads(command("indexes", "--json")[1])
         assert row["name"] == name and row["finished"] and row["bytes"] > 5
         assert command("delete")[0] == 2
         code, _, said = command("delete", "numbers-0000000000000000")
         assert code == 2 and "no kept index is called" in said
-        assert command("delete", name)[0] == 0 and store.list_kept(home()) == []
+        assert command("delete", name)[0] == 0 and index_store.list_kept(home()) == []
         assert command("delete", "--all")[0] == 0
 
 
 def test_an_index_by_a_model_on_an_accelerator_is_another_one_and_a_run_says_so(monkeypatch):
-    on_cpu, words = store.code("tools.retrievers.neural.dense"), store.code("tools.text")
+    on_cpu, words = (
+        index_store.code("tools.retrievers.neural.dense"),
+        index_store.code("tools.text"),
+    )
     monkeypatch.setenv("SEXTANT_DEVICE", "cpu")
     assert (
-        store.code("tools.retrievers.neural.dense") == on_cpu
+        index_store.code("tools.retrievers.neural.dense") == on_cpu
         and "device" not in uses([], libraries=["torch"])["versions"]
     )
     monkeypatch.setenv("SEXTANT_DEVICE", "cuda:1")  # there is none here; nothing is loaded
     assert (
-        store.code("tools.retrievers.neural.dense") != on_cpu and store.code("tools.text") == words
+        index_store.code("tools.retrievers.neural.dense") != on_cpu
+        and index_store.code("tools.text") == words
     )
     assert uses([], libraries=["torch"])["versions"]["device"] == "cuda"

@@ -15,16 +15,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tools import console
-from tools.console import Progress
+from tools import cli
+from tools.cli import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Usage
 from tools.retriever import Search
-from tools.retrievers.vectors import embedding, exact_search
-from tools.retrievers.vectors.embedding import open_vectors
+from tools.retrievers.vectors import embedder as embedding
+from tools.retrievers.vectors import exact_search
+from tools.retrievers.vectors.embedder import open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
-from tools.retrievers.vectors.on_device import put_on
+from tools.retrievers.vectors.gpu_search import put_on
 
 PRECISIONS = pytest.mark.parametrize("search", ["float32", "int8"])
 
@@ -377,7 +378,7 @@ def test_progress_is_said_after_five_seconds_then_every_half_minute_and_at_the_e
     monkeypatch, caplog
 ):
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(console, "time", clock)
+    monkeypatch.setattr(cli, "time", clock)
     caplog.set_level(logging.INFO, "sextant")
     progress = Progress("dense", 28_315, done=315)
     for n in range(28):
@@ -395,7 +396,7 @@ def test_progress_is_said_after_five_seconds_then_every_half_minute_and_at_the_e
     for _ in range(4):
         clock.now += 5
         progress.add(4000)
-    console.say("error: the disk is full")
+    cli.say("error: the disk is full")
     first, *_, last = terminal.getvalue().split("\x1b[K")
     assert first == "\rdense [=         ] 4,000 of 28,315 documents, 800 a second, 30 s left"
     assert last == "error: the disk is full\n", "it stands where the bar was"

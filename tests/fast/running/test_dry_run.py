@@ -10,7 +10,7 @@ from openai_server import fill
 from evals.running.request import SYSTEMS
 from tools.models import prompting
 from tools.models.prices import Price
-from tools.names import pick
+from tools.plugins import pick
 
 ASK = ("--task", "congress", "--data", "mini")
 

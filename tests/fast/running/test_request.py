@@ -10,8 +10,8 @@ import pytest
 from evals import Request, evaluate
 from evals.running.evaluate import run as run_request
 from optimizers.request import CompileRequest
-from tools import options
-from tools.console import Parser
+from tools import cli_options
+from tools.cli import Parser
 from tools.errors import UsageError
 
 OTHERS = {  # a field -> a value that is not its default, where that cannot be guessed
@@ -53,10 +53,10 @@ def other(field):
 def test_the_command_line_that_a_request_makes_makes_that_request(kind):
     request = kind(**{"optimizer": "tune"} if kind is CompileRequest else {}, **filled(kind))
     parser = Parser()
-    options.add_options(parser, kind)
-    words = options.words(request)
-    assert options.from_options(kind, vars(parser.parse_args(words))) == request
-    least = options.make(
+    cli_options.add_options(parser, kind)
+    words = cli_options.words(request)
+    assert cli_options.from_options(kind, vars(parser.parse_args(words))) == request
+    least = cli_options.make(
         kind,
         {
             name: getattr(request, name)
@@ -64,7 +64,9 @@ def test_the_command_line_that_a_request_makes_makes_that_request(kind):
             if hasattr(request, name)
         },
     )
-    assert len(options.words(least)) == 2 * (2 + (kind is CompileRequest)), "defaults are left out"
+    assert len(cli_options.words(least)) == 2 * (2 + (kind is CompileRequest)), (
+        "defaults are left out"
+    )
 
 
 def filled(kind):

@@ -9,14 +9,14 @@ import environments
 from evals import run_folder
 from evals.running import runner
 from tools.errors import RunIncomplete
-from tools.models import lm
+from tools.models import language_model
 from tools.records import Submission, Trace
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 
 
 def test_a_folder_that_cannot_be_written_ends_a_run_after_the_queries_in_flight(tmp_path):
     mini = environments.load("congress", "mini", "dev")
-    model = lm.connect("offline", statistics=BM25(mini.documents).statistics)
+    model = language_model.connect("offline", statistics=BM25(mini.documents).statistics)
     ended = []
 
     def answer_second_slowly(query):

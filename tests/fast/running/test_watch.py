@@ -27,7 +27,7 @@ from evals.running.events import (
 )
 from evals.running.progress_display import Lines, LiveTable, plain_line, table
 from tools.errors import BudgetReached, DataError, ProviderRefused
-from tools.models.terms import Status
+from tools.models.run_resources import Status
 from tools.records import Usage
 
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tools.errors import UsageError
-from tools.models.sending.post import Server as Client
-from tools.models.sending.post import Unanswered
+from tools.models.transport.http_client import Server as Client
+from tools.models.transport.http_client import Unanswered
 
 KEY = "sk-very-secret-0123456789"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

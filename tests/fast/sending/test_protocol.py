@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tools.models import faults, lm
-from tools.models.sending.post import Answer
-from tools.models.sending.wire import Reply, Unreadable, Wire, dialect, failure, read
-from tools.models.servers import KINDS
-from tools.models.spec import Server, Settings
+from tools.models import language_model, provider_errors
+from tools.models.model_spec import Server, Settings
+from tools.models.server_detection import KINDS
+from tools.models.transport.http_client import Answer
+from tools.models.transport.openai_client import Reply, Unreadable, Wire, dialect, failure, read
 
 
 def body(api, *request):
@@ -229,7 +229,7 @@ def test_two_queries_of_a_predictor_begin_alike_and_the_beginning_is_marked_for_
     predict = dspy.Predict("description -> text")
     predict.demos = [{"description": "a long one " * 1000, "text": "yes"}]
     for name in ("tiny", "anthropic/claude-sonnet-4.5"):
-        model = lm.connect(server.spec.replace("tiny", name))
+        model = language_model.connect(server.spec.replace("tiny", name))
         model.lm.wire.server = Server(KINDS["openrouter"])
         with model.active():
             predict(description="crabs"), predict(description="squids")
@@ -317,8 +317,13 @@ def test_an_error_or_nothing_in_a_200_is_no_answer_and_keeps_its_words_and_what_
     answer = as_responses([], status="failed" if error else "completed", error=error)
     with pytest.raises(dspy.LMError, match="not now" if error else "no message") as caught:
         read(api, json.dumps(answer).encode(), "tiny")
-    assert caught.value.usage == answer["usage"] and faults.fault(caught.value) == "provider"
-    assert dspy.is_retryable_lm_error(caught.value) and not faults.kind(caught.value).isdigit()
+    assert (
+        caught.value.usage == answer["usage"] and provider_errors.fault(caught.value) == "provider"
+    )
+    assert (
+        dspy.is_retryable_lm_error(caught.value)
+        and not provider_errors.kind(caught.value).isdigit()
+    )
 
 
 def chat(said, **more):
@@ -434,7 +439,10 @@ def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page,
         read(api, page, "tiny")
     assert "\n" not in str(caught.value) and "no answer that can be read" in str(caught.value)
     assert api == "responses" or NO_ANSWER[page] in str(caught.value)
-    assert faults.fault(caught.value) == "provider" and faults.kind(caught.value) == "unreadable"
+    assert (
+        provider_errors.fault(caught.value) == "provider"
+        and provider_errors.kind(caught.value) == "unreadable"
+    )
     assert dspy.is_retryable_lm_error(caught.value)
 
 
@@ -518,9 +526,15 @@ def test_an_answer_that_is_nested_without_end_is_read_or_it_is_no_answer(depth):
 )
 def test_any_other_answer_is_one_of_dspy_s_errors(status, headers, data, tools):
     error = failure(Answer(status, headers, data), "tiny", tools=tools)
-    assert isinstance(error, dspy.LMError) and faults.kind(error) and faults.fault(error)
+    assert (
+        isinstance(error, dspy.LMError)
+        and provider_errors.kind(error)
+        and provider_errors.fault(error)
+    )
     if status >= 500 and status != 501:
-        assert faults.fault(error) == "provider", "no such answer may cost a query its score"
+        assert provider_errors.fault(error) == "provider", (
+            "no such answer may cost a query its score"
+        )
 
 
 def refused(words="no", code="", status=400, tools=False):
@@ -545,7 +559,7 @@ def refused(words="no", code="", status=400, tools=False):
     ],
 )  # fmt: skip
 def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, whose):
-    assert type(error) is kind and faults.fault(error) == whose
+    assert type(error) is kind and provider_errors.fault(error) == whose
 
 
 def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():

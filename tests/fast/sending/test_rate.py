@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from waiting import wait_for
 
 from tools.errors import Interrupted
-from tools.models.sending.gate import CIRCUIT, DECREASE, LONGEST_PROBE, Gate, read_rate, retry_after
+from tools.models.transport.rate_limiter import (
+    CIRCUIT,
+    DECREASE,
+    LONGEST_PROBE,
+    Gate,
+    read_rate,
+    retry_after,
+)
 
 
 class Clock:
@@ -319,7 +326,7 @@ class Simulation:
             fail(self.gate, what[1], overload=True, asked=self.asked, reason="429")
             rest = (
                 0.5 * 2.0 ** min(attempt, 4) * self.drawn.uniform(0.75, 1.25)
-            )  # as tools/models/call.py has it
+            )  # as tools/models/client.py has it
             self.after(self.asked or rest, "rested", attempt + 1)
 
 

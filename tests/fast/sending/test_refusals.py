@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.models.faults import classify, read_error
+from tools.models.provider_errors import classify, read_error
 
 
 def openai(message, code=None, kind="invalid_request_error"):

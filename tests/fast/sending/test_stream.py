@@ -9,12 +9,12 @@ import pytest
 from openai_server import streamed
 
 from tools.errors import UsageError
-from tools.models import lm, spec
+from tools.models import language_model, model_spec
 from tools.models.adapter import COMPLETED
-from tools.models.sending import stream
-from tools.models.sending.wire import Unreadable, read
-from tools.models.servers import KINDS
-from tools.models.terms import Patience, Terms
+from tools.models.run_resources import Patience, Terms
+from tools.models.server_detection import KINDS
+from tools.models.transport import sse
+from tools.models.transport.openai_client import Unreadable, read
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
@@ -83,7 +83,7 @@ ERROR = b'data: {"error": {"message": "out of memory", "code": 503}}\n\n'
     ],
 )
 def test_a_stream_that_breaks_off_or_meets_an_error_is_no_answer(body, error):
-    with pytest.raises((Unreadable, lm.dspy.LMError), match=error):
+    with pytest.raises((Unreadable, language_model.dspy.LMError), match=error):
         read("chat", body, "tiny")
 
 
@@ -111,12 +111,14 @@ def test_a_stream_of_responses_is_its_last_event():
         for one in parts
     )
     assert read("responses", body, "tiny") == read("responses", json.dumps(whole).encode(), "tiny")
-    assert body[: stream.begins(body)].endswith(b'"delta": "y')
+    assert body[: sse.begins(body)].endswith(b'"delta": "y')
 
 
 def connected(server, kind="", **settings):
-    made = lm.connect(
-        server.spec, Terms(patience=Patience(attempts=1)), settings=lm.Settings(**settings)
+    made = language_model.connect(
+        server.spec,
+        Terms(patience=Patience(attempts=1)),
+        settings=language_model.Settings(**settings),
     ).lm
     made.wire.server = made.wire.server._replace(kind=KINDS[kind])
     return made
@@ -151,7 +153,7 @@ def test_a_stream_is_asked_for_where_it_is_wanted_and_what_is_kept_is_the_same(
 
 def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_until_then_is_known():
     whole = answer(content=f"[[ ## search ## ]]\nblood\n\n{COMPLETED}\n" + "and on " * 50)
-    is_enough, taken = stream.enough(COMPLETED), b""
+    is_enough, taken = sse.enough(COMPLETED), b""
     for number, event in enumerate(streamed(whole, 3)):
         piece = event.replace(
             b'"usage": null', b'"usage": {"prompt_tokens": 9, "completion_tokens": %d}' % number
@@ -159,7 +161,7 @@ def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_unti
         taken += piece
         if is_enough(piece):
             break
-    reply = read("chat", taken + stream.DONE, "tiny")
+    reply = read("chat", taken + sse.DONE, "tiny")
     assert reply.text.partition(COMPLETED)[2].strip() in ("", "a", "an") and reply.finish == "stop"
     assert 0 < reply.usage["completion_tokens"] < 40
 
@@ -168,13 +170,13 @@ def test_a_header_has_the_value_of_its_variable_which_is_nowhere_else(server, mo
     monkeypatch.setenv("GATEWAY", secret := "a-long-secret-of-the-gateway")
     server.answer = lambda prompt: {"raw": f"yes {secret}"}
     headers = {"Authorization": "GATEWAY", "X-Team": "GATEWAY"}
-    model = lm.connect(server.spec, settings=lm.Settings(headers=headers))
+    model = language_model.connect(server.spec, settings=language_model.Settings(headers=headers))
     assert model.lm("is it?") == ["yes ***"]
     assert server.authorizations == [secret] == [server.headers[0]["X-Team".lower()]]
-    assert secret in spec.secrets() and secret not in json.dumps(model.settings)
+    assert secret in model_spec.secrets() and secret not in json.dumps(model.settings)
     assert model.settings["headers"] == headers
     with pytest.raises(UsageError, match=r"X-Team=NOWHERE: \$NOWHERE is not set"):
-        spec.check_key(server.spec, {"X-Team": "NOWHERE"})
+        model_spec.check_key(server.spec, {"X-Team": "NOWHERE"})
 
 
 def test_a_client_shows_its_certificate_to_a_server_that_asks_for_one(

@@ -8,9 +8,9 @@ import dspy
 import pytest
 from openai_server import Failure
 
-from tools.models import lm
-from tools.models.faults import fault
-from tools.models.terms import Patience, Terms
+from tools.models import language_model
+from tools.models.provider_errors import fault
+from tools.models.run_resources import Patience, Terms
 from tools.records import Usage
 
 
@@ -24,10 +24,10 @@ def url(server):
 
 
 def ours(address):
-    settings, once = lm.Settings(temperature=0.0, seed=7), Patience(attempts=1)
-    model = lm.connect(f"tiny@{address}", Terms(patience=once), settings=settings).lm
+    settings, once = language_model.Settings(temperature=0.0, seed=7), Patience(attempts=1)
+    model = language_model.connect(f"tiny@{address}", Terms(patience=once), settings=settings).lm
     model.terms.answered_before = (
-        True  # else a request that is refused ends the run: tools/models/call.py
+        True  # else a request that is refused ends the run: tools/models/client.py
     )
     return model
 
@@ -122,7 +122,9 @@ def test_a_failure_is_the_error_that_dspys_own_client_makes_of_it(failure, serve
 def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(server, certificate):
     server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
     address = url(server).replace("http:", "https:")
-    error = raised(lm.connect(f"tiny@{address}", Terms(patience=Patience(attempts=1))).lm)
+    error = raised(
+        language_model.connect(f"tiny@{address}", Terms(patience=Patience(attempts=1))).lm
+    )
     assert (
         fault(error) == "refused"
         and "$SSL_CERT_FILE" in str(error)
@@ -155,7 +157,7 @@ def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(
     server.reply = lambda path, body: (
         (answer := reply(path, body)) | {"usage": answer["usage"] | details}
     )
-    model = lm.connect(server.spec)
+    model = language_model.connect(server.spec)
     model.begin(place, Usage())
     outputs = model.lm("is it yes?")
     [(_, answer)] = model.terms.ledger.answers.of_run(model.terms.ledger.run)
@@ -179,7 +181,7 @@ def test_a_key_that_a_server_says_back_as_why_it_ended_is_taken_out(server, monk
     key = "sk-very-secret-0123456789"
     monkeypatch.setenv("SEXTANT_API_KEY", key)
     server.answer = lambda prompt: {"raw": "yes", "finish": f"stop {key}"}
-    model = lm.connect(server.spec).lm
+    model = language_model.connect(server.spec).lm
     assert (
         model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon())[
             0
@@ -194,4 +196,6 @@ def test_a_word_of_an_answer_that_is_also_the_key_of_a_local_server_stays_as_it_
 ):
     monkeypatch.setenv("SEXTANT_API_KEY", key)
     server.answer = lambda prompt: {"raw": "none of them is here, nonetheless; EMPTY"}
-    assert lm.connect(server.spec).lm("yes?") == ["none of them is here, nonetheless; EMPTY"]
+    assert language_model.connect(server.spec).lm("yes?") == [
+        "none of them is here, nonetheless; EMPTY"
+    ]

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from tools.console import spell_in
+from tools.cli import spell_in
 
 POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -28,7 +28,7 @@ def typed(tmp_path):
 
 # A command that prints signs of tables, of bars and of texts
 PRINTS = r"""
-from tools.console import Parser, put_out, run_and_leave
+from tools.cli import Parser, put_out, run_and_leave
 
 def command(arguments):
     put_out("\u2500\u2500\u2500 \u2588\u2588\u2588 \u6771")

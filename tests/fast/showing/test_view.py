@@ -29,7 +29,7 @@ from evals.scoring.attribution import fate_at
 from evals.viewer import data
 from evals.viewer import server as page_server
 from evals.viewer.data import Answers
-from tools.console import run_command
+from tools.cli import run_command
 from tools.errors import DataError, UsageError
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tools import disk
-from tools.console import Parser, run_command
+from tools import files
+from tools.cli import Parser, run_command
 from tools.errors import DataError
-from tools.retrievers import store
+from tools.retrievers import index_store
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,7 +38,7 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
     assert killed.wait() == -signal.SIGKILL and len(list(tmp_path.iterdir())) == 1
     living = writer(tmp_path, write, "input()")
     [left] = tmp_path.iterdir()
-    disk.replace(tmp_path / "file", "whole")
+    files.replace(tmp_path / "file", "whole")
     assert set(tmp_path.iterdir()) == {left, tmp_path / "file"}
     living.communicate(b"\n")
     assert living.returncode == 0 and list(tmp_path.iterdir()) == [tmp_path / "file"]
@@ -47,10 +47,10 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
 def test_what_is_written_is_its_owners_alone_and_in_a_home_the_umask_decides(tmp_path):
     before = os.umask(0o022)
     try:
-        disk.make_private(tmp_path / "runs" / "task")
-        disk.replace(tmp_path / "runs" / "text", "x")
-        disk.append_line(tmp_path / "runs" / "lines", b"x")
-        store.open_index(
+        files.make_private(tmp_path / "runs" / "task")
+        files.replace(tmp_path / "runs" / "text", "x")
+        files.append_line(tmp_path / "runs" / "lines", b"x")
+        index_store.open_index(
             tmp_path, {"kind": "x"}, build=lambda folder: None, load=lambda folder: None
         )
     finally:
@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_with_the_file_that_has_no_room_and_nothing_is_left_
     with little_room(10_000):
         assert (
             run_command(
-                Parser(), lambda arguments: disk.replace(tmp_path / "file", "x" * 100_000), []
+                Parser(), lambda arguments: files.replace(tmp_path / "file", "x" * 100_000), []
             )
             == 3
         )
@@ -83,22 +83,22 @@ def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_nee
     tmp_path, little_room
 ):
     """Without, a disk that is full by then ends the process with SIGBUS."""
-    store.new_array(tmp_path / "a.npy", (250_000,), np.int32)
+    index_store.new_array(tmp_path / "a.npy", (250_000,), np.int32)
     assert (tmp_path / "a.npy").stat().st_blocks * 512 >= 1_000_000
     makers = [path.name for path in (ROOT / "tools").rglob("*.py") if '"w+"' in path.read_text()]
     assert makers == ["store.py"], "all others ask there"
 
     def build(folder):
-        store.new_array(folder / "b.npy", (250_000,), np.int32)
+        index_store.new_array(folder / "b.npy", (250_000,), np.int32)
 
     with (
         little_room(10_000),
         pytest.raises(DataError, match=r"MB are free: .*it needs 1\.0 MB.*b\.npy.*make room"),
     ):
-        store.open_index(tmp_path, {"kind": "x"}, build=build, load=lambda folder: None)
+        index_store.open_index(tmp_path, {"kind": "x"}, build=build, load=lambda folder: None)
 
 
 def test_what_an_oserror_says_is_shown_with_its_file_and_never_none():
-    assert disk.describe(OSError("the server has gone")) == "the server has gone"
-    assert disk.describe(FileNotFoundError(2, "No such file", "a.json")) == "a.json: No such file"
-    assert disk.describe(OSError(28, "No space left")) == "No space left"
+    assert files.describe(OSError("the server has gone")) == "the server has gone"
+    assert files.describe(FileNotFoundError(2, "No such file", "a.json")) == "a.json: No such file"
+    assert files.describe(OSError(28, "No space left")) == "No space left"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.own import read_settings
-from environments.sources.markup import Record, read_xml
+from environments.custom import read_settings
+from environments.readers.documents.markup import Record, read_xml
 from evals import run as run_module
 from evals.build.recipe import read_recipe
 from evals.run_folder import read_config
@@ -19,11 +19,11 @@ from evals.scoring.scored_run import find_folders
 from evals.studies import study_file
 from programs import prompts
 from programs.listwise import read_solutions
-from tools import disk
+from tools import files
 from tools.errors import RunConflict, SextantError
 from tools.models import prices
-from tools.models.kept import readable
-from tools.retrievers import store
+from tools.models.storage.request_store import readable
+from tools.retrievers import index_store
 
 ROOT = Path(__file__).parents[3]
 READERS = {
@@ -79,9 +79,9 @@ def test_prices_that_cannot_be_read_are_refused_also_where_no_price_is_needed(
 def test_a_file_of_more_than_its_kind_can_have_is_not_read(tmp_path):
     path = tmp_path / "large"
     with path.open("wb") as file:
-        file.truncate(disk.LARGEST_INPUT + 1)
+        file.truncate(files.LARGEST_INPUT + 1)
     with pytest.raises(OSError, match="has more than 64 MiB"):
-        disk.read_input(path)
+        files.read_input(path)
 
 
 def test_folders_in_folders_without_end_are_one_line(tmp_path, monkeypatch):
@@ -127,11 +127,11 @@ def test_an_index_with_a_damaged_list_of_files_is_built_again(text, tmp_path):
         return (folder / "a").read_text()
 
     key = {"kind": "some", "corpus": "1"}
-    assert store.open_index(tmp_path, key, build=build, load=load) == "built"
+    assert index_store.open_index(tmp_path, key, build=build, load=load) == "built"
     (manifest,) = tmp_path.rglob("index.json")
     manifest.write_text(text)
-    assert store.open_index(tmp_path, key, build=build, load=load) == "built"
-    assert store.find_relatives(tmp_path, key) is not None
+    assert index_store.open_index(tmp_path, key, build=build, load=load) == "built"
+    assert index_store.find_relatives(tmp_path, key) is not None
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "/etc/x"])

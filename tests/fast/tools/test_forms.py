@@ -10,7 +10,7 @@ from run_folders import run_in
 from evals import score
 from evals.run_folder import read_outcomes
 from evals.scoring.scored_run import find
-from tools.console import run_command
+from tools.cli import run_command
 from tools.errors import SextantError
 
 
@@ -79,7 +79,7 @@ def test_every_form_has_a_schema():
     from evals import run_schemas as of_runs
     from evals.formats import atif
     from programs.compiled import Compiled
-    from tools.forms import schema
+    from tools.schemas import schema
 
     for form in (of_runs.ConfigForm, of_runs.OutcomeForm, of_runs.ScoresForm, atif.Line, Compiled):
         assert "$defs" in schema(form)

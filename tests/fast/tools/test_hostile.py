@@ -13,14 +13,14 @@ from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
-from tools.models import lm, offline
+from tools.models import language_model, offline
 from tools.models.adapter import Adapter
-from tools.models.lm import LanguageModel
+from tools.models.language_model import LanguageModel
 from tools.models.prompting import Passage, defuse
-from tools.models.terms import Terms
-from tools.names import pick
+from tools.models.run_resources import Terms
+from tools.plugins import pick
 from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 from tools.text import appeal
 
@@ -153,7 +153,7 @@ def test_a_document_whose_id_or_tool_is_obeyed_is_counted(server):
     said = iter([[("search", {"query": QUERY.text})], obeyed, *ends])
     server.answer = lambda prompt: {"tool_calls": next(said)}
     toolbox = Toolbox(CORPUS, BM25(CORPUS))
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         trace = pick("agent", "react", AGENTS)(toolbox)(query=QUERY).trace
     assert trace.followed == {
         "h2": "called a tool that it names",
@@ -175,7 +175,7 @@ def test_a_document_that_gets_the_prompt_printed_is_counted(form, server):
         return next(said, {"selected": in_list, "observations": told if form == "a field" else ""})
 
     server.answer = answer
-    with lm.connect(server.spec).active():
+    with language_model.connect(server.spec).active():
         trace = MultiHop(Toolbox(CORPUS, BM25(CORPUS)), hops=1)(query=QUERY).trace
     assert trace.followed == {"h3": "printed the prompt"}
 

@@ -25,8 +25,8 @@ from evals.scoring.attribution import attribute, fate_at
 from programs import PROGRAMS
 from tools.corpus import Corpus
 from tools.errors import LimitReached, UsageError
-from tools.models import lm
-from tools.names import pick
+from tools.models import language_model
+from tools.plugins import pick
 from tools.records import Document, Query, Usage
 from tools.retrievers import build
 from tools.session import Limits, Toolbox
@@ -56,7 +56,7 @@ def outcome_of(congress, name, limits=(), query=0):
     system = constructor(
         Toolbox(environment.documents, index, others=others, limits=bounds), **values
     )
-    model = lm.connect("offline", statistics=index.statistics)
+    model = language_model.connect("offline", statistics=index.statistics)
     with model.active():
         return contextvars.copy_context().run(
             answer, system, environment.queries[query], environment.documents

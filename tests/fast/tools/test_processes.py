@@ -14,7 +14,7 @@ from waiting import still_running
 STUCK = """
 import re
 from functools import partial
-from tools.processes import fork_for_each
+from tools.forkserver import fork_for_each
 
 def serve(connection):
     connection.send_bytes(b"begun")
@@ -26,7 +26,7 @@ STARTS = """
 import json, sys, time
 import psutil
 sys.path.insert(0, sys.argv[1])
-from tools.processes import starting
+from tools.forkserver import starting
 
 with starting("stuck") as start:
     connections = [start(), start()]

@@ -7,7 +7,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from tools import forms
+from tools import schemas
 from tools.errors import DocumentNotFound, LimitReached
 from tools.records import Query, Trace, Usage, trace_json
 from tools.retrievers import build
@@ -274,7 +274,7 @@ def test_a_step_has_the_keys_of_the_calls_before_it_in_order_and_the_trace_those
         written["steps"][-1]["calls"] == ["a", "left 1", "left 2", "z"] and "calls" not in written
     )
     assert (
-        forms.make(Trace, {"query_id": "q1", **written}).steps[-1].calls
+        schemas.make(Trace, {"query_id": "q1", **written}).steps[-1].calls
         == session.trace.steps[-1].calls
     )
 

@@ -13,10 +13,15 @@ import environments
 from evals.running import resolve as configuration
 from evals.running.request import SYSTEMS, Request
 from evals.running.resolve import resolve
-from tools import sources
+from tools import code_digest
 
-ROOT = Path(sources.__file__).parents[1]
-USED = ("programs.multihop", "tools.retrievers.bm25", "tools.retrievers", "environments.obliq")
+ROOT = Path(code_digest.__file__).parents[1]
+USED = (
+    "programs.multihop",
+    "tools.retrievers.lexical.bm25",
+    "tools.retrievers",
+    "environments.obliq",
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def edited(path, before, after):
 
 
 def digest(tree, *modules):
-    return sources.reach(modules or USED, root=tree).digest()
+    return code_digest.reach(modules or USED, root=tree).digest()
 
 
 @cache
@@ -58,7 +63,7 @@ SAME = {
     ),
     "a docstring": ("programs/multihop.py", "One hop of search and reading", "A hop"),
     "the docstring of a function": ("tools/text.py", '"""', '"""As it is. '),
-    "another program": ("programs/rewriting.py", "self.depth", "self.depth + 1"),
+    "another program": ("programs/query_rewriting.py", "self.depth", "self.depth + 1"),
     "another retriever": ("tools/retrievers/fusion.py", "self", "this"),
     "a name in a table": (
         "tools/retrievers/__init__.py",
@@ -68,7 +73,7 @@ SAME = {
     "what only a type checker reads": (
         "tools/retrievers/__init__.py",
         "if TYPE_CHECKING:",
-        "if TYPE_CHECKING:\n    import programs.rewriting",
+        "if TYPE_CHECKING:\n    import programs.query_rewriting",
     ),
 }
 OTHER = {
@@ -80,7 +85,7 @@ OTHER = {
         "a search text; empty",
     ),
     "an imported helper": ("tools/text.py", "def words", "def words_(): ...\n\n\ndef words"),
-    "the retriever": ("tools/retrievers/bm25.py", "import", "import math\nimport"),
+    "the retriever": ("tools/retrievers/lexical/bm25.py", "import", "import math\nimport"),
     "the task": ("environments/obliq.py", "import", "import math\nimport"),
 }
 
@@ -133,7 +138,7 @@ def move(tree, old, new):
     [
         ("tools/text.py", "tools/word_lists.py"),
         (
-            "tools/disk.py",
+            "tools/files.py",
             "tools/storage/safe_files.py",
         ),  # which others use by its name, as in `disk.replace`
         ("programs/multihop.py", "programs/hops/in_turns.py"),
@@ -147,7 +152,7 @@ def test_a_file_that_is_moved_or_renamed_makes_no_other_run(tmp_path, old, new):
     moved = new.removesuffix(".py").replace("/", ".")
     used = [moved if one.replace(".", "/") + ".py" == old else one for one in USED]
     move(tmp_path, old, new)
-    found = sources.reach(used, root=tmp_path)
+    found = code_digest.reach(used, root=tmp_path)
     assert moved in found.modules
     assert found.digest() == as_it_is()
     with edited(tmp_path / new, "\n\n\n", "\n\n\nprint()\n"):
@@ -166,7 +171,7 @@ def test_it_is_another_run_where_the_same_name_comes_from_another_module(tree):
 
 def test_texts_that_a_model_is_shown_count_wherever_they_stand(tree):
     for path, before in (
-        ("programs/desk.py", "Search the collection; gives"),  # the docstring of a tool
+        ("programs/search_tools.py", "Search the collection; gives"),  # the docstring of a tool
         ("agents/verifier.py", "What a model finds in one passage"),  # of the type of a field
         ("agents/react.py", "Find the documents that a description asks for"),
     ):
@@ -193,7 +198,7 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
     (tmp_path / "other.py").write_text("DEPTH = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
     name = "mine_for_a_test.searcher"
-    found = sources.reach([name])
+    found = code_digest.reach([name])
     used = {
         name,
         "mine_for_a_test.prompts",
@@ -205,7 +210,7 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
     assert "dspy" in found.libraries and name not in sys.modules
     first = found.digest()
     with edited(package / "prompts.py", "Ask.", "Say."):
-        assert sources.reach([name]).digest() != first
+        assert code_digest.reach([name]).digest() != first
 
 
 def identity(program, retriever="bm25", **how):
@@ -219,7 +224,7 @@ def test_a_table_brings_the_program_that_is_named_and_no_other():
     for name, reference in SYSTEMS.items():
         module = reference.partition(":")[0]
         others = {one.partition(":")[0] for one in SYSTEMS.values()} - {module}
-        assert len(others & set(sources.reach([module]).modules)) < 2, name
+        assert len(others & set(code_digest.reach([module]).modules)) < 2, name
 
 
 def test_what_evals_contributes_counts_where_it_is_used():

@@ -4,7 +4,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tools import spans
+from tools import otel_spans
 from tools.records import Query
 from tools.retrievers import build
 from tools.session import Toolbox
@@ -14,7 +14,7 @@ def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus
     provider, kept = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     monkeypatch.setattr(
-        spans, "_TRACER", tracer := provider.get_tracer("test")
+        otel_spans, "_TRACER", tracer := provider.get_tracer("test")
     )  # a process has one provider
     session = Toolbox(corpus, build("bm25", corpus)).open(Query("q1", "Why is octopus blood blue?"))
     with tracer.start_as_current_span("program") as program:

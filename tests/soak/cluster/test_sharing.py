@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from run_folders import lasting
 
-from tools import disk
+from tools import files
 
 boto3 = pytest.importorskip("boto3", reason="an extra: pip install '.[soak]'")
 moto = pytest.importorskip("moto.server", reason="an extra: pip install '.[soak]'")
@@ -36,7 +36,7 @@ def test_nodes_read_the_index_of_a_home_that_is_shared_by_its_url(
     homes = [*tmp_path_factory.getbasetemp().glob("node[12]*")]
     assert len(homes) >= 2
     for left in (each for home in homes for each in home.iterdir()):
-        disk.remove(left)  # by tests before
+        files.remove(left)  # by tests before
     asked = ("--program", "multihop", "--task", "congress", "--limit", 2, "--json")
     here = lasting(Path(run(*asked).json["run"]))
     place = shutil.make_archive(str(tmp_path / where), "zip", tmp_path / "home")

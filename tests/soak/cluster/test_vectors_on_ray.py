@@ -9,7 +9,7 @@ import tiny_models
 from tools.corpus import Corpus, open_or_store
 from tools.records import Document
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.vectors import embedding
+from tools.retrievers.vectors import embedder as embedding
 
 TEXTS = [
     f"Octopus {n} has {n * n % 9973} hearts, " + "and blue blood, " * (n % 5) for n in range(7000)

@@ -21,7 +21,7 @@ from rest_client import outcomes, serving
 from evals import compare, import_run
 from evals.serving.episode import POTENTIALS
 from evals.serving.rl_training import Turns, open_training
-from programs.desk import Desk
+from programs.search_tools import Desk
 from tools.records import Submission, Trace
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "trainers"

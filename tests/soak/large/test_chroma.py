@@ -18,7 +18,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Document, Query
 from tools.retriever import Search
-from tools.retrievers import FILLS, store
+from tools.retrievers import FILLS, index_store
 from tools.retrievers.vectors import chroma
 from tools.retrievers.vectors.chroma import Chroma
 from tools.retrievers.vectors.exact_search import VectorRetriever
@@ -158,7 +158,7 @@ def test_a_search_that_keeps_more_in_view_finds_more_in_the_same_index(home, exa
             len(a & {hit.doc_id for hit in b}) for a, b in zip(wanted, hits, strict=True)
         )
     assert found[2] < found[400] == 5 * len(SEARCHES)
-    assert [index.name.partition("-")[0] for index in store.list_kept(home)] == [
+    assert [index.name.partition("-")[0] for index in index_store.list_kept(home)] == [
         "chroma",
         "vectors",
     ]

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tools.corpus import Corpus
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 

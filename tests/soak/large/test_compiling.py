@@ -19,7 +19,7 @@ from prompted_model import ANGLE, STRICT, TRANSCRIPT, Asked, Model, Server, read
 from evals import run as run_module
 from evals.scoring.comparison import compare
 from optimizers import compile as compile_module
-from tools.console import run_command
+from tools.cli import run_command
 
 PROGRAM = ("--program", "multihop", "--task", "congress", "-P", "hops=2", "-P", "per_hop=10")
 SETTINGS = {
@@ -108,7 +108,7 @@ ANOTHER = """
 import io, json, sys
 from contextlib import redirect_stdout
 from evals import run
-from tools.console import run_command
+from tools.cli import run_command
 for line in sys.stdin:
     out = io.StringIO()
     with redirect_stdout(out):

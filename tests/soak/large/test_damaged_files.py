@@ -22,13 +22,13 @@ from evals.scoring import score_run
 from evals.scoring.scored_run import find
 from evals.viewer.data import Answers as Page
 from evals.viewer.server import list_answers
-from optimizers.books import Books
+from optimizers.evaluation_log import Books
 from programs import compiled
 from programs.lm import command, parser
-from tools.console import run_command
+from tools.cli import run_command
 from tools.errors import SextantError
-from tools.models.answers import NAME, Answer, Answers
-from tools.models.terms import read_cassette, write_cassette
+from tools.models.run_resources import read_cassette, write_cassette
+from tools.models.storage.response_cache import NAME, Answer, Answers
 from tools.records import Usage
 
 MANY = 1000  # mutations of a form

@@ -24,13 +24,13 @@ from run_folders import CONFIG  # noqa: E402
 
 from evals import run_folder  # noqa: E402
 from evals.running.runner import Elsewhere, run  # noqa: E402
-from programs.rewriting import Rewrite  # noqa: E402
+from programs.query_rewriting import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402
-from tools.models import lm  # noqa: E402
-from tools.models.sending.gate import Gate  # noqa: E402
-from tools.models.terms import Terms  # noqa: E402
+from tools.models import language_model  # noqa: E402
+from tools.models.run_resources import Terms  # noqa: E402
+from tools.models.transport.rate_limiter import Gate  # noqa: E402
 from tools.records import Document, Query  # noqa: E402
-from tools.retrievers.bm25 import BM25  # noqa: E402
+from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402
 
 AT_ONCE = 32
@@ -73,7 +73,7 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
     )
     queries = [Query(f"q{number}", f"Something about {number} ferries?") for number in range(many)]
     program = Rewrite(Toolbox(corpus, BM25(corpus)), depth=5)
-    model = lm.connect(spec, Terms(gate=Gate(AT_ONCE)))
+    model = language_model.connect(spec, Terms(gate=Gate(AT_ONCE)))
     sizes, done = dict[int, int](), [0]
 
     def count(outcome: object) -> None:
@@ -109,7 +109,11 @@ class AtOnce(Elsewhere):
 
 
 def test_outcomes_that_wait_for_a_slow_disk_are_no_more_than_queries_at_a_time(tmp_path):
-    system, ahead, model = AtOnce(), list[int](), lm.connect("tiny@http://127.0.0.1:9/v1")
+    system, ahead, model = (
+        AtOnce(),
+        list[int](),
+        language_model.connect("tiny@http://127.0.0.1:9/v1"),
+    )
 
     def write(outcome):
         time.sleep(0.005)

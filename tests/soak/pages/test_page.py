@@ -16,7 +16,7 @@ from run_folders import unsealed
 from evals import run, score
 from evals.viewer import server as page_server
 from evals.viewer.data import Answers
-from tools.console import run_command
+from tools.cli import run_command
 
 THEMES = ("light", "dark")
 WIDE = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}

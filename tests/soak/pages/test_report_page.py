@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from run_folders import make, pooled, retrieve
 
 from evals import report
-from tools.console import run_command
+from tools.cli import run_command
 
 FULL = {"data": "full", "split": "all"}
 

@@ -15,7 +15,7 @@ from run_folders import unsealed
 from evals import compare, run, score, view
 from evals.viewer import server as page_server
 from evals.viewer.data import Answers
-from tools.console import run_command
+from tools.cli import run_command
 
 HOSTILE = {
     "script": "<script>window.pwned = 1</script>",

@@ -22,8 +22,8 @@ import pytest
 from openai_server import Failure, OpenAIServer, given, ids
 
 from optimizers import compile as module
-from tools.console import run_command
-from tools.models.terms import Patience
+from tools.cli import run_command
+from tools.models.run_resources import Patience
 
 ROOT = Path(__file__).parents[3]
 WORKERS = 4
@@ -132,7 +132,9 @@ def compiles(server, tmp_path, capsys, monkeypatch):
 
 @pytest.fixture
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0, before=0.1, after=0.1))
+    monkeypatch.setattr(
+        "tools.models.run_resources.PATIENCE", Patience(first=0.0, before=0.1, after=0.1)
+    )
 
 
 def sent_off(server, optimizer, runs, key, hash_seed):

@@ -21,9 +21,9 @@ from evals.running.request import find_program
 from programs import PROGRAMS
 from programs.isolation import parent as isolated
 from tools.corpus import Corpus
-from tools.models import lm
-from tools.models.terms import Terms
-from tools.retrievers.bm25 import BM25
+from tools.models import language_model
+from tools.models.run_resources import Terms
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 # A module outside of the checkout.
@@ -33,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from agents import AGENTS
 from programs import PROGRAMS
-from tools.names import pick
+from tools.plugins import pick
 
 class All:
     """Every program and agent; the query says which."""
@@ -125,7 +125,7 @@ def both(outside):
             here,
             mini.queries[0],
             corpus,
-            lm.connect("offline", statistics=index.statistics),
+            language_model.connect("offline", statistics=index.statistics),
         )
 
     return made
@@ -170,7 +170,9 @@ def test_a_process_that_dies_is_the_programs_fault_and_one_that_hangs_is_ended(
         [replace(query, query_id=way) for way in ("is killed", "submits", "hangs")],
         {},
     )
-    impatient = lm.connect("offline", Terms(query_seconds=0.5), statistics=BM25(corpus).statistics)
+    impatient = language_model.connect(
+        "offline", Terms(query_seconds=0.5), statistics=BM25(corpus).statistics
+    )
     with run_folder.claim(place, CONFIG) as folder:
         runner.run(apart, queries[:2], corpus, folder, model)
         runner.run(apart, queries[2:], corpus, folder, impatient, on_pending=pending.__setitem__)

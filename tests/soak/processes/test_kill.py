@@ -32,11 +32,11 @@ from evals import run_folder  # noqa: E402
 from evals.running.runner import run  # noqa: E402
 from evals.scoring.score_run import score  # noqa: E402
 from programs.multihop import MultiHop  # noqa: E402
-from tools.models import lm  # noqa: E402
-from tools.models.answers import open_ledger  # noqa: E402
-from tools.models.sending.gate import Gate  # noqa: E402
-from tools.models.terms import Terms  # noqa: E402
-from tools.retrievers.bm25 import BM25  # noqa: E402
+from tools.models import language_model  # noqa: E402
+from tools.models.run_resources import Terms  # noqa: E402
+from tools.models.storage.response_cache import open_ledger  # noqa: E402
+from tools.models.transport.rate_limiter import Gate  # noqa: E402
+from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402
 
 QUERIES = 200
@@ -164,7 +164,7 @@ class Killed:
         return True
 
     def _work(self, path: Path) -> None:
-        model = lm.connect(self.server.spec, Terms(gate=Gate(AT_ONCE)))
+        model = language_model.connect(self.server.spec, Terms(gate=Gate(AT_ONCE)))
         with run_folder.claim(path, CONFIG | {"split": "all"}) as folder:
             model.begin(folder.path, folder.usage)
             world = self.environment

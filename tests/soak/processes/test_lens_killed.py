@@ -10,7 +10,7 @@ from waiting import wait_for
 
 from tools import retrievers
 from tools.corpus import Corpus
-from tools.models.terms import Terms
+from tools.models.run_resources import Terms
 from tools.records import Document
 
 CORPUS = Corpus(Document(f"d{number:02}", f"text of number{number:02}") for number in range(40))
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from test_lens_killed import CORPUS
 from tools import retrievers
-from tools.models.terms import Terms
+from tools.models.run_resources import Terms
 from tools.retrievers.lens import annotate
 annotate.ModelAnnotator.workers = 1
 retrievers.build(sys.argv[1], CORPUS, Path(sys.argv[2]), terms=Terms())

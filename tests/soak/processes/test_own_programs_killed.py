@@ -15,7 +15,7 @@ from typing import TypedDict
 import dspy, httpx
 from langgraph.graph import END, START, StateGraph
 from programs.base import Program
-from programs.own import search as find
+from programs.custom import search as find
 
 asked = []
 

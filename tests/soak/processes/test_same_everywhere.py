@@ -9,13 +9,13 @@ from conftest import ROOT
 from tiny_models import bert
 
 from tools import retrievers
-from tools.models.terms import Terms
+from tools.models.run_resources import Terms
 
 
 def test_offline_gives_the_same_answer_in_every_process():
     script = (
         "import environments; from tools.models import lm; from programs.multihop import MultiHop;"
-        "from tools.retrievers.bm25 import BM25; from tools.session import Toolbox;"
+        "from tools.retrievers.lexical.bm25 import BM25; from tools.session import Toolbox;"
         "mini = environments.load('congress', 'mini', 'dev'); index = BM25(mini.documents);"
         "model = lm.connect('offline', statistics=index.statistics);"
         "program = MultiHop(Toolbox(mini.documents, index));\n"
@@ -54,7 +54,7 @@ import json, sys
 from pathlib import Path
 from tools.corpus import Corpus
 from tools.records import Document
-from tools.models.terms import Terms
+from tools.models.run_resources import Terms
 from tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)

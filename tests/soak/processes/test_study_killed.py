@@ -15,7 +15,7 @@ from openai_server import Failure, sensible
 
 from evals.studies import run_cells, study_file
 from tools.corpus import Corpus
-from tools.retrievers.bm25 import BM25
+from tools.retrievers.lexical.bm25 import BM25
 
 LARGE = """
     name = "large"

@@ -16,11 +16,11 @@ from waiting import wait_for
 import environments
 from evals import run_folder
 from evals.running import runner
-from programs.rewriting import Rewrite
-from tools.models import lm
-from tools.models.sending.gate import Gate
-from tools.models.terms import Terms
-from tools.retrievers.bm25 import BM25
+from programs.query_rewriting import Rewrite
+from tools.models import language_model
+from tools.models.run_resources import Terms
+from tools.models.transport.rate_limiter import Gate
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 ROOT = Path(__file__).parents[3]
@@ -93,7 +93,7 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     monkeypatch.setattr(runner, "GRACE", 0.2)
     queries = MINI.queries
     hanging = Hanging(system, {queries[0].query_id, queries[5].query_id})
-    model = lm.connect(bad.spec, Terms(gate=Gate(2), query_seconds=2.5))
+    model = language_model.connect(bad.spec, Terms(gate=Gate(2), query_seconds=2.5))
     try:
         problem, outcomes, owed = sitting(tmp_path, hanging, queries, model, workers=2)
         assert owed.keys() == hanging.hangs and all(
@@ -111,7 +111,7 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     assert on_disk.keys() == outcomes.keys(), (
         "what a thread that was given up hands in later is not taken"
     )
-    again = lm.connect(bad.spec, Terms(gate=Gate(2)))
+    again = language_model.connect(bad.spec, Terms(gate=Gate(2)))
     problem, outcomes, owed = sitting(tmp_path, system, queries, again, workers=2)
     assert (problem, owed, len(outcomes)) == (None, {}, len(queries))
     assert sum(one.paid for one in bad.tries) <= before + 2
@@ -134,7 +134,7 @@ def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
 
 COMMAND = """
 import threading, time, weakref
-from tools.console import Parser, run_and_leave
+from tools.cli import Parser, run_and_leave
 
 class Thing:
     pass

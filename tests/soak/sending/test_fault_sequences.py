@@ -27,12 +27,12 @@ from evals import run_folder
 from evals.running.runner import run
 from programs.multihop import MultiHop
 from programs.pointwise import Score
-from programs.rewriting import Rewrite
+from programs.query_rewriting import Rewrite
 from tools.errors import ProviderRefused
-from tools.models import lm
-from tools.models.sending.gate import Gate
-from tools.models.terms import Patience, Terms
-from tools.retrievers.bm25 import BM25
+from tools.models import language_model
+from tools.models.run_resources import Patience, Terms
+from tools.models.transport.rate_limiter import Gate
+from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 SEEDS = 1000
@@ -124,7 +124,7 @@ class Undisturbed:
         with self._lock:
             if (program, query.query_id) not in self._known:
                 self._server.forget()
-                with lm.connect(self._server.spec).active():
+                with language_model.connect(self._server.spec).active():
                     submission = PROGRAMS[program](toolbox())(query=query)
                 self._known[program, query.query_id] = list(submission.ranking)
             return self._known[program, query.query_id]
@@ -133,11 +133,11 @@ class Undisturbed:
 @contextmanager
 def sitting(
     drawn: Drawn, server: BadServer, runs: Path
-) -> Iterator[tuple[run_folder.RunFolder, lm.Model]]:
+) -> Iterator[tuple[run_folder.RunFolder, language_model.Model]]:
     """The run folder of a seed, and the model for one sitting in it."""
     # A name of its own for each seed: they share the file of answers, and must not answer each other's calls.
     spec = f"tiny-{drawn.seed}@{server.url}"
-    model = lm.connect(
+    model = language_model.connect(
         spec, Terms(patience=QUICK, gate=Gate(drawn.workers, unit=UNIT), query_seconds=20.0)
     )
     with run_folder.claim(runs / "task" / f"seed-{drawn.seed}", CONFIG) as folder:
@@ -183,7 +183,7 @@ def bounded(tries: list[Try]) -> None:
     )
 
 
-def books(server: BadServer, model: lm.Model) -> None:
+def books(server: BadServer, model: language_model.Model) -> None:
     """The ledger says what the server's books say, over all sittings, and no call was paid twice."""
     ours, tries = model.terms.books, server.tries
     twice = [tries for tries in server.by_call().values() if sum(one.paid for one in tries) > 1]

@@ -27,10 +27,10 @@ from litellm.types.utils import CompletionTokensDetailsWrapper, PromptTokensDeta
 from openai_server import Failure, OpenAIServer, sensible
 from waiting import wait_for
 
-from tools.models import faults, lm
+from tools.models import language_model, provider_errors
 from tools.models.prices import price
-from tools.models.sending.bounds import bounding
-from tools.models.terms import Patience, Terms
+from tools.models.run_resources import Patience, Terms
+from tools.models.transport.body_limits import bounding
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
 SPEC = "hosted_vllm/tiny"
@@ -159,13 +159,13 @@ def test_an_answer_has_the_bounds_of_our_own_client_and_leaves_no_thread(
     fault, kind, bad, monkeypatch
 ):
     leads_to(monkeypatch, bad)
-    model = lm.connect(SPEC, Terms(patience=Patience(attempts=1, call=3.0))).lm
+    model = language_model.connect(SPEC, Terms(patience=Patience(attempts=1, call=3.0))).lm
     model("yes?")
     before = threading.active_count()
     bad.script = always(fault)
     with pytest.raises(dspy.LMError) as caught:
         model("no?")
-    assert faults.kind(caught.value) == kind
+    assert provider_errors.kind(caught.value) == kind
     wait_for(lambda: threading.active_count() == before)
 
 
@@ -189,11 +189,11 @@ def test_whose_fault_it_is_is_told_as_by_our_own_client(kind, whose, bad, monkey
     leads_to(monkeypatch, bad)
     bad.script = always((REFUSING | UNCLEAR | OWN)[kind])
     for spec in (SPEC, bad.spec):
-        model = lm.connect(spec)
+        model = language_model.connect(spec)
         model.terms.answered_before = True  # else whatever is not clear is refused
         with pytest.raises(dspy.LMError) as caught:
             model.lm("yes?")
-        assert faults.fault(caught.value) == whose
+        assert provider_errors.fault(caught.value) == whose
 
 
 def test_a_key_that_the_server_says_back_is_in_no_file(run, litellm, tmp_path):
@@ -264,8 +264,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(
         "HOSTED_VLLM_API_BASE", litellm.spec.partition("@")[2].replace("http:", "https:")
     )
     with pytest.raises(dspy.LMError, match=r"\$SSL_CERT_FILE") as error:
-        lm.connect(SPEC, Terms(patience=Patience(attempts=1))).lm("x")
-    assert faults.fault(error.value) == "refused" and not dspy.is_retryable_lm_error(error.value)
+        language_model.connect(SPEC, Terms(patience=Patience(attempts=1))).lm("x")
+    assert provider_errors.fault(error.value) == "refused" and not dspy.is_retryable_lm_error(
+        error.value
+    )
 
 
 def test_a_missing_key_and_a_provider_that_nobody_knows_are_said_before_anything_is_made(

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import dspy
 import pytest
 
-from tools.models import lm
-from tools.models.terms import Patience, Terms
+from tools.models import language_model
+from tools.models.run_resources import Patience, Terms
 
 SILENCE = 1.0  # seconds; gateways have 60
 
@@ -49,8 +49,10 @@ def test_a_streamed_answer_comes_through_where_a_silent_one_is_cut_off(server, g
     server.answer = lambda prompt: {"raw": "on and on " * 20}
 
     def ask(stream):
-        return lm.connect(
-            gateway, Terms(patience=Patience(attempts=1)), settings=lm.Settings(stream=stream)
+        return language_model.connect(
+            gateway,
+            Terms(patience=Patience(attempts=1)),
+            settings=language_model.Settings(stream=stream),
         ).lm("yes?")
 
     server.pace = 0.1

@@ -11,9 +11,9 @@ import environments
 from environments.base import Environment
 from evals.build import recipe, run_recipe
 from evals.running.request import Common
-from tools.names import pick
+from tools.plugins import pick
 
-PROGRAM = {"program": "programs.building.fill:Fill", "task": "build"}
+PROGRAM = {"program": "programs.build_stages.stage_program:Fill", "task": "build"}
 
 
 def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, Any]) -> Path:

@@ -4,8 +4,8 @@ from typing import Any
 
 from agents import AGENTS
 from programs import PROGRAMS
-from tools.names import pick
-from tools.options import list_parameters
+from tools.cli_options import list_parameters
+from tools.plugins import pick
 from tools.records import Query, Submission
 from tools.retrievers import Expression, Expressions
 from tools.session import Toolbox

@@ -14,7 +14,7 @@ import numpy as np
 
 from tools.corpus import Corpus
 from tools.retriever import Search
-from tools.retrievers.neural.models import (
+from tools.retrievers.neural.model_table import (
     BUNDLED,
     RunsHere,
     index_key,
@@ -22,7 +22,7 @@ from tools.retrievers.neural.models import (
     open_model,
     require_model,
 )
-from tools.retrievers.vectors.embedding import Embedder, Vectors
+from tools.retrievers.vectors.embedder import Embedder, Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
 if TYPE_CHECKING:

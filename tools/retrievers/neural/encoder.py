@@ -23,7 +23,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tools.errors import DataError
 from tools.retrievers.devices import device
 from tools.retrievers.neural import loading
-from tools.retrievers.neural.models import LocalModel, Row, find_base, read_class
+from tools.retrievers.neural.model_table import LocalModel, Row, find_base, read_class
 from tools.text import encodable
 
 # Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one

@@ -26,15 +26,15 @@ import numpy as np
 from filelock import unlock_descriptor
 from numpy.typing import NDArray
 
-from tools import disk
-from tools.console import Progress
+from tools import files
+from tools.cli import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.neural import models
-from tools.retrievers.store import open_index
-from tools.retrievers.vectors.embedding import require_finite, runs
+from tools.retrievers.index_store import open_index
+from tools.retrievers.neural import model_table
+from tools.retrievers.vectors.embedder import require_finite, runs
 
 if TYPE_CHECKING:
     from tools.retrievers.neural.encoder import Encoder
@@ -200,9 +200,9 @@ class TokenVectors:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:  # hold the lock among processes; it ends with the process
-        if not disk.lock(self._records):
+        if not files.lock(self._records):
             _LOG.info(f"another process is encoding into {self._folder.name}; waiting for it")
-            disk.lock(self._records, wait=True)
+            files.lock(self._records, wait=True)
         try:
             yield
         finally:
@@ -239,7 +239,7 @@ def _write(descriptor: int, content: bytes, offset: int) -> None:
         offset = offset + written
 
 
-class LateInteraction(models.RunsHere, Retriever):
+class LateInteraction(model_table.RunsHere, Retriever):
     """The sum, over the query's tokens, of the best match among the document's; a plain encoder is used untrained.
 
     Khattab and Zaharia, ColBERT (SIGIR 2020). Inner products of token vectors, those of documents rounded to 8 bits.
@@ -249,15 +249,15 @@ class LateInteraction(models.RunsHere, Retriever):
         self,
         corpus: Corpus,
         home: Path | None = None,
-        model: str = models.BUNDLED,
+        model: str = model_table.BUNDLED,
         *,
         like: str = "",
         weights: str = "",
         run_code: str = "",
     ) -> None:
-        self._found = models.open_model(_row(model, like, run_code), model, weights)
+        self._found = model_table.open_model(_row(model, like, run_code), model, weights)
         self._row = self._found.row
-        self.name = models.name_model(
+        self.name = model_table.name_model(
             "late", model, like=like, weights=self._found.weights, run_code=run_code
         )
         self._corpus = corpus
@@ -267,7 +267,7 @@ class LateInteraction(models.RunsHere, Retriever):
         ]()  # of the texts that were asked for, by position in the corpus
         # Without the corpus: a text has the same vectors in every one. It grows with what is asked
         # for.
-        key = models.index_key("late", self.name, self._row, [__name__])
+        key = model_table.index_key("late", self.name, self._row, [__name__])
         self._tokens = open_index(home, key, build=lambda folder: None, load=_load)
 
     @classmethod
@@ -359,14 +359,14 @@ def _load(folder: Path) -> TokenVectors:
         _LOG.info(
             f"{folder} cannot be written ({error.strerror or error}); token vectors are not kept"
         )
-        with disk.temporary_folder() as temporary:
+        with files.temporary_folder() as temporary:
             return TokenVectors(temporary)
 
 
-def _row(model: str, like: str, run_code: str) -> models.Row:
+def _row(model: str, like: str, run_code: str) -> model_table.Row:
     """Return the row of a model, less what sentence-transformers does by itself."""
-    trained = is_trained(models.find_folder(model))
-    row = models.require_model(model, "late" if trained else "dense", like, run_code)
+    trained = is_trained(model_table.find_folder(model))
+    row = model_table.require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
         raise UsageError(
             f"{row.name} is more than its folder says; late takes ColBERT-style models and plain "
@@ -385,10 +385,10 @@ def is_trained(folder: Path) -> bool:
     """
     if any(
         name == "HF_ColBERT" or name.endswith("ForRetrieval")
-        for name in models.read_architectures(folder)
+        for name in model_table.read_architectures(folder)
     ):
         return True
-    kind = models.read_class(folder)
+    kind = model_table.read_class(folder)
     if kind not in ("SentenceTransformer", "MultiVectorEncoder", "ColBERT"):  # the last is PyLate's
         raise DataError(
             f"the model folder {folder} is a {kind}, which has no vectors of tokens; use another "

@@ -24,7 +24,7 @@ from transformers.utils import logging
 
 from tools.errors import DataError
 from tools.installation import explain_missing
-from tools.retrievers.neural.models import PIECES, TOKENIZERS, Row, digest_code, find_base
+from tools.retrievers.neural.model_table import PIECES, TOKENIZERS, Row, digest_code, find_base
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 logging.set_verbosity_error()  # type: ignore[no-untyped-call]

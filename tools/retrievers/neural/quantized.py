@@ -18,9 +18,9 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from tools.errors import DataError, UsageError
+from tools.retrievers.index_store import code, open_index
 from tools.retrievers.neural import loading
-from tools.retrievers.neural.models import LocalModel, versions
-from tools.retrievers.store import code, open_index
+from tools.retrievers.neural.model_table import LocalModel, versions
 
 FAMILIES = (
     "bert",

@@ -20,9 +20,9 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, at_least
 from tools.installation import explain_missing
 from tools.retrievers import spell
-from tools.retrievers.store import in_blocks, open_index
-from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows
-from tools.retrievers.vectors.embedding import Embedder, Vectors, open_vectors, vectors_key
+from tools.retrievers.index_store import in_blocks, open_index
+from tools.retrievers.vectors.approximate_base import Approximate, Index, Near, Rows
+from tools.retrievers.vectors.embedder import Embedder, Vectors, open_vectors, vectors_key
 from tools.retrievers.vectors.exact_search import exact
 
 _FORMAT = 1  # raised when the content of an index, or what its recall means, changes

@@ -29,17 +29,17 @@ import numpy as np
 from chromadb.config import Settings
 from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 
-from tools import disk
-from tools.console import Progress
+from tools import files
+from tools.cli import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError, at_least
-from tools.models.spec import is_server
+from tools.models.model_spec import is_server
 from tools.records import Hit
 from tools.retriever import Search
 from tools.retrievers import FILLS, Value, require_same, spell
-from tools.retrievers.store import name_of, open_index
-from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows, Scores
-from tools.retrievers.vectors.embedding import Embedder, Vectors, open_vectors, runs, vectors_key
+from tools.retrievers.index_store import name_of, open_index
+from tools.retrievers.vectors.approximate_base import Approximate, Index, Near, Rows, Scores
+from tools.retrievers.vectors.embedder import Embedder, Vectors, open_vectors, runs, vectors_key
 from tools.retrievers.vectors.exact_search import exact
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[
 
 def _open(vectors: Vectors, folder: Path) -> Index:
     stack = ExitStack()
-    private = stack.enter_context(disk.temporary_folder())
+    private = stack.enter_context(files.temporary_folder())
     for path in (folder / "chroma").iterdir():
         if path.is_dir():
             (private / path.name).symlink_to(path.resolve())

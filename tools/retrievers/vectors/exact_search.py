@@ -21,10 +21,10 @@ from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Search, find_floor
 from tools.retrievers.devices import device
-from tools.retrievers.kernels import run_in_threads
-from tools.retrievers.machine_code import compile_loop
-from tools.retrievers.store import accelerator, in_blocks, new_array, open_index, release
-from tools.retrievers.vectors.embedding import (
+from tools.retrievers.index_store import accelerator, in_blocks, new_array, open_index, release
+from tools.retrievers.lexical.numba_cache import compile_loop
+from tools.retrievers.lexical.numba_kernels import run_in_threads
+from tools.retrievers.vectors.embedder import (
     Embedder,
     OfVectors,
     Vectors,
@@ -78,7 +78,7 @@ class VectorRetriever(OfVectors):
             self._estimates = from_vectors(self._vectors)
         self._on_device = None
         if accelerator() and len(corpus):
-            from tools.retrievers.vectors.on_device import put_on  # PyTorch, which takes seconds
+            from tools.retrievers.vectors.gpu_search import put_on  # PyTorch, which takes seconds
 
             self._on_device = put_on(device(), *self._estimates)
 

@@ -1,0 +1,519 @@
+"""Tasks of a user's own: a folder with data (collections.py says in which forms), or what `of`
+makes in Python.
+
+    my_data                       a folder; runs call the task own/my_data, or as its benchmark.toml says
+    ir_datasets:beir/scifact/test what that package loads
+    my_task.py:NAME               what `of` returned, the path of a folder, or a function that returns either
+
+The file benchmark.toml in the folder has what data cannot say (`Settings`); without it the
+objective is neutral and no query is kept for dev. Imperfect data is counted in the notes of a run,
+and no reason to refuse it. A query for which nothing is relevant scores 0, as trec_eval has it.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, cast
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+
+from environments import base
+from environments.base import (
+    GENERIC,
+    DevSplit,
+    EmptySplit,
+    Environment,
+    Judgements,
+    Qrels,
+    Release,
+    Request,
+    Suite,
+)
+from environments.readers import document_ids, obliq_layout
+from environments.readers import files as tables
+from environments.readers.collections import (
+    check_judged,
+    list_missing,
+    read_collection,
+    say_oddities,
+)
+from environments.readers.files import check_grade, check_text, read_id
+from environments.readers.obliq_layout import Collection
+from tools import files as disk
+from tools import plugins as names
+from tools import schemas
+from tools.cli import clean, plural
+from tools.corpus import Corpus
+from tools.errors import (
+    DataError,
+    OwnCodeFailed,
+    SextantError,
+    UnknownForTask,
+    UnknownName,
+    UsageError,
+)
+from tools.records import Document, Query
+
+Documents = (
+    Mapping[str, str] | Iterable[Document | tuple[str, str]]
+)  # texts by id, or documents, or (id, text)
+
+FILE = "benchmark.toml"
+METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
+# evals/scoring/metrics.py: those of RANKING, and those of comparisons
+METRIC = (
+    r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8}|Win(\(\w+\))?|Triplets|Flip)$"
+)
+SEED = "sextant-own-1"
+REMEDY = (
+    f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "
+    "(`python -m environments init FOLDER` writes that file)"
+)
+
+
+class Share(TypedDict):
+    """A dev split of ours: base.DevSplit."""
+
+    share: Annotated[float, Field(gt=0, lt=1)]
+    seed: NotRequired[str]
+
+
+class LensWords(TypedDict):
+    """A lens of the task's own, in words: tools/models/prompting.py has what they are for."""
+
+    search: str
+    recognise: str
+    annotate: Annotated[
+        str, Field(pattern=r'^[^"]*\S\s+\S[^"]*$')
+    ]  # it stands in names of retrievers, in "..."
+    solved: NotRequired[str]
+
+
+class Settings(TypedDict, total=False):
+    """What benchmark.toml may say, and `of` may be given."""
+
+    name: str  # own/NAME in runs and tables
+    objective: str  # what counts as a find, in a sentence
+    # What queries say of the task to models and retrievers, where that is not the objective
+    instruction: str
+    document: str  # what a document is, in a few words
+    metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
+    metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
+    judgements: dict[
+        str, str
+    ]  # files, or folders of them, by their names in tables; the first leads
+    split: Share  # in place of the dev split that the data has, if any
+    depth: Annotated[int, Field(ge=1, le=schemas.LARGEST)]  # documents in a ranking
+    lens: LensWords | str  # tools/models/prompting.py: what makes a document relevant
+    attribute: (
+        str  # what an index writes down of documents for it; of a lens in words, its `annotate`
+    )
+    max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
+    columns: dict[str, str]  # as --column
+    files: dict[
+        Literal["documents", "queries"], str
+    ]  # a file or a folder, where several could be meant
+    excluded: str  # a file, {query: [documents that it must not see]}
+    pools: str  # a file, {query: [documents, which alone it ranks]}
+    comparisons: (
+        str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
+    )
+    twins: str  # a file, {query: the query that asks for the same in another style}, for Flip
+    made: dict[str, Any]  # how it was built: evals/build/release.py
+
+
+# Keys that only a folder can have.
+FILES = ("judgements", "files", "columns", "excluded", "pools", "comparisons", "twins")
+
+
+def find(name: str) -> tuple[str, str] | None:
+    """Return (full name, place of the data) of what is no task of a table; None where it is none of
+    a user's either.
+
+    The place leads back to the data from any working folder: a path, an ir_datasets id, or a
+    reference.
+    """
+    if name in names.known({}, names.TASKS):
+        return f"own/{in_name(name)}", names.check("task", name, {}, names.TASKS)
+    if name.startswith("ir_datasets:"):
+        return f"own/{in_name(name.partition(':')[2])}", name
+    if names.is_reference(name):
+        source, _, attribute = name.rpartition(":")
+        whole = str(names.file_of(source)) if source.endswith(".py") else source
+        return f"own/{in_name(attribute)}", f"{whole}:{attribute}"
+    if (folder := disk.expanded(name).resolve()).is_dir():
+        return f"own/{in_name(read_settings(folder).get('name') or folder.name)}", str(folder)
+    if name.startswith((".", "/", "~")):
+        raise DataError(
+            f"there is no folder {name}; --task takes a folder with data of yours, or a task's name"
+        )
+    return None
+
+
+def in_name(text: str) -> str:
+    """Return `text` as a part of a task's name, without what separates its parts."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "task"
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return what the folder's benchmark.toml says; nothing where there is none.
+
+    DataError for what cannot be.
+    """
+    path = folder / FILE
+    try:
+        content = disk.read_toml(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read as TOML: {error}") from None
+    return check_settings(content, str(path))
+
+
+def check_settings(content: dict[str, Any], where: str) -> Settings:
+    """Return `content` where every key is one of `Settings`, with a value of its type.
+
+    DataError else.
+    """
+    if unknown := content.keys() - Settings.__annotations__.keys():
+        raise DataError(f"{where}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
+    try:
+        schemas.check(Settings, content)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from None
+    return cast(Settings, content)
+
+
+def load(request: Request) -> Environment:
+    """Load the requested split of a task of the user's own."""
+    whole = _open(request)
+    if (headline := request.qrels or whole.headline) not in whole.judgements:
+        raise UnknownForTask(f"judgements of {request.task}", headline, whole.judgements)
+    whole = replace(
+        whole,
+        task=whole.task if re.fullmatch("own/.+", whole.task) else request.task,
+        data=request.data,
+        source=request.data,
+        columns=request.columns,
+        headline=headline,
+        max_p=whole.judgements[headline].unit_of is not None,
+        queries=tuple(
+            replace(query, objective=request.objective(query.objective)) for query in whole.queries
+        ),
+    )
+    dev = set(whole.splits.get("dev", ()))
+    every = {query.query_id for query in whole.queries}
+    chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[
+        request.split
+    ]
+    query_ids = [query.query_id for query in whole.queries if query.query_id in chosen]
+    if not query_ids:
+        raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
+    asked = whole.asking(query_ids=query_ids)
+    warnings = list[str]()
+    # read_collection has looked at all queries of a folder, which takes a while of a large one.
+    is_part = len(query_ids) < len(whole.queries) or names.is_reference(request.data)
+    for name, judgements in asked.judgements.items() if is_part else ():
+        known = (
+            {judgements.unit_of(doc_id) for doc_id in asked.documents}
+            if judgements.unit_of
+            else asked.documents
+        )
+        source = f"{whole.task}, {request.split} split, {name} judgements"
+        warnings += check_judged(
+            source, judgements.qrels, known, list_missing(judgements.qrels, known)
+        )
+    if not any(grade > 0 for grades in asked.qrels.values() for grade in grades.values()):
+        vain = "no judgement is above 0, so nothing can be found"
+        remedy = "--column grade=NAME says which column has the grades"
+        raise DataError(f"{whole.task}, {request.split} split: {vain}; {remedy}")
+    hidden = sum(
+        grade > 0 and doc_id in query.excluded
+        for query in asked.queries
+        for doc_id, grade in asked.qrels.get(query.query_id, {}).items()
+    )
+    if hidden:
+        warnings.append(
+            f"{whole.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
+            f"excluded"
+        )
+    asked = replace(asked, warnings=whole.warnings or tuple(warnings))
+    metrics = tuple(
+        name for name in whole.metrics if name != "Triplets" or asked.comparisons
+    )  # of dev alone
+    return replace(asked, split=request.split, metrics=metrics)
+
+
+def _open(request: Request) -> Environment:
+    """Return all queries of the task; its name is "own/" where the request names it."""
+    place = request.data
+    if names.is_reference(place) and not place.startswith("ir_datasets:"):
+        try:
+            made = names.pick("task", place, {}, names.TASKS)
+            with names.contained():
+                made = made() if callable(made) else made
+        except SextantError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise OwnCodeFailed(f"{names.label(place)}: {names.describe(error)}") from error
+        if isinstance(made, Environment):
+            return made
+        if not isinstance(made, str | Path):
+            what = (
+                "what environments.of returns, the path of a folder, or a function that returns "
+                "either"
+            )
+            raise UsageError(
+                f"{names.label(place)} makes a {type(made).__name__}; a task is {what}"
+            )
+        place = str(made)
+    elif not place.startswith("ir_datasets:") and not Path(place).is_dir():
+        raise DataError(
+            f"the folder {place} of {request.task} is not there; --data says where it is now"
+        )
+    settings = read_settings(Path(place))
+    columns = settings.get("columns", {}) | dict(request.columns)
+    files: dict[str, Path] = {
+        table: Path(place, file) for table, file in settings.get("files", {}).items()
+    }
+    reads = {}
+    for name, file in (settings.get("judgements") or {"gold": ""}).items():
+        judged_in = {"judgements": Path(place, file)} if file else {}
+        reads[name] = read_collection(
+            Path(place), request.home, columns, files | judged_in, settings.get("max_p", "")
+        )
+    read = next(iter(reads.values()))
+    kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
+    said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
+    if made := settings.get("made"):
+        said.append(f"This benchmark was built: README.md. {made.get('human', '')}".rstrip())
+    task = _make(
+        read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said]
+    )
+    task = replace(
+        task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values()))))
+    )
+    return _compared(_limited(task, Path(place), settings), Path(place), settings)
+
+
+def _limited(task: Environment, folder: Path, settings: Settings) -> Environment:
+    """Return the task with what each query must not see, and the pool that it ranks."""
+    known = {query.query_id: query.text for query in task.queries}
+
+    def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
+        return obliq_layout.read_lists(folder / file, known, lest, read_id) if file else {}
+
+    hidden = read(settings.get("excluded"), "a search would show what it must not")
+    pools = read(settings.get("pools"), "there would be nothing to rank")
+    for query_id, pool in pools.items():
+        if unknown := [doc_id for doc_id in pool if doc_id not in task.documents]:
+            location = f"{folder / settings['pools']}: the pool of query {query_id!r}"
+            alike = document_ids.suggest(min(unknown), task.documents)
+            raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
+    absent = dict.fromkeys(
+        doc_id for doc_ids in hidden.values() for doc_id in doc_ids if doc_id not in task.documents
+    )
+    if absent and (pair := document_ids.find_alike(absent, task.documents)):
+        location = f"{folder / settings['excluded']}: a search would show what it must not"
+        raise DataError(f"{location}: {pair.describe('file', 'corpus')}")
+    queries = []
+    for query in task.queries:
+        excluded = hidden.get(query.query_id, frozenset())
+        pool_of = pools.get(query.query_id)
+        queries.append(replace(query, excluded=excluded, candidates=pool_of))
+    notes = (f"Excluded documents that are not in the corpus: {len(absent):,}.",) if absent else ()
+    return replace(task, queries=tuple(queries), notes=(*task.notes, *notes))
+
+
+def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
+    """Return the task with its comparisons and twins.
+
+    DataError for what they name and is not there.
+    """
+    known = {query.query_id for query in task.queries}
+    pairs = dict[str, tuple[base.Comparison, ...]]()
+    twins = {}
+    names = (*obliq_layout.QUERY, "label", "better", "worse")
+    for where, row in (
+        tables.read_headed(folder / settings["comparisons"], names)
+        if "comparisons" in settings
+        else ()
+    ):
+        query_id = tables.pick_column(where, row, *obliq_layout.QUERY)
+        one = base.Comparison(
+            *(tables.pick_column(where, row, name) for name in base.Comparison._fields)
+        )
+        if not re.fullmatch(r"Win\(\w+\)|Triplets", one.label):
+            raise DataError(
+                f"{where}: the label {tables.brief(one.label)} is no metric; say Win(...) or "
+                f"Triplets"
+            )
+        if query_id not in known:
+            raise DataError(
+                f"{where}: there is no query {query_id!r} that is "
+                f"judged{document_ids.suggest(query_id, known)}"
+            )
+        for doc_id in (one.better, one.worse):
+            if doc_id not in task.documents:
+                alike = document_ids.suggest(doc_id, task.documents)
+                raise DataError(f"{where}: the document {doc_id!r} is not in the corpus{alike}")
+        pairs[query_id] = (*pairs.get(query_id, ()), one)
+    if "twins" in settings:
+        twins = tables.read_json(file := folder / settings["twins"])
+        labels = {query_id: [one.label for one in every] for query_id, every in pairs.items()}
+        for query_id, twin in twins.items() if isinstance(twins, dict) else [("", "")]:
+            if (
+                query_id not in labels
+                or not isinstance(twin, str)
+                or labels[query_id] != labels.get(twin)
+            ):
+                raise DataError(
+                    f"{file}: query {query_id!r} and its twin are no two queries with the same "
+                    f"comparisons"
+                )
+    labels_of_all = {one.label for every in pairs.values() for one in every}
+    for name in task.metrics:
+        there = twins if name == "Flip" else pairs if name == "Win" else name in labels_of_all
+        if re.match("Win|Triplets|Flip", name) and not there:
+            raise DataError(
+                f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that "
+                f"kind"
+            )
+    return replace(task, comparisons=pairs, twins=twins)
+
+
+def of(
+    documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: str, **settings: Any
+) -> Environment:
+    """Return a task made in Python: documents and queries by id, and grades by query and document.
+
+    `settings` are keys of benchmark.toml. A file of yours with `TASK = environments.of(...)`, or
+    with a function that returns one, is run as `--task FILE.py:TASK`.
+    """
+    where = "environments.of"
+    given = check_settings({"name": name, **settings}, where)
+    if files := [key for key in FILES if key in given]:
+        raise DataError(
+            f"{where}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
+        )
+    pairs = documents.items() if isinstance(documents, Mapping) else documents
+    given_documents = (pair if isinstance(pair, Document) else Document(*pair) for pair in pairs)
+    corpus = Corpus(
+        replace(
+            document, text=check_text(document.text, where), doc_id=read_id(document.doc_id, where)
+        )
+        for document in given_documents
+    )
+    judged = dict[str, dict[str, float]]()
+    for query_id, grades in qrels.items():
+        if grades:
+            checked = {
+                read_id(doc_id, where): check_grade(grade, where)
+                for doc_id, grade in grades.items()
+            }
+            judged[read_id(query_id, where)] = checked
+    texts = {
+        read_id(query_id, where): check_text(text, where) for query_id, text in queries.items()
+    }
+    asked = {query_id: text for query_id, text in texts.items() if query_id in judged}
+    unknown = [query_id for query_id in judged if query_id not in texts]
+    if not asked:
+        mismatch = (
+            f": {document_ids.compare(unknown, 'judgements', texts, 'queries')}" if unknown and texts else ""
+        )
+        raise DataError(f"{where}: no query has a judgement{mismatch}")
+    qrels = {query_id: judged[query_id] for query_id in asked}
+    counts = Counter({"queries without a judgement, left out": len(texts) - len(asked)})
+    counts["judgements of unknown queries, left out"] = sum(
+        len(judged[query_id]) for query_id in unknown
+    )
+    said = say_oddities(
+        asked, qrels, corpus, counts, list_missing(qrels, corpus, given.get("max_p", ""))
+    )
+    task = _make(Collection(corpus, asked, qrels, form="Python data"), {"gold": qrels}, given, said)
+    return replace(task, task=f"own/{in_name(name)}")
+
+
+def _make(
+    read: Collection, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]
+) -> Environment:
+    metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
+    separator = settings.get("max_p")
+    told = settings.get("instruction") or settings.get("objective") or GENERIC
+    parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
+    dev: Sequence[str] = read.splits.get("dev", ())
+    if ours := settings.get("split"):
+        dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(
+            list(read.queries), "dev", "the task"
+        )
+    return Environment(
+        task="own/",
+        data="",
+        split="all",
+        source=read.form,
+        documents=read.documents,
+        queries=tuple(Query(query_id, text, told) for query_id, text in read.queries.items()),
+        judgements={
+            name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()
+        },
+        headline=next(iter(judged)),
+        metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
+        metric=metric,
+        depth=settings.get("depth", 1000),
+        splits={**({} if ours else read.splits), "dev": dev},
+        separator=separator or ":",
+        notes=tuple(said),
+        hints=_hints(settings),
+    )
+
+
+def _hints(settings: Settings) -> dict[str, str]:
+    hints = {
+        name: str(setting)
+        for name, setting in settings.items()
+        if name in ("lens", "attribute", "document")
+    }
+    if not isinstance(
+        words := settings.get("lens", ""), str
+    ):  # prompting.lens reads it, retrievers take `attribute`
+        hints |= {"lens": json.dumps(words, ensure_ascii=False), "attribute": words["annotate"]}
+    return hints
+
+
+def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Return (the text of a benchmark.toml for the data in `folder`, what was found in it)."""
+    read = read_collection(folder, disk.home(), columns)
+    example = next(iter(read.documents.stream())).text[:40]
+    mapped = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
+    lines = [
+        f"name = {json.dumps(in_name(folder.name))}  # runs and tables call the task own/NAME",
+        f"objective = {json.dumps(GENERIC)}  # what counts as a find; models read it with every "
+        f"query",
+        f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',
+        f"metrics = {json.dumps(METRICS)}  # at any depth; also P, AP and Judged",
+        f"metric = {json.dumps(METRICS[0])}  # the headline",
+        '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first '
+        "leads",
+        f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which '
+        f"compiling needs",
+        "depth = 1000  # documents in a ranking",
+        '# lens = "recollection"  # how documents are relevant without saying so; also stance, '
+        "failure, proof",
+        '# instruction = ""  # what queries say of the task, where that is not the objective',
+        '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
+        '# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, '
+        "comparisons, twins",
+        *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
+    ]
+    said = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
+    return "\n".join([*(f"# {clean(sentence)}" for sentence in said), *lines]) + "\n", said
+
+
+SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())

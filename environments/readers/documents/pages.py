@@ -1,0 +1,100 @@
+"""Files that are one document each: plain text and Markdown as they stand, the main text of a web
+page, a PDF's text.
+
+A page of a scanned PDF has no text; nothing is recognised from images.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from environments.readers import raw_files
+from tools.errors import DataError, UsageError
+from tools.installation import explain_missing
+
+NEEDED = {  # form -> the package that reads it, and what needs it
+    "html": ("trafilatura", "web pages"),
+    "pdf": ("pypdf", "PDFs"),
+    "wikitext": ("mwparserfromhell", "wikitext and dumps of wikis"),
+}
+
+
+def need(package: str, what: str) -> Any:
+    """Return a module of the extra `sources`.
+
+    UsageError, with the command that installs it, where it is missing.
+    """
+    logging.getLogger(package).setLevel(
+        logging.CRITICAL
+    )  # what it has to say comes as an error, with its place
+    check_installed(package, what)
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UsageError(f"{what} need {explain_missing(error.name, 'sources')}") from None
+
+
+def check_installed(package: str, what: str) -> None:
+    """Raise UsageError, with the command that installs it, where a package is missing.
+
+    It is not imported.
+    """
+    if find_spec(package) is None:
+        raise UsageError(f"{what} need {explain_missing(package, 'sources')}")
+
+
+def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
+    """Return the text of a file in UTF-8. TooLarge where it has more than `most` characters."""
+    lines = list[str]()
+    left = most
+    for _, text in raw_files.read_lines(path, whole=True, html=True):
+        lines.append(text)
+        left -= len(text)
+        if left < 0:
+            raise raw_files.TooLarge(f"more than {most:,} characters")
+    return {"text": "".join(lines)}
+
+
+def read_html(path: Path) -> Mapping[str, str]:
+    """Return the title and the main text of a web page as Markdown: without menus, notices, scripts
+    and links.
+
+    Of a page in which no main text is found, because it is very short, all text is returned.
+    """
+    trafilatura = need(*NEEDED["html"])
+    with raw_files.BoundedFile(
+        path, html=True
+    ) as file:  # it may be a part of a page, in an encoding that it names or not
+        tree = trafilatura.load_html(b"<html><body>%b</body></html>" % file.read())
+    options = {"output_format": "markdown", "include_formatting": True, "include_comments": False}
+    text = trafilatura.extract(tree, **options, favor_recall=True) or trafilatura.html2txt(tree)
+    return {"title": " ".join((tree.findtext(".//title") or "").split()), "text": text or ""}
+
+
+def read_pdf(path: Path) -> Mapping[str, str]:
+    """Return the text of a PDF, a blank line after each page."""
+    pypdf = need(*NEEDED["pdf"])
+    try:
+        with pypdf.PdfReader(path) as file:
+            return {"text": "\n\n".join(page.extract_text() for page in _list_pages(file))}
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # noqa: BLE001 - of a damaged file, the reader fails in many ways
+        raise DataError(
+            f"{path} cannot be read as PDF ({str(error) or type(error).__name__:.100})"
+        ) from None
+
+
+def _list_pages(file: Any) -> Iterator[Any]:
+    """Yield each page once: a tree that names a page many times may make a small file endless."""
+    seen = set[int]()
+    for page in file.pages:
+        number = page.indirect_reference.idnum if page.indirect_reference else None
+        if number is None or number not in seen:
+            yield page
+        if number is not None:
+            seen.add(number)

@@ -1,0 +1,363 @@
+"""Tasks described: the rows of `environments list`, the cards of `show`, and the findings of
+`check`.
+
+Reads data through `environments.load` alone, and prints nothing.
+"""
+
+import dataclasses
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import environments
+from environments.base import EmptySplit, Environment, Facts, Suite
+from tools import files
+from tools.errors import DataError
+from tools.files import home
+from tools.records import Query
+
+Columns = Mapping[str, str] | None  # as environments.load takes them
+SAMPLES = 3
+GOLDEN = environments.MINI / "golden.json"
+READINGS = environments.MINI / "readings.json"
+# Where labels are points and nobody says what suffices, readers named the best three documents of a
+# query.
+_BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
+
+
+def state(task: str) -> str:
+    """Return "full" (fetched), "outdated" (fetched at another revision), "mini", or "none"
+    (without a miniature).
+    """
+    try:
+        return environments.folder_of(task, None)[0]
+    except DataError:
+        return "outdated" if environments.marker_of(task).exists() else "none"
+
+
+def _known(task: str) -> tuple[Suite, Facts, int | None]:
+    """Return (the suite, the task's facts, the documents in the paper) for a full name."""
+    suite_name, name, variant = environments.parts(task)
+    suite = environments.suite(suite_name)
+    return suite, suite.tasks[name], suite.tasks[name].documents.get(variant or suite.variants[0])
+
+
+def row(task: str) -> dict[str, Any]:
+    """Return a task's line in the list: counts of the data that a run would use now, and of
+    the paper.
+    """
+    suite_name, name, _ = environments.parts(task)
+    _, facts, documents = _known(task)
+    counts: dict[str, Any] = {"documents": None, "dev": None, "test": None}
+    if (
+        data := state(task)
+    ) == "mini":  # a fetched release is too large to be read for a list; `show` counts it
+        try:
+            dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
+            counts = {
+                "documents": len(test.documents),
+                "dev": len(dev.queries),
+                "test": len(test.queries),
+            }
+        except DataError:  # which `check` explains; the other tasks are listed all the same
+            data = "damaged"
+    known = {"suite": suite_name, "task": name, "metric": facts.metric, "data": data}
+    return known | counts | {"paper_documents": documents, "paper_queries": facts.queries}
+
+
+def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Environment]:
+    test = environments.load(task, data, "test", columns=columns)
+    try:
+        dev = environments.load(task, data, "dev", columns=columns)
+    except EmptySplit:
+        dev = dataclasses.replace(test, queries=(), split="dev")
+    return {"dev": dev, "test": test}
+
+
+def card(task: str, data: str | None = None, columns: Columns = None) -> dict[str, Any]:
+    """Return everything that a user should know before running a task."""
+    dev, test = _load_splits(task, data, columns).values()
+    full_name = test.task
+    if full_name.startswith("own/"):
+        suite = environments.suite("own")
+        documents = None
+        protocol = "; ".join((*test.warnings, *test.notes))
+        dev_split = "as the data or its benchmark.toml has it"
+        facts = Facts(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
+    else:
+        suite, facts, documents = _known(full_name)
+    relevant = [sum(grade > 0 for grade in grades.values()) for grades in test.qrels.values()]
+    here = {
+        "data": test.data,
+        "source": test.source,
+        "documents": len(test.documents),
+        "dev": len(dev.queries),
+    }
+    return {
+        "task": full_name,
+        "asked": facts.asked,
+        "metric": facts.metric,
+        "metrics": list(test.metrics),
+        "protocol": facts.protocol,
+        "judgements": list(test.judgements),
+        "variants": list(suite.variants[1:]),
+        "dev_split": facts.dev_split,
+        "dev_queries": [query.query_id for query in dev.queries],
+        "paper": {"title": suite.release.paper, "documents": documents, "queries": facts.queries},
+        "here": here
+        | {"test": len(test.queries), "relevant_per_query": sum(relevant) / len(relevant)},
+        "hints": dict(test.hints),
+        "licence": suite.release.licence
+        if test.data != "mini"
+        else "original text, made for this repository",
+        "release": {
+            "of": suite.release.repository,
+            "revision": suite.release.revision,
+            "by": suite.release.kind,
+        },
+        "samples": [_sample(test, query) for query in test.queries[:SAMPLES]],
+    }
+
+
+def _sample(environment: Environment, query: Query) -> dict[str, Any]:
+    """Return a query with a relevant document and one that is not: judged so, else unjudged
+    in its pool or corpus.
+    """
+    grades = environment.qrels[query.query_id]
+    unit = environment.judgements[environment.headline].unit_of or str
+    documents = environment.documents
+    doc_ids = sorted(query.candidates) if query.candidates else documents.doc_ids
+    # The start differs by query: in MultiConIR, a document and its neighbours differ in a sentence.
+    start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
+    turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
+    unjudged = (one for one in turned if unit(one) not in grades and one not in query.excluded)
+    irrelevant = next((one for one, grade in grades.items() if grade <= 0), None) or next(
+        unjudged, None
+    )
+
+    def show(identifier: str) -> dict[str, str]:
+        passages = (
+            one for one in documents.stream() if unit(one.doc_id) == identifier
+        )  # of a parent (MaxP)
+        document = (
+            documents.get(identifier) or documents.get(f"{identifier}:0") or next(passages, None)
+        )
+        return {"doc_id": identifier, "text": document.text if document else ""}
+
+    return {
+        "query_id": query.query_id,
+        "query": query.text,
+        "relevant": show(max(grades, key=grades.__getitem__)),
+        "irrelevant": None if irrelevant is None else show(irrelevant),
+    }
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    what: str
+    fine: bool
+    said: str
+
+
+def findings(task: str, data: str | None = None, columns: Columns = None) -> Iterator[Finding]:
+    """Yield the findings of `check` on a task's data; the first is whether it loads."""
+    for digests in (home() / "corpora").glob(
+        "*/.digests.json"
+    ):  # of layouts.py: so that every byte is read
+        digests.unlink(missing_ok=True)
+    try:
+        parts = _load_splits(task, data, columns)
+    except DataError as error:
+        yield Finding("loading", False, str(error))
+        return
+    dev, test = parts.values()
+    yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
+    if test.data == "full":
+        yield check_files(test.task)
+    yield _counts(dev, test)
+    for warning in dict.fromkeys((*test.warnings, *dev.warnings)):
+        yield Finding("data", False, warning)
+    yield from (Finding("note", True, note) for note in test.notes)
+    both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
+    repeated = (
+        len(dev.queries)
+        + len(test.queries)
+        - len({query.text for query in (*dev.queries, *test.queries)})
+    )
+    text = (
+        f"{min(both)!r} is in both"
+        if both
+        else f"no query in both; {repeated} query texts that come again"
+    )
+    yield Finding("dev and test", not both, text)
+    for name, judgements in test.judgements.items():
+        unit_of = judgements.unit_of if judgements.judged_by_unit else None
+        units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
+        for split, part in parts.items():
+            # Dev may be over other documents (BIRCO), but never in other units.
+            yield from _judgements(part, split, name, units or part.documents)
+    yield _masks(test)
+    repeats = len(test.documents.repeats())
+    yield Finding(
+        "equal texts",
+        True,
+        f"{repeats} documents repeat an earlier one's text; judged by id, never merged",
+    )
+    yield _golden(test)
+    if test.data == "mini":
+        for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
+            if environments.parts(name)[:2] == environments.parts(test.task)[:2]:
+                agreed, answers, queries = count_agreement(name, read)
+                yield Finding("blind reading", True, f"{queries}, {agreed} of {answers} as judged")
+
+
+def check_files(task: str) -> Finding:
+    """Return whether all files of a fetched task are there, as they were fetched."""
+    marker = environments.marker_of(task)
+    try:
+        marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
+        places = {marker.parent / path: marked[path]["sha256"] for path in _known(task)[1].files}
+        if changed := next(
+            (place for place, digest in places.items() if files.sha256(place) != digest), None
+        ):
+            return Finding(
+                "files", False, f"{changed} has changed since it was fetched; fetch it again"
+            )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return Finding(
+            "files", False, f"they cannot be compared with the marker ({error}); fetch them again"
+        )
+    return Finding(
+        "files", True, f"{len(places)} files, each with the SHA-256 that it was fetched with"
+    )
+
+
+def _counts(dev: Environment, test: Environment) -> Finding:
+    said = (
+        f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test "
+        f"queries"
+    )
+    if test.data != "full":
+        return Finding("counts", True, said)
+    _, facts, documents = _known(test.task)
+    queries = len(test.queries) + (len(dev.queries) if test.split_note else 0)
+    if test.comparisons:  # a record has several queries
+        queries = len({query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)})
+    fine = queries == facts.queries and documents in (None, len(test.documents))
+    paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
+    return Finding("counts", fine, f"{said}; {paper}")
+
+
+def _judgements(
+    part: Environment, split: str, name: str, known: Container[str]
+) -> Iterator[Finding]:
+    """Yield whether all judged documents are `known`, and whether every query has a relevant
+    one.
+    """
+    judgements = part.judgements[name]
+    lost = list[str]()
+    without = 0
+    given = Counter[float]()
+    everything = set[str]()
+    missing = set[str]()
+    for query in part.queries:
+        grades = judgements.qrels.get(query.query_id, {})
+        given.update(grades.values())
+        without += not any(grade > 0 for grade in grades.values())
+        judged = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
+        lost += [
+            f", e.g. {one!r} of query {query.query_id!r}" for one in judged if one not in known
+        ]
+        everything |= judged.keys()
+        missing |= {doc_id for doc_id in judged if doc_id not in known}
+    if len(given) <= 8:
+        scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(given.items()))
+    else:  # e.g. means of several people's grades
+        low = sum(count for grade, count in given.items() if grade <= 0)
+        high = sum(count for grade, count in given.items() if grade >= 1)
+        scale = (
+            f"0 or less: {low}, between 0 and 1: {given.total() - low - high}, 1 or more: {high}"
+        )
+    where = f"{name} judgements, {split}"
+    said = (
+        f"{given.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
+    )
+    own = part.task.startswith("own/")  # whose quirks are counted
+    yield Finding(where, not lost or (own and len(missing) * 2 <= len(everything)), said)
+    yield Finding(
+        f"queries without {where}", own or not without, f"{without} have nothing relevant"
+    )
+
+
+def _masks(environment: Environment) -> Finding:
+    masked = [
+        (query.query_id, doc_id) for query in environment.queries for doc_id in query.excluded
+    ]
+    unknown = sum(doc_id not in environment.documents for _, doc_id in masked)
+    every = [judgements.qrels for judgements in environment.judgements.values()]
+    positive = sum(
+        qrels.get(query_id, {}).get(doc_id, 0) > 0 for qrels in every for query_id, doc_id in masked
+    )
+    said = f"{len(masked)} of them; {unknown} name no document, {positive} are judged relevant"
+    # What is not there cannot be shown; own.py refuses ids that are only spelled differently.
+    absence = environment.task.startswith("own/") or not unknown
+    return Finding("masked documents", absence and not positive, said)
+
+
+def _golden(test: Environment) -> Finding:
+    digests = digest_records(test)
+    listed = ", ".join(f"{what} {digest}" for what, digest in digests.items())
+    recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" else {}
+    if test.task not in recorded:
+        return Finding("golden records", True, f"none on record for this data; {listed}")
+    wrong = [what for what, digest in recorded[test.task].items() if digests.get(what) != digest]
+    said = (
+        f"first, tenth and last are as recorded ({listed})"
+        if not wrong
+        else f"the {wrong[0]} is another one"
+    )
+    return Finding("golden records", not wrong, said)
+
+
+def digest_records(environment: Environment) -> dict[str, str]:
+    """Return digests of the first, tenth and last document and query, which show a wrong
+    order or form.
+    """
+    documents = environment.documents
+    queries = environment.queries
+    chosen: dict[str, tuple[str, ...]] = {}
+    for place, at in (("first", 0), ("tenth", 9), ("last", -1)):
+        if at < len(documents):
+            document = documents[documents.doc_ids[at]]
+            chosen[f"{place} document"] = (document.doc_id, document.title, document.text)
+        if at < len(queries):
+            chosen[f"{place} query"] = (queries[at].query_id, queries[at].text)
+    return {
+        what: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
+        for what, record in chosen.items()
+    }
+
+
+def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
+    """Return (blind readers' answers that agree with the judgements, all their answers, how many
+    queries they read).
+
+    `read` has each query's relevant documents, or grades, where a missing one is 0
+    (docs/decisions/miniatures.md).
+    """
+    environment = environments.load(task, "mini", "all")
+    agreed = answers = 0
+    for query_id, reading in read.items():
+        grades = environment.qrels[query_id]
+        if isinstance(reading, dict):
+            answers += len(grades)
+            agreed += sum(reading.get(doc_id, 0) == grade for doc_id, grade in grades.items())
+        else:
+            enough = sorted(grades.values())[-3] if task in _BEST_THREE else 1
+            answers += len(reading)
+            agreed += sum(grades.get(doc_id, 0) >= enough for doc_id in reading)
+    return agreed, answers, f"{len(read)} of {len(environment.queries)} queries"

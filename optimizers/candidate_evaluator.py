@@ -1,0 +1,334 @@
+"""What DSPy's optimizers see of a compilation: a program and a metric, whose evaluations are kept
+in the books.
+
+A call of an instrumented program with the id of a training query searches for that query, scores
+the ranking, writes the evaluation down and returns a small prediction, whatever calls it: an
+evaluation, a bootstrap, a sampled trajectory. While an optimizer works, DSPy's executor is
+replaced, which runs slow examples several times, drops everything after ten errors and hides faults
+of the provider; and demonstrations made of its traces have a few passages, cut short.
+
+Resuming is replaying: an optimizer starts again from its first step, with the same seed;
+evaluations that are on disk are not made again, and model calls are answered from the ledger
+(tools/models/storage/response_cache.py).
+"""
+
+import contextvars
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import dspy
+from dspy.utils.parallelizer import ParallelExecutor
+
+from evals.run_folder import Outcome
+from evals.running.runner import OUTAGE, answer
+from evals.scoring.metrics import ranking_of
+from optimizers.evaluation_log import Books, Candidate, Evaluation
+from optimizers.request import CompileRequest
+from optimizers.trainset.demonstrations import example, trim
+from optimizers.trainset.feedback import feedback
+from optimizers.trainset.objective import Objective
+from optimizers.trainset.splits import Training
+from tools import cli, schemas
+from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
+from tools.models.client import DEADLINE
+from tools.models.provider_errors import fault, refusal
+from tools.records import Query, Trace, total, usage_from_json
+
+OBJECTIVE = "--instruction"  # among a candidate's parameters: what its queries say of their task
+PAUSE = 15.0  # seconds between words of progress, where no candidate is through
+
+
+class Rollout(dspy.Prediction):
+    """What an optimizer sees of an evaluation: fields for prompts, and beside them what no prompt shall have."""
+
+    # Class attributes, so that DSPy sets them as attributes and not as fields.
+    evaluation: Evaluation = None  # type: ignore[assignment]
+    outcome: Outcome | None = None  # None where the evaluation was read from disk
+    outputs: Mapping[str, Sequence[str]] = {}  # output fields, by predictor
+
+
+class Study(Books):
+    """Evaluates the states of one program on the training queries, and keeps the books. Threads share it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        training: Training,
+        *objectives: Objective,  # one a task, all of one metric
+        workers: int = 1,  # evaluations at a time
+        query_seconds: float = math.inf,  # that each of them may take
+        say: Callable[[str], None] = lambda line: None,  # is told of progress
+    ) -> None:
+        parts = {"train": training.train, "validation": training.validation}
+        self._objectives = own = {
+            query.query_id: objective
+            for objective in objectives
+            for query in objective.environment.queries
+        }
+        usable = {
+            query.query_id for one in objectives for query in one.usable(one.environment.queries)
+        }
+        super().__init__(
+            folder, {part: tuple(q for q in parts[part] if q.query_id in usable) for part in parts}
+        )
+        self.tasks = {query_id: one.environment.task for query_id, one in own.items()}
+        self.fold_of = dict(training.fold_of)
+        self.training = training
+        self.objective = objectives[0]
+        # The place up to which a document is well ranked.
+        self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
+        self._queries = {query.query_id: query for part in self.parts.values() for query in part}
+        self._workers = workers
+        self._query_seconds = query_seconds
+        self._stopped = threading.Event()
+        self._say = say
+        self._said = time.monotonic()
+        self._student: tuple[Any, ...] = ()
+
+    # -- what an optimizer gets
+
+    def instrument(self, program: Any, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Have calls of `program`, and of its copies, pass through the study."""
+
+        def forward(this: Any, query_id: str, **_: Any) -> Rollout:
+            return self._roll_out(this, query_id, parameters or {})
+
+        program.forward = MethodType(forward, program)
+        return program
+
+    def examples(self, part: str) -> list[dspy.Example]:
+        """Return the queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
+        return [example(query) for query in self.parts[part]]
+
+    def metric(
+        self,
+        gold: Any,
+        pred: Any,
+        trace: Any = None,
+        pred_name: str | None = None,
+        pred_trace: Any = None,
+    ) -> Any:
+        """DSPy's metric: the objective's value; with words for a predictor, as GEPA asks, or "" for all of them."""
+        if pred_name is None:
+            return pred.evaluation.value
+        return dspy.Prediction(
+            score=pred.evaluation.value, feedback=self._feedback(pred, pred_name)
+        )
+
+    def _feedback(self, rollout: Rollout, predictor: str) -> str:
+        outcome = rollout.outcome
+        if (
+            outcome is None
+            or (query := self._queries[outcome["query_id"]]) not in self.parts["train"]
+        ):
+            return ""  # nothing is learnt from the judgements that candidates are chosen by
+        return feedback(
+            query,
+            schemas.make(Trace, {"query_id": query.query_id, **outcome["trace"]}),
+            ranking_of(outcome),
+            self._objectives[query.query_id].environment,
+            cutoff=self._cutoff,
+            error=outcome["error"] or "",
+            outputs=rollout.outputs.get(predictor, ()),
+        )
+
+    @contextmanager
+    def working(self, student: Any) -> Iterator[None]:
+        """DSPy's optimizers work inside, with `student` as the model whose evaluations count."""
+        self._student = _identity(student)
+        theirs = ParallelExecutor.execute
+        ParallelExecutor.execute = lambda executor, function, data: self.each(function, data)
+        try:
+            yield
+        finally:
+            ParallelExecutor.execute = theirs
+
+    def values(self, digest: str, part: str, like: str = "") -> list[float]:
+        """Return the values of a candidate, as `of`, weighed so that their mean is the mean over tasks."""
+        found = self.of(digest, part, like)
+        tasks = Counter(self.tasks[one.query_id] for one in found)
+        return [
+            one.value * (len(found) / (len(tasks) * tasks[self.tasks[one.query_id]]))
+            for one in found
+        ]
+
+    def mean(self, digest: str, part: str, like: str = "") -> float:
+        """Return the mean over tasks of what is maximised, for a candidate with evaluations on a part."""
+        values = self.values(digest, part, like)
+        return sum(values) / len(values)
+
+    def change(self, digest: str) -> float:
+        """Return what a candidate gains over the program before, on its own validation queries."""
+        return self.mean(digest, "validation") - self.mean(self.before, "validation", digest)
+
+    # -- evaluating
+
+    def evaluate(self, program: Any, part: str) -> list[Evaluation]:
+        """Evaluate `program` as it is on every query of a part; return the evaluations in their order."""
+        with dspy.context(trace=None):
+            rollouts = self.each(lambda query: program(query_id=query.query_id), self.parts[part])
+        return [rollout.evaluation for rollout in rollouts]
+
+    def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
+        """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
+        with ThreadPoolExecutor(self._workers) as pool:
+            made = [pool.submit(contextvars.copy_context().run, function, one) for one in data]
+            for first in wait(made, return_when=FIRST_EXCEPTION).done:
+                if (
+                    first.exception()
+                ):  # what is on its way is paid for, and written down when it is there
+                    pool.shutdown(cancel_futures=True)
+                    first.result()
+        return [one.result() for one in made]
+
+    def stop(self) -> None:
+        """Begin no evaluation any more: who asks for one meets Halt."""
+        self._stopped.set()
+
+    def _roll_out(self, program: Any, query_id: str, parameters: Mapping[str, Any]) -> Rollout:
+        """Do the program's work for one query, score it and write it down. Halt when it cannot be done now."""
+        if self._stopped.is_set():
+            raise Halt(Interrupted())
+        query = self._queries[query_id]
+        candidate = self.candidate(program, parameters)
+        sample = self._sample(program)
+        listener = dspy.settings.trace  # a list where somebody wants the predictors' calls
+        evaluation = self._evaluations.get((candidate.digest, query_id, sample))
+        outcome = None
+        if listener is not None or evaluation is None:
+            twin = self._objectives[query_id].twin(query)
+            told = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
+            outcome, trace = self._answer(
+                program, replace(query, **told), traced=listener is not None
+            )
+            other = self._answer(program, replace(twin, **told), traced=False)[0] if twin else None
+            if listener is not None:
+                listener += map(trim, trace)
+            evaluation = self._book(candidate, query, sample, outcome, other)
+        made = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
+        made.evaluation = evaluation
+        made.outcome = outcome
+        made.outputs = {
+            name: tuple(one.signature.output_fields) for name, one in program.named_predictors()
+        }
+        return made
+
+    def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
+        """Return the outcome and DSPy's trace; asked again where the provider failed, or the time was too short."""
+        problem = Exception()
+        documents = self._objectives[query.query_id].environment.documents
+        for _ in range(OUTAGE):  # what was answered until then is in the ledger
+            trace: list[Any] = []
+
+            def search(trace: list[Any] = trace) -> Outcome | Exception:
+                DEADLINE.set(
+                    time.monotonic() + self._query_seconds
+                )  # in this context, which is of the query
+                with dspy.context(trace=trace if traced else None):
+                    return answer(partial(type(program).forward, program), query, documents)
+
+            result = contextvars.copy_context().run(search)
+            if isinstance(result, dict):
+                return result, trace
+            if isinstance(result, SextantError):
+                raise Halt(result)
+            if fault(result) == "refused":
+                raise Halt(refusal(result, str(dspy.settings.lm.model)))
+            problem = result
+        first = str(problem).strip().partition("\n")[0]
+        raise Halt(RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}"))
+
+    def _book(
+        self,
+        candidate: Candidate,
+        query: Query,
+        sample: str,
+        outcome: Outcome,
+        other: Outcome | None,
+    ) -> Evaluation:
+        spent = total(usage_from_json(one["usage"]) for one in (outcome, other) if one)
+        objective = self._objectives[query.query_id]
+        twin = ranking_of(other) if other else None
+        scored = objective.of(query, ranking_of(outcome), spent, twin=twin)
+        evaluation = Evaluation(
+            candidate=candidate.digest,
+            query_id=query.query_id,
+            sample=sample,
+            value=scored.value,
+            metrics=scored.metrics,
+            calls=spent.calls,
+            tokens=scored.tokens,
+            list_usd=spent.list_usd,
+            ranking=outcome["ranking"][:10],
+            error=outcome["error"],
+            seconds=outcome["seconds"],
+        )
+        kept = self.add(evaluation)
+        if kept is evaluation:
+            self._tell(candidate.digest, query, sample)
+        return kept
+
+    def _tell(self, digest: str, query: Query, sample: str) -> None:
+        with self._lock:
+            due = time.monotonic() - self._said > PAUSE
+            self._said = time.monotonic() if due else self._said
+        if due:
+            self._say(f"{len(self._evaluations)} evaluations, {self.calls} calls for them")
+        for part, queries in self.parts.items():
+            if not sample and query in queries and self.is_whole(digest, part):
+                mean = self.mean(digest, part)
+                self._say(f"candidate {digest}  {part} {mean:.4f} over {cli.queries(len(queries))}")
+
+    def _sample(
+        self, program: Any
+    ) -> str:  # its other model, or numbered sample; "" for the student as in a run
+        own = next(
+            (predictor.lm for predictor in program.predictors() if predictor.lm is not None), None
+        )
+        identity = _identity(own or dspy.settings.lm)
+        return "" if identity == self._student else " ".join(map(str, identity))
+
+
+def _identity(lm: Any) -> tuple[Any, ...]:
+    settings = lm.kwargs
+    return (
+        lm.model,
+        lm.wire.url if lm.wire else "",
+        settings.get("temperature"),
+        settings.get("rollout_id"),
+    )
+
+
+@dataclass(slots=True)
+class Job:
+    """All that a teleprompter works with."""
+
+    study: Study
+    inputs: Any  # optimizers.setup.Inputs: the plan, the models, and what makes programs
+    request: CompileRequest
+    student: Any  # the program, instrumented
+    options: Mapping[str, Any]
+    teacher_lm: Any | None  # that makes demonstrations in the student's place
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        """DSPy's form of the teacher."""
+        return {} if self.teacher_lm is None else {"lm": self.teacher_lm}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a teleprompter returns: a program to validate, and what of it is no prompt."""
+
+    program: Any
+    form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.compiled.Compiled

@@ -1,0 +1,468 @@
+"""A teleprompter at work: the request with every name looked up, its models and programs, and
+why it stopped.
+"""
+
+import io
+import logging
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+import environments
+from evals.running.evaluate import connect, make_terms
+from evals.running.request import find_program, query_limits
+from evals.running.resolve import Engines, Resolved, check_prices, fit, resolve, trial
+from evals.running.runner import GRACE
+from optimizers import parameter_search
+from optimizers.candidate_evaluator import Job, Study
+from optimizers.request import UNTRAINED, CompileRequest
+from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
+from optimizers.trainset.demonstrations import label
+from optimizers.trainset.splits import Training
+from programs.compiled import Compiled, read
+from tools import files, retrievers
+from tools.cli import in_thread, say, wait_until
+from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError
+from tools.models import language_model
+from tools.models.adapter import Adapter
+from tools.models.model_spec import hide_keys, parse
+from tools.models.offline import Rules
+from tools.models.provider_errors import fault, refusal
+from tools.plugins import show
+from tools.records import Query, Usage
+from tools.retriever import RanksOnly
+from tools.session import Session, Shared, Toolbox
+from tools.text import TermStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The request of a compilation with every name looked up. No data has been read yet, but by `fit_to`."""
+
+    request: CompileRequest
+    resolved: Resolved  # of the program as it is before
+    optimizer: Teleprompter
+    options: Mapping[str, Any]  # of the optimizer
+    members: Mapping[Path, Compiled]  # of an ensemble, by their files; no two are equal
+    ranges: parameter_search.Ranges  # of what is tuned
+    template: str  # the retriever as it was given, with {names} to be tuned
+
+    def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the program's parameters with those that are `chosen`; of these, a retriever is none."""
+        return {name: chosen.get(name, value) for name, value in self.resolved.values.items()}
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """Where tuning starts: the program's own parameters, and the first value of what has no other."""
+        own = {**self.resolved.values, parameter_search.RETRIEVER: self.template}
+        return {name: own.get(name, values[0]) for name, values in self.ranges.items()}
+
+    def retriever(self, chosen: Mapping[str, Any]) -> str:
+        """Return the expression of the retriever of a combination."""
+        return (
+            parameter_search.fill(self.template, chosen)
+            if self.ranges and chosen
+            else str(self.resolved.retriever)
+        )
+
+    def fit_to(self, training: Training) -> "Plan":
+        """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
+        request = self.request
+        resolved = self.resolved
+        several = len(training.environments) > 1
+        for (
+            environment
+        ) in training.environments:  # several get the same prompts, so none sets anything by itself
+            resolved = fit(
+                self.resolved, replace(environment, hints={}) if several else environment
+            )
+        fitted = replace(self, resolved=resolved)
+        if self.ranges:
+            for chosen in parameter_search.combinations(self.ranges, self.options["trials"], request.seed):
+                trial(resolved.constructor, fitted.parameters(chosen))
+        if self.optimizer.prompts and not trial(resolved.constructor, resolved.values).predictors():
+            remedy = "--optimizer tune searches its parameters and retriever"
+            raise UsageError(f"{request.program_label} has no prompts; {remedy}")
+        for file, member in self.members.items():
+            own = {**resolved.values, **member.parameters}
+            member.check(request.program_label, trial(resolved.constructor, own), str(file))
+            if dict(member.parameters) != resolved.values or member.retriever != str(
+                resolved.retriever
+            ):
+                others = "other parameters, or another retriever, than the command"
+                raise UsageError(f"{file} has {others}; give it the same")
+        return fitted
+
+
+def plan(request: CompileRequest) -> Plan:
+    """Look up every name of a request. UsageError, UnknownName or DataError for what there is not."""
+    if request.optimizer not in TELEPROMPTERS:
+        raise UnknownName("optimizer", request.optimizer, TELEPROMPTERS)
+    if limits := query_limits(request.parameters):
+        raise UsageError(
+            f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without"
+        )
+    row = TELEPROMPTERS[request.optimizer]
+    options = settings(request.optimizer, request.budget, request.options)
+    for option, owner, given in (
+        ("--of", "ensemble", request.of),
+        ("--range", "tune", request.ranges),
+    ):
+        if given and request.optimizer != owner:
+            raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
+    for option, asked in (("start", request.start), ("folds", (request.folds or 1) > 1)):
+        if asked and request.optimizer in UNTRAINED:
+            raise UsageError(
+                f"{request.optimizer} writes no prompts, so --{option} is not for it; leave out "
+                f"--{option}"
+            )
+    if request.optimizer == "objective" and len({*request.tasks, *request.held_out_tasks}) > 1:
+        raise UsageError(
+            "objective writes what one task says of itself; give one --task, and no other to "
+            "--held-out"
+        )
+    if not 0 <= request.seed < 2**32:
+        raise UsageError(
+            f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are"
+        )
+    _check_models(request, row)
+    _check_tasks(request)
+    template = first = request.retriever or "bm25"
+    ranges: parameter_search.Ranges = {}
+    if request.optimizer == "tune":
+        ranges = parameter_search.ranges(
+            request.program_label, find_program(request.program), template, request.ranges
+        )
+        choices = list(map(retrievers.check, parameter_search.each_retriever(template, ranges)))
+        for chosen in choices:
+            retrievers.require(chosen)
+        check_prices(request, (), choices)
+        first = parameter_search.fill(
+            template,
+            {name: values[0] for name, values in ranges.items()} | {parameter_search.RETRIEVER: template},
+        )
+    members = _read_members(request) if request.optimizer == "ensemble" else {}
+    retriever = (
+        request.retriever if request.start else first
+    )  # a compiled program has one of its own
+    resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
+    if resolved.compiled:
+        resolved.compiled.prompts_alone(str(request.start))
+    forced = getattr(resolved.constructor, "compiled_with", {}).items()
+    values = {
+        **resolved.values,
+        **{name: value for name, value in forced if name not in resolved.fixed},
+    }
+    return Plan(request, replace(resolved, values=values), row, options, members, ranges, template)
+
+
+def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
+    """Read the programs of an ensemble; of equal ones the first. UsageError unless two of them differ."""
+    if len(request.of) < 2:
+        raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
+    members = dict[Path, Compiled]()
+    digests = set[str]()
+    for file in request.of:
+        member = read(file)
+        if member.digest() not in digests:
+            digests.add(member.digest())
+            members[file] = member
+    if len(members) < 2:
+        same = f"the {len(request.of)} given are equal (the same prompts and demonstrations)"
+        raise UsageError(
+            f"ensemble needs two compiled programs that differ, and {same}; name another with "
+            f"--of FILE"
+        )
+    return members
+
+
+def _check_tasks(request: CompileRequest) -> None:
+    """Check that there are such tasks, and that no two places have one name: queries are kept by their task's."""
+    places = dict[str, tuple[str, str | None]]()
+    for task in (*request.tasks, *request.held_out_tasks):
+        name, place = environments.locate(task, request.data_of(task))
+        before, known = places.setdefault(name, (task, place))
+        if known != place:
+            raise UsageError(
+                f"{before} and {task} are both called {name}; a line `name = ...` in the "
+                f"benchmark.toml of one tells "
+                "them apart"
+            )
+
+
+def _check_models(request: CompileRequest, row: Teleprompter) -> None:
+    if request.teacher and not row.teacher:
+        raise UsageError(
+            f"{request.optimizer} makes no demonstrations with a model; leave out --teacher"
+        )
+    if request.prompt_lm and not row.proposes:
+        raise UsageError(f"{request.optimizer} has no instructions written; leave out --prompt-lm")
+    for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
+        if spec:
+            parse(spec, option)
+            check_prices(request, [spec], ())
+
+
+class Toolboxes(Shared):
+    """Opens a session for each query in the corpus of its own task."""
+
+    def __init__(self, by_query: Mapping[str, Toolbox]) -> None:
+        self._by_query = by_query
+        self.checkpoints = None
+
+    def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> Session:
+        """Start the private side of `query`, as Toolbox.open."""
+        return self._by_query[query.query_id].open(query, snapshot)
+
+
+class Inputs:
+    """The models, retrievers and programs of a compilation. Each corpus is there once."""
+
+    def __init__(
+        self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None
+    ) -> None:
+        request = plan.request
+        resolved = plan.resolved
+        self.request = request
+        self.plan = plan
+        self.training = training
+        self.tell = tell
+        self.terms = make_terms(
+            request, repeats=True
+        )  # of student, teacher, who writes prompts, and retrievers
+        rooms = [
+            (environment, Engines(environment, self.terms)) for environment in training.environments
+        ]
+        if pool := resolved.pool:
+            rooms = [
+                (pool.add_to(one, list(map(engines.build, pool.parts))), engines)
+                for one, engines in rooms
+            ]
+            self.training = training.replacing([one for one, _ in rooms])
+        self._rooms = {query.query_id: room for room in rooms for query in room[0].queries}
+        self.retriever = rooms[0][1].build(resolved.retriever)
+        self._toolbox = self._open_rooms(resolved.retriever)
+        self.student = self._connect(request.lm)
+        self.teacher = self._connect(request.teacher) if request.teacher else None
+        self.prompter: Any = None
+        if plan.optimizer.proposes:
+            self.prompter = self._connect(request.prompt_lm or request.lm, _RULES)
+            if self.prompter.lm.kwargs.get("temperature") is not None:
+                self.prompter.lm.kwargs["temperature"] = 1.0  # it is asked for something new
+            self.prompter.lm.halts = True
+        models = filter(None, (self.student, self.teacher, self.prompter))
+        self._offline = all(
+            model.name == "offline" for model in models
+        )  # no ledger has their calls
+
+    def _connect(self, spec: str, rules: Rules | None = None) -> language_model.Model:
+        documents = self.training.environment.documents
+        made = connect(self.request, self.terms, documents, self.retriever, spec=spec, rules=rules)
+        made.lm.meet()
+        return made
+
+    def _open_rooms(self, retriever: retrievers.Spec) -> Toolboxes:
+        boxes: dict[str, Toolbox] = {}
+        for environment, engines in {id(room): room for room in self._rooms.values()}.values():
+            specs = {"": retriever, **self.plan.resolved.others}
+            others = {name: engines.build(spec) for name, spec in specs.items()}
+            if self.plan.resolved.pool:
+                others = {name: RanksOnly(one) for name, one in others.items()}
+            box = Toolbox(environment.documents, others.pop(""), others=others)
+            boxes |= {query.query_id: box for query in environment.queries}
+        return Toolboxes(boxes)
+
+    def label(self, queries: Sequence[Query]) -> list[dspy.Example]:
+        """Return examples of training queries with labels (demonstrations.py)."""
+        spec = self.plan.resolved.retriever
+        rooms = [self._rooms[query.query_id] for query in queries]
+        return [
+            label(one, room[0], room[1].build(spec))
+            for one, room in zip(queries, rooms, strict=True)
+        ]
+
+    def open(self, study: Study) -> None:
+        """Take up what earlier sittings of this compilation paid for."""
+        self.terms.open(study.folder, self.request.runs)
+        if self._offline:  # else a ledger has told
+            self.terms.budget.resume(self.usage(study))
+
+    def usage(self, study: Study) -> Usage:
+        """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
+        return (
+            Usage(calls=study.calls)
+            if self._offline or not self.terms.books
+            else self.terms.books.usage
+        )
+
+    def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
+        """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
+        chosen = chosen or {}
+        toolbox = self._toolbox
+        values = self.plan.parameters(chosen)
+        if chosen and self.plan.ranges:
+            toolbox = self._open_rooms(retrievers.check(self.plan.retriever(chosen)))
+        # One line of work at a time inside a query: which predictor was asked first is then the
+        # same every time.
+        one_line = {"parallel": 1} if "parallel" in values else {}
+        depth = self.request.k or max(
+            environment.depth for environment in self.training.environments
+        )
+        return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
+
+    def program_to_start(self) -> Any:
+        """Return the program with the prompts of --start."""
+        start = self.plan.resolved.compiled
+        return start.assemble(self.program()) if start else self.program()
+
+
+def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
+    """Evaluate the program before, and what the teleprompter finds; return why it ended before its time."""
+    context = dspy.context(
+        lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.at_once
+    )
+    try:
+        with context, study.working(inputs.student.lm), _quiet(study):
+            _work_interruptibly(inputs, study)
+        return None
+    except Halt as halted:
+        reason = halted.reason
+        if isinstance(reason, SextantError):
+            return reason
+        if fault(reason) == "refused":  # a bare one is of the model that writes instructions
+            return refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
+        first = str(reason).strip().partition("\n")[0]
+        return RunIncomplete(f"the model's provider failed: {first}")
+    except KeyboardInterrupt:
+        say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
+        raise
+    except SextantError:
+        raise
+    except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
+        first = hide_keys(" ".join(f"{type(error).__name__}: {show(error)}".split()))
+        return RunIncomplete(
+            f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more"
+        )
+
+
+def _work(
+    inputs: Inputs, study: Study
+) -> None:  # what it books is on disk when it ends, however it does
+    plan = inputs.plan
+    try:
+        program, start = (
+            study.instrument(one, plan.start)
+            for one in (inputs.program(), inputs.program_to_start())
+        )
+        study.before, study.start = (
+            study.candidate(one, plan.start).digest for one in (program, start)
+        )
+        before = study.evaluate(program, "validation")
+        if warning := study.objective.check_spread(
+            [one.metrics[study.objective.metric] or 0.0 for one in before]
+        ):
+            inputs.tell(warning)
+        if study.start != study.before:
+            study.evaluate(start, "validation")
+        for fold in sorted({0, *study.fold_of.values()}):
+            study.take_fold(fold)
+            if all(study.parts.values()):
+                student = study.instrument(inputs.program_to_start(), plan.start)
+                teacher = inputs.teacher and inputs.teacher.lm
+                found = plan.optimizer.run(
+                    Job(study, inputs, inputs.request, student, plan.options, teacher)
+                )
+                study.returned[study.evaluate(found.program, "validation")[0].candidate] = (
+                    found.form
+                )
+    finally:
+        inputs.terms.settle()
+
+
+def _work_interruptibly(inputs: Inputs, study: Study) -> None:
+    # In another thread, so that Ctrl-C breaks off no model call half-way. After the first one
+    # nothing begins, and what is in flight is waited for, GRACE seconds at most: it is paid for. At
+    # the second one nothing is waited for.
+    work = in_thread(lambda: _work(inputs, study))
+    try:
+        wait_until(work.done)
+        work.result()
+    except KeyboardInterrupt:
+        study.stop()
+        inputs.terms.gate.halt()
+        wait_until(work.done, GRACE)
+        raise
+
+
+class _Log(io.TextIOWrapper):
+    def write(self, text: str) -> int:
+        return super().write(hide_keys(text))  # a provider's words may repeat one
+
+
+@contextmanager
+def _quiet(
+    study: Study,
+) -> Iterator[None]:  # what DSPy prints and logs goes to optimizer.log, not our own talk
+    file = files.open_file(study.folder / "optimizer.log", "ab")
+    with _Log(file, encoding="utf-8", errors="backslashreplace") as log:
+        handler = logging.StreamHandler(log)
+        loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
+        before = [(logger.handlers, logger.propagate) for logger in loggers]
+        for logger in loggers:
+            logger.handlers = [handler]
+            logger.propagate = False
+        logging.captureWarnings(True)
+        try:
+            with redirect_stdout(log), redirect_stderr(log):
+                yield
+        except Exception as error:
+            log.write("".join(traceback.format_exception(error)))
+            raise
+        finally:
+            logging.captureWarnings(False)
+            for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+                logger.handlers = handlers
+                logger.propagate = propagate
+
+
+# What the engine without a model answers to DSPy's optimizers: having no words of its own, what it
+# is shown. With it every optimizer runs from end to end without key or network, and finds no better
+# instruction, because there is none to find. What it answers to a program, the program says
+# (programs/base.py).
+
+
+def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
+    for name in ("basic_instruction", "current_instruction", "instruction"):
+        if name in inputs:
+            return str(inputs[name])
+    attempts = inputs.get("attempted_instructions", "")
+    text = attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
+    found = re.findall(
+        r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", text, re.DOTALL
+    )
+    return found[-1].strip() if found else ""
+
+
+_UNTOLD = (
+    *("proposed_prefix_for_output_field", "discussion", "reasoning", "natural_language_rules"),
+    *(
+        "observations",
+        "summary",
+        "program_description",
+        "module_description",
+    ),  # of MIPROv2, about data and program
+)
+_RULES: Rules = {
+    **dict.fromkeys(
+        ("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction
+    ),
+    **dict.fromkeys(_UNTOLD, lambda inputs, statistics: ""),
+    "objective": lambda inputs, statistics: (inputs["drafts"] or [environments.base.GENERIC])[-1],
+    "module_advice": lambda inputs, statistics: {},
+}

@@ -1,0 +1,212 @@
+"""Divides the dev split of a task for compiling, and makes the handle that an optimizer gets of it.
+
+The queries are put in the order of SHA-256 over "<seed>:<query_id>", as environments.base.DevSplit
+does; the first round(share x queries) are to train on, the rest to choose by; queries that want the
+same documents stay together. A dev query is left out when its similarity to some test query
+(evals/scoring/text_similarity.py) is `NEAR` or more; no dev query of a bundled miniature comes over
+0.22. Nothing keeps code that is given a handle from calling environments.load by itself; the handle
+only makes sure that nobody does it by mistake.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+from environments import load
+from environments.base import EmptySplit, Environment
+from evals.scoring.comparison import LEAST
+from evals.scoring.text_similarity import similarities
+from tools.cli import plural
+from tools.errors import UsageError, at_least
+from tools.records import Query
+from tools.session import Shared
+
+NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
+FOLDS = 4  # where a single division would leave too few queries to choose by
+
+_REMEDY = "use another task, or --data with more queries (another seed divides the same ones)"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A dev query that is not compiled on. Which test query it repeats is not said."""
+
+    query_id: str
+    similarity: float  # to the test query that it is most alike to
+
+
+@dataclass(frozen=True, slots=True)
+class Training(Shared):
+    """All that an optimizer is given of a task's data: the whole corpus, and no test query or judgement."""
+
+    task: str  # the full name; of several, with commas between
+    train: tuple[Query, ...]  # to learn from: demos, feedback
+    validation: tuple[Query, ...]  # to choose between candidates by
+    environments: tuple[Environment, ...] = field(
+        repr=False
+    )  # dev of each task, with these queries' judgements alone
+    left_out: tuple[LeftOut, ...]
+    digest: str  # eight hex digits: two equal ones are the same division of the same data
+    fold_of: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by query id; then `train` and `validation` have them all
+    one_need: bool = False  # all queries want the same documents, so that validation says little
+
+    def replacing(self, environments: Sequence[Environment]) -> "Training":
+        """Return the training with the same queries as these environments have them."""
+        new = {query.query_id: query for one in environments for query in one.queries}
+        train, validation = (
+            tuple(new[one.query_id] for one in part) for part in (self.train, self.validation)
+        )
+        return replace(self, environments=tuple(environments), train=train, validation=validation)
+
+    @property
+    def environment(self) -> Environment:
+        """The task's environment; of several tasks the first one's."""
+        return self.environments[0]
+
+
+def divide(
+    task: str,
+    data: str | None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    share: float = 0.5,
+    **how: Any,
+) -> Training:
+    """Divide the dev split of `task`, loaded as `how` says; `limit` takes the first two or more by the hash."""
+    if limit is not None:
+        at_least(2, "compiling", limit=limit)
+    if not 0 < share < 1:
+        raise UsageError(
+            f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries"
+        )
+    try:
+        dev = load(task, data, "dev", **how)
+    except EmptySplit as error:
+        remedy = error.remedy or _REMEDY
+        raise UsageError(
+            f"{error.source} has no dev queries (of {error.queries} in all); {remedy}"
+        ) from None
+    if len(dev.queries) < 2:
+        raise _too_few(dev, 0)
+    # Of the test split only the texts outlive this line.
+    test = [query.text for query in load(task, data, "test", **how).queries]
+    alike = similarities([query.text for query in dev.queries], test)
+    near = {
+        query.query_id: one for query, one in zip(dev.queries, alike, strict=True) if one >= NEAR
+    }
+    kept = sorted(
+        (query for query in dev.queries if query.query_id not in near),
+        key=lambda query: hashlib.sha256(
+            f"{seed}:{query.query_id}".encode("utf-8", "surrogatepass")
+        ).digest(),
+    )
+    if len(kept) < 2:
+        raise _too_few(dev, len(near))
+    groups = _group(kept[:limit], dev)
+    train, validation = _cut(groups, share)
+    parts = [[query.query_id for query in part] for part in (train, validation)]
+    content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, parts])
+    return Training(
+        task=dev.task,
+        train=train,
+        validation=validation,
+        environments=(dev.asking(query_ids=[*parts[0], *parts[1]]),),
+        left_out=tuple(
+            LeftOut(query_id, round(similarity, 4)) for query_id, similarity in near.items()
+        ),
+        digest=hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest(),
+        one_need=len(groups) == 1,
+    )
+
+
+def join(trainings: Sequence[Training]) -> Training:
+    """Return the trainings of several tasks as one. A query's id then begins with its task; two may have the same."""
+    if len(trainings) == 1:
+        return trainings[0]
+    environments = tuple(_with_names(training.environment) for training in trainings)
+    pairs = zip(environments, (len(one.train) for one in trainings), strict=True)
+    parts = zip(*((one.queries[:size], one.queries[size:]) for one, size in pairs), strict=True)
+    # The tasks take turns: a teleprompter may look at the first few queries alone.
+    train, validation = (
+        tuple(query for turn in zip_longest(*part) for query in turn if query) for part in parts
+    )
+    left_out = tuple(left for one in trainings for left in one.left_out)
+    task = ",".join(one.task for one in trainings)
+    digest = "+".join(one.digest for one in trainings)
+    return Training(task, train, validation, environments, left_out, digest)
+
+
+def _with_names(one: Environment) -> Environment:
+    def named(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"{one.task} {query_id}": value for query_id, value in table.items()}
+
+    judgements = {name: judged.changed(named) for name, judged in one.judgements.items()}
+    queries = tuple(
+        replace(query, query_id=f"{one.task} {query.query_id}") for query in one.queries
+    )
+    twins = {query_id: f"{one.task} {twin}" for query_id, twin in named(one.twins).items()}
+    return replace(
+        one, queries=queries, judgements=judgements, comparisons=named(one.comparisons), twins=twins
+    )
+
+
+def _too_few(dev: Environment, repeats: int) -> UsageError:
+    have = f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}"
+    have += (
+        f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
+        if repeats
+        else ""
+    )
+    needs = "compiling needs at least 2, one to train on and one to choose by"
+    return UsageError(f"{have}; {needs}; {_REMEDY}")
+
+
+def fold(training: Training, folds: int | None) -> Training:
+    """Return the training in `folds`; each is trained on in its turn, and the others choose. None leaves it to dev."""
+    pieces = [piece for one in training.environments for piece in _pieces(_group(one.queries, one))]
+    few = len(training.validation) < LEAST and len(pieces) > 2
+    folds = folds or (min(FOLDS, len(pieces)) if few else 1)
+    if folds > len(pieces):
+        raise UsageError(
+            f"--folds {folds}: {training.task} has {len(pieces)} dev queries, or groups of such"
+        )
+    if folds == 1:
+        return training
+    fold_of = {
+        query.query_id: number % folds for number, piece in enumerate(pieces) for query in piece
+    }
+    dev = training.train + training.validation
+    digest = f"{training.digest}/{folds}"
+    return replace(training, train=dev, validation=dev, digest=digest, fold_of=fold_of)
+
+
+def _group(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
+    judgements = environment.judgements[environment.headline]
+    wanting: dict[
+        object, list[Query]
+    ] = {}  # the same documents, as the ten of a MultiConIR record do, or twins
+    for query in queries:
+        wanting.setdefault(frozenset(judgements.relevant(query.query_id)), []).append(query)
+    return list(wanting.values())
+
+
+def _pieces(groups: list[list[Query]]) -> list[list[Query]]:
+    return groups if len(groups) > 1 else [[query] for query in groups[0]]
+
+
+def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
+    pieces = _pieces(groups)
+    most = round(share * sum(map(len, pieces)))
+    cut = 1
+    while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= most:
+        cut += 1
+    train, validation = (
+        [query for piece in part for query in piece] for part in (pieces[:cut], pieces[cut:])
+    )
+    return tuple(train), tuple(validation)

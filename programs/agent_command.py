@@ -1,0 +1,210 @@
+r"""`command:LINE`: an agent outside, as a process for each query. It searches by MCP, and is given
+its address.
+
+    python -m evals.run --task congress --split dev --query-timeout 10m \
+        --program 'command:claude -p --mcp-config $SEXTANT_MCP_CONFIG --allowedTools mcp__sextant --output-format json'
+
+The line is split into words as a shell does, and no shell runs it, for texts of queries are data.
+In its words and its environment are $SEXTANT_QUERY, which {query} is as well, $SEXTANT_MCP_URL,
+$SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a file as `claude --mcp-config` takes it. On stdin is a
+prompt. What the agent prints last is kept as a note, and what it has used where its last line is
+JSON that says so, as of `claude --output-format json` and `codex exec --json`. Its processes end
+with ours, however ours ends.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import dspy
+
+from programs.base import Program
+from tools import schemas, session
+from tools.errors import UsageError
+from tools.files import read_object
+from tools.installation import explain_missing
+from tools.models.client import DEADLINE, read_report
+from tools.models.model_spec import hide_keys
+from tools.models.provider_errors import OutOfTime
+from tools.plugins import show
+from tools.records import Query, Submission, Usage
+
+PROMPT = """Search with the tools of the MCP server "sextant": take the query with next_query, search and read until you
+have found what it asks for, and hand in the doc_ids with submit, best first. What counts as a find:
+
+{objective}
+
+The query:
+
+{query}
+"""
+KEPT = 20_000  # characters of what an agent prints, from its end
+_LONGEST = 30_000  # characters of a query in an environment, which the system bounds
+_STARTING = threading.Lock()
+# A pipe into which nobody writes ends with this process; then what was started with these words
+# kills its whole group.
+_ALIVE = os.pipe()
+_START = ("sh", "-c", '(read -r _ < "/dev/fd/$0"; kill -9 0) & exec "$@"', str(_ALIVE[0]))
+
+
+class AgentFailed(Exception):
+    """An agent's process ended with an error, and had done nothing."""
+
+
+class Command(Program):
+    """An agent outside, as a process for each query: the line that starts it follows the colon."""
+
+    called: ClassVar[str] = ""  # what follows the colon
+    starts_agents: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        try:
+            self.words = shlex.split(self.called)
+        except ValueError as error:
+            raise UsageError(f"command:{self.called} cannot be split into words: {error}") from None
+        if not self.words:
+            raise UsageError("an agent outside has a process of its own; leave --isolated out")
+        if not shutil.which(self.words[0]):
+            raise UsageError(f"there is no command {self.words[0]!r} that could be started")
+        self._let_clients_in()  # which takes seconds, before any query's time begins
+
+    @staticmethod
+    def open_clients() -> Any:
+        """Return the server that agents come in by. A subclass gives it, because servers are above programs."""
+        raise UsageError(
+            "nothing is there for an agent to come in by; evaluate(program='command:LINE') starts it"
+        )
+
+    def _let_clients_in(self) -> Any:
+        """Return the server that all agents of this process come in by."""
+        with _STARTING:
+            try:
+                return self.open_clients()
+            except ModuleNotFoundError as error:
+                raise UsageError(
+                    f"agents come in over MCP, which needs {explain_missing(error.name, 'mcp')}"
+                ) from None
+
+    def forward(self, query: Query) -> Submission:
+        """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
+        if not (caller := getattr(dspy.settings.lm, "caller", None)):
+            raise UsageError(
+                "what an agent outside will use is not known before it runs; leave --dry-run out"
+            )
+        place = TemporaryDirectory(prefix="sextant-agent-")
+        budget = caller.terms.budget
+        budget.check()
+        with (
+            self._let_clients_in().admit(self.toolbox, self.depth, query) as (
+                episode,
+                token,
+                server,
+            ),
+            place as name,
+        ):
+            opened = episode.desk.session
+            folder = Path(name)
+            session.enter(opened)
+            given = {
+                "SEXTANT_MCP_URL": server["url"],
+                "SEXTANT_TOKEN": token,
+                "SEXTANT_QUERY": query.text[:_LONGEST],
+            }
+            given["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
+            (folder / "mcp.json").write_text(
+                json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8"
+            )
+            prompt = PROMPT.format(objective=query.objective, query=query.text)
+            (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
+            code = self._run(given, folder)
+            printed, said = (_read_end(folder / name) for name in ("stdout", "stderr"))
+        used = _book(opened, printed, episode.reported)
+        budget.resume(used, used.calls or 1)
+        if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
+            opened.note_at_end(hide_keys(kept)[-KEPT:])
+        if code is None and not episode.submission:
+            raise OutOfTime("the query's time is up (--query-timeout), and the agent was ended")
+        if code and not any(step.tool != "note" for step in opened.trace.steps):
+            last = (said or "it said nothing").splitlines()[-1]
+            raise AgentFailed(
+                f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}"
+            )
+        # The agent has ended by itself. If a search was refused, the session says that its limit
+        # was the reason.
+        episode.cut(why="error" if code else "done")
+        session.enter(None)
+        submission: Submission = replace(episode.submission, usage=opened.usage)
+        return submission
+
+    def _run(self, given: dict[str, str], folder: Path) -> int | None:
+        """Return the exit code of the agent; None where the query's time was up before."""
+        pattern = re.compile(r"\$(SEXTANT_\w+)|\{query\}")
+        words = [
+            pattern.sub(lambda one: given.get(one[1] or "SEXTANT_QUERY", one[0]), word)
+            for word in self.words
+        ]
+        with ExitStack() as files:
+            stdin, stdout, stderr = (
+                files.enter_context((folder / name).open("rb" if name == "stdin" else "wb"))
+                for name in ("stdin", "stdout", "stderr")
+            )
+            how: Any = {
+                "env": os.environ | given,
+                "start_new_session": True,
+                "pass_fds": _ALIVE[:1],
+            }
+            process = subprocess.Popen(
+                [*_START, *words], stdin=stdin, stdout=stdout, stderr=stderr, **how
+            )
+        try:
+            return process.wait(max(0.0, DEADLINE.get() - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _read_end(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2**20))
+        return file.read().decode("utf-8", "replace").strip()
+
+
+def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
+    """Book what an agent says in its last line that it has used, and return it; unknown where nothing says so.
+
+    What it `reported` with its calls of tools is booked already.
+    """
+    said = read_object(printed.rpartition("\n")[2]) or {}
+    metered = read_report(said.get("usage"))
+    cost = said.get("total_cost_usd")
+    usd: float | None = None
+    if cost is not None:
+        try:
+            usd = float(schemas.check(schemas.Amount, cost))
+        except ValueError:
+            wrong = f"total_cost_usd is {show(cost)[:40]}, which is no price"
+            opened.note_at_end(f"{wrong}; what the agent cost is not known")
+    used = Usage(paid_usd=usd, list_usd=usd)
+    if metered:
+        turns = said.get("num_turns")
+        calls = turns if isinstance(turns, int) and 0 < turns <= schemas.LARGEST else 1
+        tokens = metered.input_tokens, metered.output_tokens
+        used = Usage(calls, 0, *tokens, usd, usd, cached_tokens=metered.cached_tokens)
+    elif usd is None and reported != Usage():
+        return reported
+    opened.charge(used)
+    return used if metered else replace(used, unmetered=1)

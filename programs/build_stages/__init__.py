@@ -1,0 +1,20 @@
+"""What the stages of a build ask a model: signatures, and the rules that fill them without a
+model.
+"""
+
+# Files here -> the stages of a build whose signatures are in them. What a stage asks
+# (programs/build_stages/stage_program.py: Asked) is called as the stage, in capitals.
+_FILES = {
+    "latent": ("screen", "extract", "label", "collapse", "merge", "validate"),
+    "writing": ("write", "rephrase", "distinct"),
+    "recollect": ("recollect", "open", "harden", "unique"),
+    "scrub": ("scrub",),
+    "conditions": ("conditions", "query_of_k", "covers", "spoil", "meets"),
+    "pools": ("facets", "objective"),
+}
+STAGES = {
+    stage: f"{__name__}.{file}:{stage.upper()}"
+    for file, stages in _FILES.items()
+    for stage in stages
+}
+STAGES |= dict.fromkeys(("rejudge", "judge", "aspects", "try"), f"{__name__}.grading:GRADE")

@@ -1,0 +1,28 @@
+"""Grading of documents by a query, as a stage of a build; the signature is that of evals.judge."""
+
+from typing import Any
+
+from programs.build_stages.stage_program import Asked, Inputs
+from programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
+from tools.text import TermStatistics, words
+
+LEAST = 0.2  # share of a query's words with which a passage has the highest grade, without a model
+
+
+def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+    """Grade by the share of the query's words that a passage has."""
+    asked = {*words(inputs["description"])}
+    rows = []
+    for one in inputs["passages"]:
+        shared = len(asked & {*words(one.text)}) / max(1, len(asked))
+        rows.append(
+            {
+                "id": one.id,
+                "grade": HIGHEST if shared >= LEAST else int(shared > 0),
+                "reason": "words",
+            }
+        )
+    return rows
+
+
+GRADE = Asked(GradePassages, {"verdicts": grade}, role="judge", rows="verdicts")

@@ -1,0 +1,270 @@
+"""A user's own LangGraph graph (programs/custom.py): its tools, its model, what it begins with,
+what it ends with.
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, get_origin, get_type_hints
+from uuid import uuid4
+
+import dspy
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import GraphRecursionError
+
+from programs.custom_results import ANSWERS, QUERY
+from programs.search_tools import convert_arguments, make_tools
+from tools import plugins as names
+from tools.cli import in_thread
+from tools.errors import OwnCodeFailed, UsageError
+from tools.models.offline import Call, publish
+from tools.models.prompting import ask
+from tools.models.text_calls import find_tool, identify, read_arguments
+from tools.records import Query
+from tools.session import Shared
+from tools.threads import EventLoop, run_coroutine
+
+STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's default is 10,007
+
+
+class Tool(StructuredTool):
+    """A tool of LangChain's that can be called as a function, too, with arguments in the forms that models write."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call its function."""
+        return self.func(*arguments, **named)  # type: ignore[misc]  # all have one
+
+    def _parse_input(
+        self, tool_input: str | dict[str, Any], tool_call_id: str | None
+    ) -> str | dict[str, Any]:
+        if isinstance(tool_input, dict):
+            parameters = inspect.signature(self.func or self).parameters
+            kinds = {name: parameter.annotation for name, parameter in parameters.items()}
+            tool_input = convert_arguments(self.name, tool_input, kinds)
+        return super()._parse_input(tool_input, tool_call_id)
+
+
+class NextMessage(dspy.Signature):
+    """Write the next message of a conversation: what is to be said, or one call or more of the tools."""
+
+    conversation: list[dict[str, Any]] = dspy.InputField(desc="the messages so far, oldest first")
+    tools: list[dict[str, Any]] = dspy.InputField(desc="what can be called")
+    message: str = dspy.OutputField(desc="what is said; may be empty beside calls")
+    calls: dspy.ToolCalls = dspy.OutputField(
+        desc="calls of tools; none where the message is an answer"
+    )
+
+
+class Model(BaseChatModel):
+    """The run's own model, as LangChain has models. Where it takes no tools, they are fields of a prompt."""
+
+    offered: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def _llm_type(self) -> str:
+        return "sextant"
+
+    def bind_tools(self, tools: Sequence[Any], **options: Any) -> "Model":
+        """Return the model with tools that it may call."""
+        return self.model_copy(
+            update={"offered": tuple(convert_to_openai_tool(tool) for tool in tools)}
+        )
+
+    def _generate(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any
+    ) -> ChatResult:
+        written = convert_to_openai_messages(messages)
+        conversation = [
+            message | original.additional_kwargs.get("parts", {})
+            for message, original in zip(written, messages, strict=True)
+        ]
+        answer = self._converse(conversation) or self._fill(conversation)
+        parts = answer.get("parts", {})
+        message = AIMessage(
+            content=answer["content"],
+            tool_calls=identify(answer["calls"], conversation),
+            additional_kwargs={"parts": parts} if parts else {},
+        )
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _converse(self, conversation: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the next message by the protocol's interface for tools; None where the model has none."""
+        model = dspy.settings.lm
+        if getattr(model, "tools", None) is None:
+            return None
+        inputs = {"conversation": conversation, "tools": [*self.offered]}
+        try:
+            with publish(Call(None, NextMessage, inputs)):
+                answer = model.converse(conversation, [*self.offered])
+        except dspy.LMUnsupportedFeatureError:
+            if not self.offered:
+                raise
+            model.tools = None  # for the rest of the run: it says that it takes none
+            return None
+        parameters = {
+            one["function"]["name"]: one["function"].get("parameters", {}) for one in self.offered
+        }
+        calls = []
+        for call in answer["tool_calls"]:
+            names = parameters.get(call["name"], {}).get("properties")
+            given = read_arguments(call["arguments"], names)
+            calls.append({"name": call["name"], "args": given or {}, "id": call["id"]})
+        return {"content": answer["content"], "calls": calls, "parts": answer.get("parts", {})}
+
+    def _fill(self, conversation: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the next message as the fields of a prompt."""
+        answer = ask(dspy.Predict(NextMessage), conversation=conversation, tools=[*self.offered])
+        names = [one["function"]["name"] for one in self.offered]
+        calls = [
+            {"name": find_tool(call.name, names), "args": call.args}
+            for call in answer.calls.tool_calls
+        ]
+        return {"content": answer.message, "calls": calls}
+
+
+class Runner(Shared):
+    """Runs a user's graph for one query after another, in threads. UsageError for a graph that cannot be run."""
+
+    def __init__(self, graph: Any, label: str, loop: EventLoop | None = None) -> None:
+        """Run in the event `loop` that the graph was made in, or else in one for each query."""
+        self.graph = graph.compile() if hasattr(graph, "compile") else graph
+        self._label = label
+        graphs = [self.graph, *(subgraph for _, subgraph in self.graph.get_subgraphs(recurse=True))]
+        savers = [
+            each.checkpointer
+            for each in graphs
+            if isinstance(each.checkpointer, BaseCheckpointSaver)
+        ]
+        if loop is None and any(hasattr(saver, "loop") for saver in savers):
+            loop = EventLoop()  # one for all queries, which share the locks of such a checkpointer
+        self._run_async: Callable[[Coroutine[Any, Any, Any]], Any] = (
+            loop.run if loop else run_coroutine
+        )
+        self._inputs = _find_inputs(self.graph, label)
+        if self.graph.interrupt_before_nodes or self.graph.interrupt_after_nodes:
+            stops = "interrupt_before or interrupt_after"
+            raise UsageError(
+                f"{label} is compiled with {stops}, and nobody is there to go on with it; leave "
+                f"that out"
+            )
+        self._is_async = self._can_await(savers)
+        if not self._is_async and (awaited := _find_async_node(graphs)):
+            raise UsageError(
+                f"{label} has the async node {awaited!r} and a checkpointer that is not async; "
+                "give it another checkpointer, such as InMemorySaver, or none"
+            )
+
+    def run(self, query: Query) -> tuple[Any, str]:
+        """Return the state in which the graph ends for a query, and why it ended."""
+        tools = make_tools(Tool.from_function)
+        given = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
+        limit = (self.graph.config or {}).get("recursion_limit", STEPS)
+        options = {"recursion_limit": limit, "configurable": given}
+        if self._is_async:
+            state, why = self._run_async(self._walk_async(self._make_input(query), options))
+        else:
+            state, why = self._walk(self._make_input(query), options)
+        if isinstance(state, Mapping) and (interrupts := state.get("__interrupt__")):
+            asked = str(interrupts[0].value)[:60]
+            raise RuntimeError(
+                f"{self._label} waits for somebody's answer (interrupt: {asked!r}), and nobody is "
+                f"there"
+            )
+        return state, why
+
+    def _walk(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
+        state: Any = {}
+        try:
+            for state in self.graph.stream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
+                pass
+        except GraphRecursionError:
+            return state, "steps"
+        return state, "done"
+
+    async def _walk_async(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
+        state: Any = {}
+        try:
+            async for state in self.graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # as above
+                pass
+        except GraphRecursionError:
+            return state, "steps"
+        return state, "done"
+
+    def _make_input(self, query: Query) -> Any:
+        if self._inputs is None:  # a function of LangGraph's functional API
+            return query.text
+        inputs: dict[str, Any] = {}
+        for name in self._inputs:
+            if name == "messages":
+                inputs[name] = [("user", f"{query.objective}\n\n{query.text}".strip())]
+            else:
+                inputs[name] = query.objective if name == "objective" else query.text
+        return inputs
+
+    def _can_await(self, savers: Sequence[Any]) -> bool:
+        """Return whether the graph's checkpointers can be awaited; UsageError for one that works in no thread."""
+        somewhere = {"configurable": {"thread_id": uuid4().hex, "checkpoint_ns": ""}}
+        try:
+            for saver in savers:
+                self._run_async(saver.aget_tuple(somewhere))
+        except NotImplementedError:
+            pass
+        else:
+            return True
+        try:
+            for saver in savers:
+                in_thread(
+                    partial(saver.get_tuple, somewhere)
+                ).result()  # as queries are answered in threads
+        except Exception as error:
+            remedy = "with sqlite3, connect(FILE, check_same_thread=False)"
+            wrong = f"the checkpointer of {self._label} cannot be used in a thread; {remedy}"
+            raise OwnCodeFailed(f"{wrong}: {names.describe(error)}") from error
+        return False
+
+
+def _find_async_node(graphs: Sequence[Any]) -> str:
+    """Return the name of a node that can only be awaited, of these graphs; "" where there is none."""
+    for graph in graphs:
+        for name, node in graph.nodes.items():
+            for step in getattr(node.bound, "steps", [node.bound]):
+                if getattr(step, "afunc", None) and step.func is None:
+                    return str(name)
+    return ""
+
+
+def _find_inputs(graph: Any, label: str) -> list[str] | None:
+    """Return the keys of a graph's input that the query goes to; None where its input is a text and has no keys."""
+    builder = getattr(graph, "builder", None)
+    schema = builder.input_schema if builder else graph.channels["__start__"].ValueType
+    if not builder and schema in (Any, str):
+        return None
+    hints = _read_hints(schema)
+    takes_any = not builder and (get_origin(schema) or schema) is dict  # of a function
+    names_of_inputs = [
+        name for name in ("messages", *QUERY, "objective") if name in hints or takes_any
+    ]
+    if not {"messages", *QUERY}.isdisjoint(names_of_inputs):
+        return names_of_inputs
+    texts = [
+        name for name, hint in hints.items() if hint is str and name not in ("objective", *ANSWERS)
+    ]
+    if len(texts) == 1:
+        return [*texts, *names_of_inputs]
+    raise UsageError(
+        f"the state of {label} has none of messages, {', '.join(QUERY)}: the query goes there, or "
+        f"to its only text"
+    )
+
+
+def _read_hints(schema: Any) -> dict[str, Any]:
+    """Return the fields of a TypedDict, a dataclass or a model of pydantic's with their types; none where unknown."""
+    try:
+        return get_type_hints(schema)
+    except (NameError, TypeError):  # a type that is only imported for type checkers
+        return dict.fromkeys(getattr(schema, "__annotations__", {}))

@@ -1,0 +1,76 @@
+"""Annotate a pool's documents, and rank them by their annotations alone: how a lens's prompt is
+compiled.
+
+The prompt is that of the lens retriever (tools/retrievers/lens/annotators.py), which takes the
+compiled file up as `lens(bm25,prompts=FILE)`. It is no search program, and not in the table of
+them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import dspy
+
+from programs.base import Program
+from programs.passage_reading import complete, find_candidates
+from tools.corpus import Corpus
+from tools.errors import UsageError, at_least
+from tools.models.prompting import LENSES, lens
+from tools.records import Document, Hit, Query, Submission
+from tools.retrievers.lens import surface_cues
+from tools.retrievers.lens.annotators import BATCH, AnnotateDocuments, annotate, annotate_text
+from tools.retrievers.lexical.bm25 import BM25
+from tools.text import words
+
+
+def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, str]]:
+    """Annotate by counting for the lens that is asked for, without a model; the rarest words for another attribute."""
+    name = next(
+        (name for name, one in LENSES.items() if one.annotate == inputs["attribute"]),
+        "recollection",
+    )
+    return [
+        {"id": one.id, "text": surface_cues.seen(name, one.text, lambda: statistics)}
+        for one in inputs["passages"]
+    ]
+
+
+class Annotator(Program):
+    """A query's candidates in the order in which BM25 finds their annotations."""
+
+    offline: ClassVar = {"annotations": annotate_by_signs}
+    pooled: ClassVar[bool] = True
+
+    pool: int = 100  # documents of the first search, where a query has no candidates
+    lens: str = ""
+    attribute: str = ""  # in words, in place of the lens
+    read_chars: int = 2500  # characters of each document
+    query: bool = False  # whether the query is itself such a document, and annotated, too
+
+    def __post_init__(self) -> None:
+        at_least(1, "annotator", read_chars=self.read_chars, pool=self.pool)
+        self.wording = self.attribute or lens(self.lens).annotate
+        self.annotate_documents = dspy.Predict(AnnotateDocuments)
+
+    def forward(self, query: Query) -> Submission:
+        """Annotate the candidates, a few at a time, and search in what was written down."""
+        if not self.wording:
+            raise UsageError(
+                "annotator: the task has no lens; say what to write down with -P attribute=TEXT"
+            )
+        session = self.toolbox.open(query)
+        pool = sorted(hit.doc_id for hit in find_candidates(session, query, self.pool))
+        session.hop = 2
+        notes = dict[str, str]()
+        asked = (self.annotate_documents, self.wording)
+        for first in range(0, len(pool), BATCH):
+            annotate(session, *asked, pool[first : first + BATCH], self.read_chars, notes)
+        text = annotate_text(*asked, query.text[: self.read_chars]) if self.query else query.text
+        found = list[Hit]()
+        if any(map(words, notes.values())):
+            found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
+                text, len(pool)
+            )
+        ranked = complete((hit.doc_id for hit in found), pool)
+        session.rank(ranked)
+        return session.submit(ranked[: self.depth])

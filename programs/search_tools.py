@@ -1,0 +1,236 @@
+"""The tools that a model is given: search, read and select, over the session of its query, with
+texts as results.
+
+Text of documents is JSON in these, and cannot open a field of a prompt
+(docs/decisions/untrusted-text.md). The functions `search`, `read` and `select` use the desk of the
+query that is being answered: a user's own program may import them, or ask for them
+(programs/custom.py).
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from threading import Lock
+from typing import Any
+
+import dspy
+
+from tools.errors import DocumentNotFound, SessionRefusal, UsageError
+from tools.models import prompting
+from tools.models.prompting import Fault, defuse
+from tools.models.values import Ids, convert
+from tools.records import Query, Snippet, Submission
+from tools.session import Session, current
+from tools.threads import REMEDY
+
+A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
+
+
+class Found(str):
+    """What a model is shown of a search; `snippets` has it for a program to count in."""
+
+    snippets: list[Snippet]
+
+    def __new__(cls, shown: str, snippets: Iterable[Snippet] = ()) -> "Found":
+        """Show a text; without snippets it says why the search was refused."""
+        found = super().__new__(cls, shown)
+        found.snippets = list(snippets)
+        return found
+
+
+@dataclass
+class Desk:
+    """The tools of one query, and what they have gathered."""
+
+    session: Session
+    per_search: int = 10
+    read_chars: int = 0
+    selected: list[str] = field(default_factory=list)
+    best_rank: dict[str, int] = field(default_factory=dict)
+    hops: int | None = None  # searches so far, where each is a hop of its own
+    lock: Lock = field(default_factory=Lock, repr=False)  # threads of one query share the desk
+
+    def find(self, text: str, k: int) -> list[Snippet]:
+        """Search, and remember the best rank of each document."""
+        hop = None
+        if self.hops is not None:
+            with self.lock:
+                self.hops += 1
+                self.session.hop = hop = self.hops
+        found = self.session.search(text, k, shown=True, hop=hop)
+        for rank, snippet in enumerate(found, start=1):
+            self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
+        return found
+
+    def search(self, query: str) -> str:
+        """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
+        found = self.find(query, self.per_search)
+        return Found(
+            as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]), found
+        )
+
+    def read(self, doc_id: str) -> str:
+        """Read one document that a search returned, by its doc_id."""
+        fit = partial(prompting.cut_to_share, share=A_READING)
+        doc_id = Ids(self.best_rank).find(doc_id) or doc_id
+        try:
+            return as_json(
+                {
+                    "doc_id": doc_id,
+                    "text": self.session.read(doc_id, self.read_chars or None, fit=fit),
+                }
+            )
+        except DocumentNotFound:
+            self.session.count_invented([doc_id])
+            self.session.blame(doc_id, "named an id that it gives")
+            raise
+
+    def keep(self, doc_ids: Iterable[str]) -> list[str]:
+        """Select those of the documents that were shown, and return them."""
+        named = self.find_ids(doc_ids)
+        kept = self.session.select(named, among=named)
+        self.selected += [doc_id for doc_id in kept if doc_id not in self.selected]
+        return kept
+
+    def select(self, doc_ids: list[str]) -> str:
+        """Keep documents that fit, likeliest first; give the doc_ids of documents that you have seen."""
+        named = self.find_ids(doc_ids)
+        kept = self.keep(named)
+        unknown = [doc_id for doc_id in named if doc_id not in kept]
+        for doc_id in unknown:
+            self.session.blame(doc_id, "named an id that it gives")
+        if unknown and not kept:
+            raise Fault("unknown ids", f"no document shown so far is called {unknown[0]!r}")
+        return as_json({"selected": kept, **({"unknown": unknown} if unknown else {})})
+
+    def find_ids(self, doc_ids: Iterable[str]) -> list[str]:
+        """Return the ids that are meant, each once: "doc 101" is "101" where a search brought that."""
+        return list(dict.fromkeys(Ids(self.best_rank).read(doc_ids)))
+
+    def known(self, doc_ids: Iterable[str], query: Query) -> list[str]:
+        """Return those of the ids that are handed in that a search brought; Fault where there are only others."""
+        there = self.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
+        named = list(dict.fromkeys(Ids(there).read(doc_ids)))
+        known = [doc_id for doc_id in named if doc_id in there]
+        if unseen := [doc_id for doc_id in named if doc_id not in there]:
+            self.session.count_invented(unseen)
+            said = (
+                f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. "
+                f"{unseen[0][:60]!r}"
+            )
+            if not known:
+                raise Fault("unknown ids", said)
+            self.session.note(f"{said}: left out")
+        return known
+
+    def hand_in(
+        self, doc_ids: Sequence[str], depth: int, *, why: str = "done", answer: str = ""
+    ) -> Submission:
+        """End the session with a ranking of `depth` documents at most."""
+        ranking = doc_ids[:depth]
+        session = self.session
+        shown = [one for one in ranking if one in self.best_rank]
+        if not self.selected and len(shown) < len(
+            self.best_rank
+        ):  # else it selects nothing, and ranks what it has
+            session.select(shown, among=self.best_rank.keys())
+        session.rank(ranking)
+        return session.submit(ranking, why=why, answer=answer)
+
+    def rank_all(self) -> list[str]:
+        """Return what was selected, then the rest by its best rank."""
+        return list(
+            dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__))
+        )
+
+
+def as_json(content: Any) -> str:
+    """Return `content` as a model is shown it."""
+    return defuse(json.dumps(content, ensure_ascii=False))
+
+
+def convert_arguments(
+    tool: str, given: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return arguments of a tool by its own names, as values of the types of its parameters where that can be.
+
+    Models write docIds for doc_ids, and add arguments of their own, which are left out where all others are there.
+    """
+    own_names = {_fold(name): name for name in kinds}
+    named = {own_names.get(_fold(name), name): value for name, value in given.items()}
+    if len(named) == len(kinds) == 1:
+        named = dict(zip(kinds, named.values(), strict=True))
+    unknown = [name for name in named if name not in kinds]
+    if unknown and named.keys() >= kinds.keys():
+        named = {name: named[name] for name in kinds}
+        if payer := current():
+            payer.note(f"{tool} has no {', '.join(unknown)}: left out")
+    for name in named.keys() & kinds.keys():
+        with suppress(ValueError, TypeError):  # the tool says what it takes
+            named[name] = convert(kinds[name], named[name])
+    return named
+
+
+def _fold(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold().removesuffix("s")
+
+
+def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the parameters of a tool."""
+    parameters = inspect.signature(function).parameters.values()
+    return {parameter.name: parameter.annotation for parameter in parameters}
+
+
+DESK: ContextVar[Desk | None] = ContextVar(
+    "desk", default=None
+)  # of the query that is being answered
+
+
+def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
+    """Return a tool of the present desk as a function; what it refuses is its result, for the model to read."""
+    kinds = _kinds(partial(tool, None))
+
+    @wraps(tool)
+    def function(*arguments: Any, **named: Any) -> str:
+        if (desk := DESK.get()) is None:
+            raise UsageError(f"{tool.__name__} is called where no query is answered: {REMEDY}")
+        if len(arguments) <= len(kinds):
+            given = {**dict(zip(kinds, arguments, strict=False)), **named}
+            arguments = ()
+            named = convert_arguments(tool.__name__, given, kinds)
+        try:
+            return tool(desk, *arguments, **named)
+        except (SessionRefusal, Fault) as refusal:
+            return Found(str(refusal))
+
+    del function.__wrapped__  # whose first parameter is the desk
+    function.__qualname__ = tool.__name__  # by which it is pickled
+    function.__signature__ = inspect.signature(partial(tool, None))  # type: ignore[attr-defined]
+    return function
+
+
+search = _of_present(Desk.search)
+read = _of_present(Desk.read)
+select = _of_present(Desk.select)
+
+
+class Tool(dspy.Tool):
+    """A tool of DSPy's that takes its arguments by position, too, and in the forms in which models write them."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call its function."""
+        return super().__call__(**dict(zip(self.args or (), arguments, strict=False)), **named)
+
+    def _validate_and_parse_args(self, **given: Any) -> dict[str, Any]:
+        converted = convert_arguments(str(self.name), given, _kinds(self.func))
+        return super()._validate_and_parse_args(**converted)  # type: ignore[no-any-return]
+
+
+def make_tools(kind: Callable[..., Any] = Tool) -> dict[str, Any]:
+    """Return the tools by name."""
+    return {function.__name__: kind(function) for function in (search, read, select)}

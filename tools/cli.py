@@ -1,0 +1,658 @@
+"""What every command shares: one-line errors and exit codes, argument types, Ctrl-C, progress, and
+numbers in words.
+
+Signals (Ctrl-C, SIGTERM, a closed terminal): a handler only notes them, because Python drops what
+is raised inside a finalizer. The command works in a thread of its own and calls `check_interrupts`,
+which raises KeyboardInterrupt, where it waits or works for long. One that has not called it within
+UNHEARD, as inside a library, is ended as by a kill, which everything on disk survives.
+"""
+
+import argparse
+import codecs
+import io
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import textwrap
+import threading
+import time
+import unicodedata
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn, TextIO, TypeVar
+
+from tools import files
+from tools.errors import (
+    INTERRUPTED,
+    DataError,
+    RunIncomplete,
+    SextantError,
+    UsageError,
+    check_docstrings,
+)
+
+Number = TypeVar("Number", int, float)
+T = TypeVar("T")
+Command = Callable[[argparse.Namespace], int]
+
+# Seconds until a command that does not check is left, and one that was interrupted a second time
+UNHEARD = 1.0
+# Seconds that a command has to end after an interrupt; a run waits 3 s for what is in flight
+ENDING = 20.0
+AT_END = list[
+    Callable[[], object]
+]()  # what closes the files that a command has opened, however it ends
+
+_LOG = logging.getLogger(
+    "sextant"
+)  # long work logs here; a command that prints JSON does not show it
+_QUIET_SECONDS = 5.0  # shorter work shows no progress
+_LINE_SECONDS = 30.0  # between two lines of progress, in a log
+_BAR_SECONDS = 0.2  # between two bars, on a terminal
+
+_results = list[TextIO | None]()  # where results go, while what else is printed goes to stderr
+_spellings = dict[str, str]()  # `python -m MODULE` -> how the command was typed
+_signals = list[int]()  # those that have come
+_raised = 0  # how many of them `check_interrupts` has raised
+_working: threading.Thread | None = None  # where the command runs
+_bar = False  # whether the last line of the terminal is a bar
+_woken: SimpleQueue[None] = (
+    SimpleQueue()
+)  # its put() may be called in a handler, whatever that interrupted
+
+
+def spell(as_module: str, as_typed: str) -> None:
+    """Have --help show a command that was started as another, as `sextant build` is for
+    `python -m evals.build`.
+    """
+    _spellings[as_module] = as_typed
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        empty = action.default is None or action.default is False or action.default in ("", [])
+        return action.help if empty else super()._get_help_string(action)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Leave paths and other long words whole, which argparse would break at hyphens or
+        anywhere.
+        """
+        return textwrap.wrap(
+            " ".join(text.split()), width, break_long_words=False, break_on_hyphens=False
+        )
+
+
+class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public class of it
+    """Stores the value of an option; the parser may refuse a second one."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        parser.check_repeat(self, option_string, "", values)
+        super().__call__(parser, namespace, values, option_string)
+
+
+class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
+    """Appends the value of an option; of pairs of a name and a value, it refuses another value for a name."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        if isinstance(values, tuple):
+            name, value = values
+            parser.check_repeat(self, option_string, name, value)
+        super().__call__(parser, namespace, values, option_string)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors of one line, without abbreviated options, and without options whose first values are lost.
+
+    `prog` is `python -m MODULE`; it is replaced by what was typed, as `sextant NAME`. A parser of a sub-command has its
+    `prog` from argparse: that of the parser above it, and the name of the sub-command.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        prog = kwargs.get("prog") or ""
+        for as_module, as_typed in _spellings.items():
+            if f"{prog} ".startswith(f"{as_module} "):
+                kwargs["prog"] = as_typed + prog.removeprefix(as_module)
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
+        for action in (None, "store"):
+            self.register("action", action, _Store)
+        self.register("action", "append", _Append)
+        self.lists = set[str]()  # options that take several values in one, with commas between them
+        self._given = dict[tuple[int, str], Any]()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse one command line, in which an option may have one value."""
+        self._given.clear()
+        return super().parse_known_args(args, namespace)
+
+    def check_repeat(
+        self, action: argparse.Action, option: str | None, name: str, value: Any
+    ) -> None:
+        """Raise UsageError if an option that means several things was given before with another
+        value.
+
+        That is an option that takes a list (`--task a --task b` would run b alone), and a `name`
+        given two values (`-P hops=2 -P hops=3`). Of any other option the last value counts, as
+        usual, and a note says so.
+        """
+        before = self._given.get((id(action), name), value)
+        self._given[id(action), name] = value
+        if not option or before == value:
+            return
+        again = f"{option} {name}".strip()
+        values = f"{str(before)!r:.100} and as {str(value)!r:.100}"
+        if option in self.lists:
+            raise UsageError(
+                f"{again} is given twice, as {values}; give it once, as {option} {before},{value}"
+            )
+        if isinstance(action, _Append):
+            raise UsageError(f"{again} is given twice, as {values}; give it once")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError, for exit code 2 without the usage block."""
+        raise UsageError(f"{message}; see --help")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print --help, which argparse does without a word where that fails."""
+        put_out(message)
+
+
+def _number(
+    read: Callable[[str], Number], fits: Callable[[Number], bool], what: str
+) -> Callable[[str], Number]:
+    def argument(text: str) -> Number:
+        with suppress(ValueError):
+            if fits(number := read(text)):
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+    return argument
+
+
+positive = _number(int, lambda number: number >= 1, "a whole number of at least 1")
+port = _number(int, lambda number: 0 <= number <= 65535, "a port from 0 to 65535")
+dollars = _number(float, lambda amount: 0 < amount < math.inf, "an amount above 0")
+cost = _number(float, lambda amount: 0 <= amount < math.inf, "an amount of at least 0")
+share = _number(float, lambda number: 0 < number <= 1, "a number above 0, to 1")
+temperature = _number(float, lambda number: 0 <= number <= 2, "a number from 0 to 2")
+
+
+def clock(text: str) -> float:
+    """Read a time above 0, as 90, 90s, 30m or 2h; return seconds. An argument type."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not match or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 90s, 30m or 2h")
+    return float(match[1]) * {"m": 60.0, "h": 3600.0}.get(match[2], 1.0)
+
+
+def spell_in(encoding: str, text: str) -> str:
+    """Return text as a stream of this encoding shows it, with signs like those that it lacks."""
+    return text.encode(encoding, _SPELLING).decode(encoding)
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    """Write what an encoding lacks: lines and bars with signs like them, anything else by its
+    number, as in Python.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(map(_spell_sign, lacking)), error.end
+
+
+def _spell_sign(sign: str) -> str:
+    if sign in _SIGNS:
+        return _SIGNS[sign]
+    name = unicodedata.name(sign, "")
+    if name.startswith("BOX DRAWINGS"):
+        if " AND " in name:
+            return "+"
+        return "-" if name.endswith("HORIZONTAL") else "|"
+    return "#" if name.endswith("BLOCK") else sign.encode("ascii", "backslashreplace").decode()
+
+
+# A sign for each, so that columns stay where they are. The ellipsis is rich's, where a cell is cut.
+_SIGNS = {"\N{HORIZONTAL ELLIPSIS}": "~", "\N{DAGGER}": "*", "\N{REPLACEMENT CHARACTER}": "?"}
+_SIGNS |= dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")  # dashes and the minus
+_SIGNS |= {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'}
+_SPELLING = "sextant.spelling"
+codecs.register_error(_SPELLING, _spell)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that can be drawn on."""
+    return (
+        stream is not None
+        and not stream.closed
+        and stream.isatty()
+        and os.environ.get("TERM") != "dumb"
+    )
+
+
+def run_and_leave(parser: Parser, command: Command) -> NoReturn:
+    """Run a command as the whole process, and exit; after an interrupt, without waiting for
+    its threads.
+    """
+    _fill_closed_descriptors()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_SPELLING)
+    guard_prints()
+    code = _run_in_thread(lambda: run_command(parser, command))
+    if code is None:
+        last = threading.Thread(target=_say_last_words, daemon=True)
+        last.start()
+        last.join(UNHEARD)  # nobody may be reading, and a file may be locked
+    if code in (None, INTERRUPTED):
+        os._exit(
+            INTERRUPTED
+        )  # Python would wait for the threads of a graph, which may be in the middle of a call
+    sys.exit(code)
+
+
+class _Guarded(io.TextIOBase):
+    """A standard stream as libraries and users' programs have it, who may print what others wrote.
+
+    On a terminal, control characters are replaced, but for line ends and tabs. Nobody fails because a reader has gone.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.own = stream  # as it is, for what we write ourselves
+        self._cleans = is_terminal(stream) or stream.isatty()
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self.own.write(
+                re.sub(r"[^\n\r\t]+", lambda match: clean(match[0]), text) if self._cleans else text
+            )
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self.own.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+    # What TextIOBase has itself is not asked of __getattr__.
+    encoding: Any = property(lambda self: self.own.encoding)
+    errors: Any = property(lambda self: self.own.errors)
+    closed: Any = property(lambda self: self.own.closed)
+
+    def isatty(self) -> bool:
+        return self.own.isatty()
+
+    def fileno(self) -> int:
+        return self.own.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+
+def guard_prints() -> None:
+    """Guard standard output and error, also where a table that is drawn has put streams of
+    its own in their places.
+    """
+    sys.stdout, sys.stderr = map(_guard, (sys.stdout, sys.stderr))
+
+
+def _guard(stream: Any) -> Any:
+    return stream if stream is None or isinstance(stream, _Guarded) else _Guarded(stream)
+
+
+def own_stream(stream: TextIO | None) -> TextIO | None:
+    """Return a standard stream without the guard against what others print, for drawing on
+    the terminal.
+    """
+    return stream.own if isinstance(stream, _Guarded) else stream
+
+
+def _fill_closed_descriptors() -> None:
+    """Open standard streams that are closed (`>&-`) on nothing: else the next file opened has
+    the number of one.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def run_command(parser: Parser, command: Command, arguments: Sequence[str] | None = None) -> int:
+    """Parse the arguments, run the command, and turn an error into one line on stderr and its
+    exit code.
+    """
+    open_before = len(AT_END)
+    try:
+        try:
+            parsed = parser.parse_args(arguments)
+            check_docstrings()
+            quiet = getattr(parsed, "json", False) or getattr(parsed, "json_events", False)
+            _LOG.setLevel(logging.WARNING if quiet else logging.INFO)
+            if quiet:  # what a user's program prints is no part of the result
+                _results.append(sys.stdout)
+                sys.stdout = sys.stderr
+            return command(parsed)
+        except (SextantError, OSError) as error:
+            if _signals:
+                raise KeyboardInterrupt from error
+            return _fail(error)
+        finally:
+            _close_files(open_before)
+            if _results:
+                sys.stdout = _results.pop()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+
+
+def _fail(error: SextantError | OSError) -> int:
+    """Print an error in one line; return its exit code."""
+    text = " ".join(str(error).split())
+    remedy = ""
+    if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind
+        text = files.describe(error)
+        if error.errno in files.FULL:
+            remedy = "; make room there, and give the same command again"
+        elif error.errno in files.TOO_MANY_OPEN:
+            remedy = f"; {files.remedy(error)}, and give the same command again"
+    short = text if len(text) <= 1000 else f"{text[:500]} ... {text[-500:]}"
+    say(f"error: {short}{remedy}")
+    return DataError.exit_code if isinstance(error, OSError) else error.exit_code
+
+
+def _say_last_words() -> None:
+    if (stream := own_stream(sys.stderr)) and is_terminal(stream):
+        stream.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
+    say("interrupted")
+    _close_files()
+
+
+def _close_files(open_before: int = 0) -> None:
+    """Close the files that were opened after the first `open_before`, the last first."""
+    with suppress(IndexError):  # two threads may be at it
+        while len(AT_END) > open_before:
+            AT_END.pop()()
+
+
+def check_interrupts() -> None:
+    """Raise KeyboardInterrupt, once a signal, in the command's own thread; in others do nothing."""
+    global _raised
+    if _raised < len(_signals) and threading.current_thread() is _working:
+        _raised += 1
+        raise KeyboardInterrupt
+
+
+def is_interrupted() -> bool:
+    """Return whether a signal has come, so that an error may be its consequence."""
+    return bool(_signals)
+
+
+def is_own_interrupt() -> bool:
+    """Return whether a KeyboardInterrupt in this thread is of a signal; in a command, a
+    signal is noted first.
+    """
+    return bool(_signals) or threading.current_thread() is threading.main_thread()
+
+
+def may_interrupt() -> bool:
+    """Return whether a KeyboardInterrupt in this thread may come from a signal."""
+    return threading.current_thread() in (_working, threading.main_thread())
+
+
+def wait_until(ended: Callable[[], bool], seconds: float = math.inf) -> None:
+    """Wait until something has ended, for so many seconds at most.
+
+    KeyboardInterrupt, as `check_interrupts`.
+    """
+    until = time.monotonic() + seconds
+    while not ended() and time.monotonic() < until:
+        check_interrupts()
+        time.sleep(0.05)
+
+
+def note_signal(number: int, frame: object) -> None:
+    """Handle a signal, each as Ctrl-C; SIGHUP once: a closed terminal and its shell both send
+    it.
+    """
+    if number != signal.SIGHUP or not _signals:
+        _signals.append(number)
+        _woken.put(None)
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Start `work` in this context and a thread of its own: a daemon in no pool, which would
+    hold up the end.
+    """
+    done = Future[T]()
+    context = copy_context()
+
+    def begin() -> None:
+        try:
+            done.set_result(context.run(work))
+        except BaseException as error:  # noqa: BLE001  # raised again by who waits
+            done.set_exception(error)
+
+    threading.Thread(target=begin, daemon=True).start()
+    return done
+
+
+def _run_in_thread(work: Callable[[], int]) -> int | None:
+    """Return the result of `work`, or None where it did not end in time after a signal."""
+
+    def begin() -> int:
+        global _working
+        _working = threading.current_thread()
+        return work()
+
+    signal.signal(signal.SIGTERM, note_signal)
+    for number, default in (
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGINT, signal.default_int_handler),
+    ):
+        if signal.getsignal(number) is default:  # under nohup, SIGHUP is ignored
+            signal.signal(number, note_signal)
+    ended = in_thread(begin)
+    ended.add_done_callback(lambda _: _woken.put(None))
+    while not ended.done():
+        try:
+            _woken.get(timeout=(ENDING if len(_signals) == 1 else UNHEARD) if _signals else None)
+        except Empty:
+            return None
+        leave = time.monotonic() + UNHEARD
+        while _raised < len(_signals) and not ended.done():
+            if time.monotonic() > leave:
+                return None
+            time.sleep(0.02)
+    return ended.result()
+
+
+def clean(text: str) -> str:
+    """Replace control characters, which could colour the screen, and lone surrogates, which
+    no stream accepts.
+    """
+    unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
+
+
+def say(text: str, to: TextIO | None = None) -> None:
+    """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens
+    when it is closed.
+    """
+    global _bar
+    if (stream := own_stream(to or sys.stderr)) is not None:  # print() would take stdout instead
+        over = "\r\x1b[K" if _bar else ""
+        _bar = False
+        with suppress(OSError, ValueError):
+            print(over + clean(text), file=stream, flush=True)
+
+
+def _draw_bar(what: str, share: float, text: str) -> None:
+    global _bar
+    text = f"[{'=' * int(10 * share):10}] {text}"
+    room = shutil.get_terminal_size().columns - 1
+    stream = own_stream(sys.stderr) or sys.stderr
+    with suppress(OSError, ValueError):
+        stream.write(f"\r{clean(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K")
+        stream.flush()
+        _bar = True
+
+
+class _Speaker(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+_LOG.addHandler(_Speaker())
+
+
+def put_out(text: str, kept: str = "") -> None:
+    """Write the command's result on stdout. A reader that has gone, as in `| head`, and a closed
+    stdout are no errors.
+
+    DataError when it cannot be written, or RunIncomplete where it is also `kept` elsewhere, e.g.
+    "in the run folder".
+    """
+    if (out := own_stream(_results[0] if _results else sys.stdout)) is None:
+        return
+    try:
+        out.write(text)
+        out.flush()
+    except BrokenPipeError:
+        # Python would complain once more on exit, when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    except (OSError, UnicodeEncodeError) as error:
+        # for the same reason
+        _results[:] = [None for _ in _results]
+        sys.stdout = None
+        kind, where = (RunIncomplete, f"; it is {kept}") if kept else (DataError, "")
+        raise kind(f"the result cannot be printed ({error}){where}") from None
+
+
+class Progress:
+    """Counts what is done of `total`, e.g. `Progress("dense", 28_315)`; threads may share it.
+
+    After five seconds a terminal has a bar, and a log a line every half minute: "dense: 12,288 of 28,315 documents,
+    31.2 a second, 8 min 34 s left". `done` were there before an interruption, and do not count for the speed.
+    """
+
+    def __init__(self, what: str, total: int, unit: str = "documents", done: int = 0) -> None:
+        self._what = what
+        self._total = total
+        self._unit = unit
+        self._before = self.done = done
+        self._started = time.monotonic()
+        self._next = self._started + _QUIET_SECONDS  # when something is shown
+        self._lock = threading.Lock()
+
+    def add(self, n: int = 1) -> None:
+        """Count `n` more as done. KeyboardInterrupt after a signal."""
+        check_interrupts()
+        with self._lock:
+            self.done += n
+            now = time.monotonic()
+            finished = self.done >= self._total
+            if not n or now < (self._started + _QUIET_SECONDS if finished else self._next):
+                return
+            # The table of a run puts another stream in its place, for lines above it.
+            own = own_stream(sys.stderr) is sys.__stderr__
+            terminal = own and is_terminal(sys.stderr)
+            draws = terminal and not finished and _LOG.isEnabledFor(logging.INFO)
+            self._next = now + (_BAR_SECONDS if draws else _LINE_SECONDS)
+            speed = (self.done - self._before) / (now - self._started)
+            rate = f"{speed:,.{1 if speed < 100 else 0}f} a second"
+            rest = (
+                f", {duration((self._total - self.done) / speed)} left"
+                if speed > 0 and not finished
+                else ""
+            )
+            text = f"{self.done:,} of {self._total:,} {self._unit}, {rate}{rest}"
+            if draws:
+                _draw_bar(self._what, self.done / self._total, text)
+            else:
+                _LOG.info(f"{self._what}: {text}")
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in its two largest units, e.g. "8 min 34 s"; less than a minute is "34
+    s".
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def plural(count: int, one: str, more: str = "") -> str:
+    """Write a number of things: "1 run", "2 runs", "3 queries"."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def count_failed(failed: int, answers: int, repeats: int = 1, repeat: str = "seed") -> str:
+    """Write how many answers failed: "3 of 12"; of several runs of all queries "9 of 36 answers (12
+    queries, 3 seeds)".
+
+    `repeat` is what tells the runs apart.
+    """
+    if repeats == 1:
+        return f"{failed:,} of {answers:,}"
+    return (
+        f"{failed:,} of {answers:,} answers ({queries(answers // repeats)}, "
+        f"{plural(repeats, repeat)})"
+    )
+
+
+def ordinal(number: int) -> str:
+    """Write a place in an order: "second", "third", "21st"."""
+    words = (
+        "first",
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+        "sixth",
+        "seventh",
+        "eighth",
+        "ninth",
+        "tenth",
+    )
+    if 1 <= number <= len(words):
+        return words[number - 1]
+    if number % 100 in (11, 12, 13):
+        return f"{number:,}th"
+    return f"{number:,}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def queries(count: int) -> str:
+    """Write a number of queries."""
+    return plural(count, "query", "queries")
+
+
+def number(value: float | None, form: str = "{:.4f}", unknown: str = "unknown") -> str:
+    """Write a number of a table, in the `form` that str.format takes."""
+    return unknown if value is None else form.format(value)
+
+
+def brief(value: Any, most: int = 60) -> str:
+    """Write a value of a configuration in at most so many characters."""
+    if isinstance(value, dict) and "digest" in value:
+        value = f"{value.get('optimizer', '')} {value['digest']}".strip()
+    text = (
+        value
+        if isinstance(value, str)
+        else "none"
+        if value is None
+        else json.dumps(value, ensure_ascii=False)
+    )
+    return text if len(text) <= most else f"{text[: most - 4]} ..."

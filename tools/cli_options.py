@@ -1,0 +1,227 @@
+"""A request's fields as the options of a command line, and back; and the checks of their values.
+
+A request is a frozen dataclass whose fields are annotated with an `Option`. What an option means,
+its unit, what None means and how its text is read stand there once: help, command line, Python and
+the printed command are made from it.
+"""
+
+import argparse
+import inspect
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from tools.errors import UnknownName, UsageError
+from tools.files import read_object
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a field means, and how its text is read."""
+
+    about: str  # meaning and unit, and what None means where that is not plain
+    metavar: str = ""
+    read: Callable[[str], Any] | None = (
+        None  # makes the value of its text, and refuses what cannot be one
+    )
+    choices: tuple[str, ...] = ()
+    flag: str = ""  # --name-of-the-field where it is not given
+    missing: str = ""  # where a user finds values of a field that has no default
+    alone: str = ""  # the value that the option has where it is given without one
+    whole: bool = False  # whether one text is all of a mapping
+    group: str = ""  # of options that --help shows together
+    # What follows is the field's own.
+    name: str = ""
+    kind: Any = None  # its type, without the option
+    default: Any = None  # MISSING where it has to be given
+    fixed: bool = True  # whether the default is the same in all surroundings
+
+    @property
+    def collects(self) -> Any:
+        """`tuple` or `Mapping`, where the option may be given several times."""
+        origin = get_origin(self.kind)
+        return origin if origin in (tuple, Mapping) and not self.whole else None
+
+    def check(self, value: Any, by_type: Callable[[Any], Any]) -> Any:
+        """Check a value by its type, and by `read`, which is given texts and numbers alike."""
+        try:
+            if isinstance(value, str) and self.read:
+                return by_type(self.read(value))
+            checked = by_type(value)
+            if isinstance(checked, int | float) and self.read:
+                self.read(str(checked))
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(str(error)) from None
+        if self.choices and checked is not None and checked not in self.choices:
+            raise ValueError(f"it is one of {', '.join(self.choices)}")
+        return checked
+
+
+def _fields(kind: Any) -> dict[str, Option]:
+    known = {}
+    hints = get_type_hints(kind, include_extras=True)
+    for one in sorted(fields(kind), key=lambda one: bool(get_args(hints[one.name])[1].group)):
+        own, option = get_args(hints[one.name])
+        fixed = one.default_factory is MISSING
+        default = one.default if fixed else cast(Any, one.default_factory)()
+        flag = option.flag or f"--{one.name.replace('_', '-')}"
+        known[one.name] = replace(
+            option, flag=flag, name=one.name, kind=own, default=default, fixed=fixed
+        )
+    return known
+
+
+def add_options(
+    parser: argparse.ArgumentParser, kind: type, *, without: Collection[str] = ()
+) -> None:
+    """Add an option for every field of a request to a command line, but for those `without`."""
+    groups = dict[str, Any]()
+    for option in [one for name, one in _fields(kind).items() if name not in without]:
+        if option.group and option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        more: dict[str, Any] = {"dest": option.name, "help": option.about}
+        if option.kind is bool:
+            more["action"] = "store_true"
+        else:
+            path = Path if Path in (option.kind, *get_args(option.kind)) else None
+            more |= {
+                "metavar": option.metavar,
+                "type": option.read or path,
+                "choices": option.choices or None,
+            }
+            more |= {"action": "append", "default": []} if option.collects else {}
+            more |= {"nargs": "?", "const": option.alone} if option.alone else {}
+            if not option.collects and option.default is not MISSING:
+                more["default"] = option.default
+        groups.get(option.group, parser).add_argument(option.flag, **more)
+
+
+def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
+    """Return what `-P` may set of a program, by name: what has a plain default, with a type
+    that a text can be.
+    """
+    documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
+    found = {}
+    for name, parameter in inspect.signature(documented).parameters.items():
+        types = [
+            parameter.annotation,
+            *get_args(parameter.annotation),
+            type(parameter.default),
+            str,
+        ]
+        if name != "depth" and isinstance(parameter.default, str | int | float | None):
+            kind = next(
+                kind
+                for kind in types
+                if isinstance(kind, type) and issubclass(kind, int | float | str)
+            )
+            found[name] = parameter.replace(annotation=kind)
+    return found
+
+
+def make(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Make a request of the fields that are `given`; None stands for the default.
+
+    UsageError for what cannot be.
+    """
+    known = _fields(kind)
+    values = {name: value for name, value in given.items() if value is not None}
+    for name in values:
+        if name not in known:
+            raise UnknownName("field of a request", name, known)
+    for option in known.values():
+        if option.name not in values and option.default is MISSING:
+            raise UsageError(
+                f"{option.flag} is missing" + (f"; {option.missing}" if option.missing else "")
+            )
+    return kind(**values)
+
+
+def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
+    """Return the request that a parsed command line makes; other options of the command are
+    ignored.
+    """
+    given = {}
+    for option in [one for name, one in _fields(kind).items() if name in arguments]:
+        given[option.name] = value = arguments[option.name]
+        if option.collects is Mapping:
+            given[option.name] = dict(value)  # the parser refuses a name with two values
+    return make(kind, given)
+
+
+def check(request: object) -> None:
+    """Replace the values of a new request by checked ones.
+
+    UsageError, with the option, for a wrong one.
+    """
+    kind: Any = type(request)
+    known = _fields(kind)
+    try:
+        checked = _model(kind)(**{name: getattr(request, name) for name in known})
+    except ValueError as error:
+        first = cast(Any, error).errors()[0]
+        flag = known[first["loc"][0]].flag
+        raise UsageError(
+            f"{flag} {first['input']!r:.200}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
+    for name, value in checked:
+        object.__setattr__(request, name, value)
+
+
+@lru_cache
+def _model(kind: Any) -> Any:
+    from pydantic import WrapValidator, create_model  # takes longer to import than --help may
+
+    types: Any = {
+        one.name: (Annotated[one.kind, WrapValidator(one.check)], ...)
+        for one in _fields(kind).values()
+    }
+    return create_model(kind.__name__, **types)
+
+
+def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
+    """Return the command line that makes a request, without defaults and the fields `leave_out`."""
+    found = list[str]()
+    for name, option in _fields(type(request)).items():
+        value = getattr(request, name)
+        implied = value == option.default and (option.fixed or not os.environ.get("SEXTANT_LM"))
+        if name in leave_out or implied:
+            continue
+        if option.kind is bool:
+            found.append(option.flag)
+        elif option.collects is Mapping:
+            found += [
+                word for one, text in value.items() for word in (option.flag, f"{one}={text}")
+            ]
+        elif option.whole:
+            found += [option.flag, json.dumps(value)]
+        else:
+            found += [
+                word
+                for one in (value if option.collects else (value,))
+                for word in (option.flag, str(one))
+            ]
+    return found
+
+
+def pair(text: str) -> tuple[str, str]:
+    """An argument type: NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} has no value; write name=value")
+    return name, value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An argument type: a JSON object."""
+    if (found := read_object(text)) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.200} is no JSON object; write it as '{{\"name\": 1}}'"
+        )
+    return found

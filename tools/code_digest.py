@@ -1,0 +1,316 @@
+"""The sources that a program, a retriever or a task depends on: its module, and all that this
+imports of ours.
+
+Imports inside functions count, those under TYPE_CHECKING and tables of names ("module:attribute")
+do not. Of a user's own program, a module or a file, what it imports from its own folder or package
+counts as well. Comments, formatting and docstrings do not count, but for docstrings that a model is
+shown: of signatures, of the types of their fields, and of functions in a module that makes tools of
+them. A data file counts where its name stands in the source.
+
+Names and places of our own files do not count either, so that a module that is moved or renamed
+makes no new run: an import stands for the content of the module that it names.
+"""
+
+import ast
+import hashlib
+import re
+import sysconfig
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.plugins import PACKAGES, file_of
+
+_ROOT = Path(__file__).parents[1]
+_SHOWN = frozenset(
+    {"Signature", "BaseModel"}
+)  # what is derived from these has a docstring that goes into prompts
+_TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # these show a model the docstrings of functions
+_REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
+_FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
+_NAME_IN_DUMP = re.compile(r"Name\('(\w+)', ")
+_MODULE_IN_DUMP = re.compile(
+    rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'"
+)  # a text, as "tools.text:words"
+_INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
+
+
+class _Class(NamedTuple):
+    name: str
+    bases: frozenset[str]
+    types: frozenset[str]  # words in the types of its fields
+    docstring: str
+
+
+class _OwnImport(NamedTuple):
+    module: str  # of our packages
+    name: str  # in that module, or of a module in that package
+    local: str  # its name in the importing module
+
+
+class _Link(NamedTuple):
+    target: str  # the module that an import leads to
+    name: str  # what is imported from it; "" where that is the module itself
+    local: str
+
+
+class Module(NamedTuple):
+    """What one file contributes."""
+
+    code: str  # without comments, formatting and docstrings
+    body: str  # the code without imports of ours
+    own_imports: tuple[_OwnImport, ...]  # those imports
+    imports: tuple[
+        tuple[str, int, tuple[str, ...]], ...
+    ]  # module, dots before it, names; no names: `import module`
+    classes: tuple[_Class, ...]
+    tools: str  # the docstrings of functions, where they may be shown to a model
+    strings: frozenset[str]  # constants that could name a file
+
+
+class Sources(NamedTuple):
+    """The modules that some modules depend on, with themselves, and the libraries that all of these import."""
+
+    modules: Mapping[str, Module]
+    data: Mapping[str, Path]  # by module and name
+    libraries: frozenset[str]  # names as they are imported, without submodules
+    links: Mapping[str, tuple[_Link, ...]]  # by module: where its imports of ours lead
+
+    def digest(self) -> str:
+        """Return eight hex digits over all that shapes an answer, whatever our files are called and
+        wherever they lie.
+
+        A module is told by its content. What it imports is told by the content of the imported
+        module, which is why there are two rounds: the first one leaves out where imports lead.
+        """
+        shown = _shown([class_ for module in self.modules.values() for class_ in module.classes])
+        alone = {name: _hash(self._describe(name, shown, {})) for name in self.modules}
+        contents = {self._describe(name, shown, alone) for name in self.modules}
+        contents |= {path.read_bytes() for path in self.data.values()}
+        digest = hashlib.sha256()
+        for content in sorted(map(_hash, contents)):
+            digest.update(content.encode())
+        return digest.hexdigest()[:8]
+
+    def _describe(self, name: str, shown: Collection[str], marks: Mapping[str, str]) -> bytes:
+        """Return the content of a module, with the docstrings of classes that are `shown` to a
+        model.
+
+        Modules that it imports stand there by their `marks`.
+        """
+        module = self.modules[name]
+        local_marks = dict[str, str]()
+        imports = list[str]()
+        for link in self.links.get(name, ()):
+            mark = marks.get(link.target, "")
+            if link.name:
+                imports.append(f"{mark} {link.name} {link.local}")
+            else:
+                local_marks[link.local] = mark
+                imports.append(mark)
+
+        def mark_module(found: re.Match[str]) -> str:
+            local = found[1]
+            return f"Name('={local_marks[local]}', " if local in local_marks else found[0]
+
+        body = _NAME_IN_DUMP.sub(mark_module, module.body)
+        body = _MODULE_IN_DUMP.sub(r"'=\1'", body)
+        prompts = [class_.docstring for class_ in module.classes if class_.name in shown]
+        parts = [body, *sorted(set(imports)), module.tools, *prompts]
+        return "\0".join(parts).encode("utf-8", "surrogatepass")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
+    """Return the sources of `modules` and of what they import, but for packages in `without`; ours
+    are in `root`.
+
+    One that ends with ".py" is a file. What is imported from where libraries are installed is a
+    library.
+    """
+    found = dict[str, Module]()
+    data = dict[str, Path]()
+    libraries = set[str]()
+    links = dict[str, tuple[_Link, ...]]()
+    pending = [_home(name, root) for name in modules]
+    own = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
+    while pending:
+        name, folder = pending.pop()
+        if name in found or any(name == one or name.startswith(f"{one}.") for one in without):
+            continue
+        installed = folder in _INSTALLED and name.partition(".")[0] not in own
+        if installed or (path := _file(name, folder, root)) is None:
+            libraries.add(name.partition(".")[0])
+            continue
+        module = found[name] = read(path)
+        data |= {
+            f"{name}/{file}": path.parent / file
+            for file in module.strings
+            if (path.parent / file).is_file()
+        }
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
+        links[name] = tuple(_follow(own_import, folder, root) for own_import in module.own_imports)
+        if name.partition(".")[0] not in PACKAGES and "." in name:
+            pending.append(
+                (name.rpartition(".")[0], folder)
+            )  # a user's own package may do something when imported
+    return Sources(found, data, frozenset(libraries), links)
+
+
+def _home(name: str, root: Path) -> tuple[str, Path]:
+    """Return the name of a module, and the folder in which its top level lies."""
+    if name.endswith(".py"):
+        return Path(name).stem, file_of(name).parent
+    top = name.partition(".")[0]
+    spec = None if top in PACKAGES else find_spec(top)
+    places = list(spec.submodule_search_locations or [spec.origin or ""]) if spec else [""]
+    return name, Path(places[0]).parent if places[0] else root
+
+
+def _file(name: str, folder: Path, root: Path) -> Path | None:
+    """Return the file of a module: ours under `root`, others in the `folder` of their
+    importer; else None.
+    """
+    place = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
+    return next(
+        (
+            path
+            for path in (place.with_name(f"{place.name}.py"), place / "__init__.py")
+            if path.is_file()
+        ),
+        None,
+    )
+
+
+def _imported(module: Module, package: str, folder: Path, root: Path) -> Iterator[str]:
+    for name, dots, names in module.imports:
+        parents = package.split(".")
+        source = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name
+        for full in [f"{source}.{imported}" for imported in names] or [source]:
+            yield (
+                full if names and _file(full, folder, root) else source
+            )  # a submodule, or a name in the module
+
+
+def _follow(imported: _OwnImport, folder: Path, root: Path) -> _Link:
+    submodule = f"{imported.module}.{imported.name}"
+    if _file(submodule, folder, root):
+        return _Link(submodule, "", imported.local)
+    return _Link(imported.module, imported.name, imported.local)
+
+
+def _shown(classes: list[_Class]) -> frozenset[str]:
+    """Return the names of classes whose docstrings go into prompts: by what they derive from,
+    or as types of fields.
+    """
+    derived = set(_SHOWN)
+    named = set[str]()
+    before = -1
+    while before < len(derived) + len(named):
+        before = len(derived) + len(named)
+        for class_ in classes:
+            if derived & class_.bases:
+                derived.add(class_.name)
+            if class_.name in derived | named:
+                named |= class_.types
+    return frozenset(derived | named)
+
+
+def read(path: Path) -> Module:
+    """Return what the file contributes; it is read again only when it has changed."""
+    state = path.stat()
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _read(path: Path, modified: int, size: int) -> Module:
+    tree = ast.parse(path.read_bytes())
+    tree.body = [node for node in tree.body if not _is_left_out(node)]
+    imports = list[tuple[str, int, tuple[str, ...]]]()
+    classes = list[_Class]()
+    functions = list[str]()
+    strings = set[str]()
+    makes_tools = False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                imports += [(alias.name, 0, ()) for alias in node.names]
+            case ast.ImportFrom():
+                imports.append(
+                    (node.module or "", node.level, tuple(alias.name for alias in node.names))
+                )
+            case ast.ClassDef():
+                fields = " ".join(
+                    ast.unparse(one.annotation)
+                    for one in node.body
+                    if isinstance(one, ast.AnnAssign)
+                )
+                bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+                types = frozenset(re.findall(r"\w+", fields))
+                makes_tools |= bool(bases & _TOOLS)
+                classes.append(_Class(node.name, bases, types, _cut_docstring(node)))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                functions.append(f"{node.name}: {_cut_docstring(node)}")
+            case ast.Call():
+                makes_tools |= getattr(node.func, "attr", getattr(node.func, "id", "")) in _TOOLS
+            case ast.Constant(value=str(text)) if _FILE.fullmatch(text):
+                strings.add(text)
+    _cut_docstring(tree)
+    code = ast.dump(tree, annotate_fields=False)
+    tools = "\n".join(functions) if makes_tools else ""
+    cutter = _ImportCutter()
+    body = ast.dump(cutter.visit(tree), annotate_fields=False)
+    own_imports = tuple(cutter.own_imports)
+    return Module(
+        code, body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings)
+    )
+
+
+class _ImportCutter(ast.NodeTransformer):
+    """Takes imports from our packages out of a tree, which may leave a function or a block empty."""
+
+    def __init__(self) -> None:
+        self.own_imports = list[_OwnImport]()
+
+    def visit_ImportFrom(
+        self, node: ast.ImportFrom
+    ) -> ast.ImportFrom | None:  # by ast's convention
+        if node.level or (node.module or "").partition(".")[0] not in PACKAGES:
+            return node
+        for alias in node.names:
+            self.own_imports.append(
+                _OwnImport(node.module or "", alias.name, alias.asname or alias.name)
+            )
+        return None
+
+
+def _is_left_out(node: ast.stmt) -> bool:  # what is for type checkers alone, and a table of names
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING"
+    table = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    return (
+        isinstance(table, ast.Dict) and bool(table.values) and all(map(_is_reference, table.values))
+    )
+
+
+def _is_reference(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):  # the reference, and names of what is there
+        return bool(node.elts) and _is_reference(node.elts[0])
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and bool(_REFERENCE.fullmatch(node.value))
+    )
+
+
+def _cut_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    text = ast.get_docstring(node)
+    if text is not None:
+        node.body = node.body[1:] or [ast.Pass()]
+    return text or ""

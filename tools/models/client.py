@@ -1,0 +1,442 @@
+"""What happens to one request to a model: ledger, gate, budget, sending, books. Everything that is
+sent passes here.
+
+An answer that the ledger has is taken from there. Otherwise the request waits for the gate and the
+budget, is sent, and is booked before anybody sees its answer. A request without an answer is sent
+again, a bounded number of times; each attempt asks the budget and is booked.
+"""
+
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import dspy
+
+from tools.cli import say
+from tools.errors import ProviderRefused
+from tools.models import prompting, provider_errors
+from tools.models.model_spec import secrets
+from tools.models.prompting import Message
+from tools.models.run_resources import Expected, Terms
+from tools.models.storage.request_store import Packed, pack
+from tools.models.storage.response_cache import Answer
+from tools.models.transport.rate_limiter import LONGEST_WAIT
+from tools.records import Usage
+from tools.session import Shared, booking
+
+if TYPE_CHECKING:
+    from tools.models.prices import Price
+
+DEADLINE: ContextVar[float] = ContextVar(
+    "deadline", default=float("inf")
+)  # of the query, by time.monotonic
+_COARSEST = (
+    0.25  # our tokens for each of a model's: some tokenizers have one for each letter or two
+)
+# tokens: a refusal for length that tells no number is not taken for a smaller window than that
+_SMALLEST = 1024
+TOKENS_A_BYTE = 0.5  # of a request: nearly every token has two bytes or more
+_BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
+
+
+class Sent(NamedTuple):
+    """The answer to one request, before it is booked."""
+
+    outputs: list[Any]
+    finish: str
+    usage: Any  # as reported
+    headers: Any
+    reasoning: str = ""
+    first: float | None = None  # seconds to its first token, where it was streamed
+    packed: Packed | None = None  # the request in parts, where that is for who sends it
+
+
+Send = Callable[[float], Sent]
+"""Sends one request; the answer is there by the deadline, or a DSPy LM error is raised."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int = 0
+    since: float = 0.0  # when the first one was
+    billed: int = 0  # of them, those for which the provider reported tokens
+    last: dspy.LMError | None = None
+
+
+@dataclass(eq=False)
+class Caller(Shared):
+    """Sends the requests of one model on the terms of its run. Threads share it."""
+
+    model: str
+    terms: Terms
+    cost: "Price | None" = None  # of tokens; None where it is not known
+    free: bool = False  # whether a call costs 0 and is not in the ledger
+    keeps_prompts: bool = False  # whether requests are kept beside their answers
+    # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
+    schemas: str = "off"
+    window: int | None = None  # tokens of prompt and answer together; None where it is not known
+
+    def __post_init__(self) -> None:
+        self._answered = False
+        self._largest_output = 0  # tokens of the longest answer so far
+        self._tokens_a_byte = (
+            TOKENS_A_BYTE  # of a request, at most; more if the provider counts more
+        )
+        self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets()]
+        if not self.free:
+            self.terms.join()
+
+    @property
+    def answered(self) -> bool:
+        """Whether the model has answered anything yet, in this sitting or before."""
+        return self._answered or self.terms.answered_before
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a ledger that answers are kept in."""
+        return not self.free and self.terms.ledger is not None
+
+    def ask(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
+    ) -> Answer:
+        """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
+
+        It may be the size alone, in bytes, where `send` packs the request for the ledger.
+        `key` stands for everything that shapes the answer; "" is for an answer that an index keeps, not the ledger.
+        `owner` is the query that pays, "" for none. `limit` is the most tokens of the answer, None if there is none; a
+        budget keeps back what so long an answer costs. Raises DSPy's LM errors and those of tools.errors.
+        """
+        ledger = None if self.free or not key else self.terms.ledger
+        if ledger is None:
+            if not self.free:
+                self.terms.check_sends(
+                    f"a call of {self.model}" + (f" for query {owner!r}" if owner else "")
+                )
+            return self._ask_provider(owner, "", made, send, limit)
+        try:
+            with ledger.turn(
+                owner, key, self.model, self._list_price, deadline=DEADLINE.get()
+            ) as kept:
+                return kept or self._ask_provider(owner, key, made, send, limit)
+        except TimeoutError as waited:
+            raise _out_of_time(str(waited)) from None
+
+    def pack(self, made: bytes, known: Collection[int]) -> Packed | None:
+        """Return a request as the ledger keeps it, without parts that are `known` there; None where it keeps none."""
+        return pack(made, known, self._secrets) if self.keeps_prompts else None
+
+    def learns(self, refusal: Any, messages: Sequence[Message], before: int | None) -> bool:
+        """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
+
+        The window was the one `before` when the call began. What a cassette does not have is taken for refused, where
+        the run that was recorded has learnt a window.
+        """
+        terms = self.terms
+        said = self.terms.servers.setdefault(self.model, {})
+        if (
+            terms.cassette
+            and isinstance(refusal, ProviderRefused)
+            and said.get("learnt", before) != before
+        ):
+            self.window = said["learnt"]
+        elif not isinstance(refusal, dspy.LMError) or provider_errors.about(refusal) != "length":
+            return False
+        refusal.learnt = True  # for who answers the query again
+        if self.window == before:  # else a call beside this one has learnt it meanwhile
+            most, told, ours = *provider_errors.read_window(refusal), prompting.size(messages)
+            window = most or max(ours // 2, _SMALLEST)
+            if most and told:
+                window = round(most * min(1.0, max(_COARSEST, ours / told)))
+            self.window = said["learnt"] = max(
+                1, min(window, before * 4 // 5) if before else window
+            )
+            words = (
+                f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says "
+                f"so from the start"
+            )
+            say(f"{self.model.removeprefix('openai/')} {words}")
+        return True
+
+    def _ask_provider(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
+    ) -> Answer:
+        failures = _Failures()
+        while True:
+            entered = self._enter(failures)
+            answer = self._attempt(owner, key, made, send, limit)
+            if isinstance(answer, Answer):
+                return answer
+            self._wait_for_another(answer, entered, failures)
+
+    def _enter(self, failures: _Failures) -> float:
+        """Wait for the gate; return when it let the request through, or raise the last failure."""
+        now = time.monotonic()
+        deadline = DEADLINE.get()
+        patience = self._patience(failures)
+        if now >= deadline:
+            raise failures.last or _out_of_time()
+        try:
+            until = min(deadline, self.terms.budget.ends)
+            return self.terms.gate.enter(
+                (failures.since or now) + patience, patience=patience, deadline=until
+            )
+        except TimeoutError as waited:
+            self.terms.budget.check()
+            late = _out_of_time(str(waited)) if time.monotonic() >= deadline else None
+            raise (
+                failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}")
+            ) from None
+
+    def _most(self, size: int, limit: int | None) -> Expected:
+        """Return the most that a request of `size` bytes can use: its prompt, and an answer of `limit` tokens.
+
+        Without a limit the longest answer so far counts, and before any answer nothing is known: that call goes alone.
+        """
+        if limit is None and not self._largest_output:
+            return Expected(math.inf, math.inf)
+        tokens_in = math.ceil(size * self._tokens_a_byte)
+        tokens_out = max(limit or 0, self._largest_output)
+        usd = 0.0
+        if self.cost:
+            read = self.cost.of(tokens_in, 0, tokens_out)
+            written = self.cost.of(tokens_in, 0, tokens_out, written=tokens_in)
+            thinking = self.cost.of(tokens_in, 0, tokens_out, reasoning=tokens_out)
+            usd = max(read, written, thinking)
+        return Expected(tokens_in + tokens_out, usd)
+
+    def _attempt(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
+    ) -> Answer | dspy.LMError:
+        """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
+        size = made if isinstance(made, int) else len(made)
+        terms = self.terms
+        usage = Usage()
+        expected = self._most(size, limit)
+        try:
+            terms.budget.take(
+                expected, deadline=DEADLINE.get(), check=terms.gate.rest
+            )  # Interrupted, where it waits
+        except BaseException as error:
+            terms.gate.leave()
+            if isinstance(error, TimeoutError):
+                raise _out_of_time(f"its calls waited for {error}") from None
+            raise
+        started = time.monotonic()  # the budget may have let it wait since it entered
+        try:
+            with booking():
+                sent = send(min(started + terms.patience.call, DEADLINE.get()))
+            usage = self.usage_of(sent.usage)
+            self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
+        except BaseException as error:
+            if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
+                terms.gate.leave()  # no failure of the provider
+                raise
+            usage = self._usage_of_failure(error)
+            if not self.free:
+                fault = provider_errors.kind(error)
+                seconds = time.monotonic() - started
+                terms.book(self.model, usage, fault=fault, seconds=seconds, query_id=owner, key=key)
+            return error
+        finally:
+            terms.budget.spend(usage, expected)
+        self._answered = True
+        terms.gate.answered(sent.headers)
+        answer = Answer(
+            sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning, sent.first
+        )
+        if key and terms.ledger:
+            packed = (
+                sent.packed
+                if isinstance(made, int)
+                else self.pack(made, terms.ledger.answers.parts)
+            )
+            terms.ledger.answered(owner, key, self.model, answer, packed)
+        elif not self.free:
+            terms.book(self.model, usage, query_id=owner)
+        return answer
+
+    def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _Failures) -> None:
+        """Tell the gate of a failure, then wait until the next attempt; raise the failure where there is to be none."""
+        gate = self.terms.gate
+        patience = self.terms.patience
+        if not dspy.is_retryable_lm_error(error):
+            gate.refused()
+            raise error
+        rest: float | None = getattr(
+            error, "retry_after", None
+        )  # seconds that the provider asks for
+        gate.failed(
+            entered,
+            overload=provider_errors.overload(error),
+            rest=rest,
+            reason=provider_errors.kind(error),
+        )
+        now = time.monotonic()
+        failures.since = failures.since or now
+        failures.count = failures.count + 1
+        failures.last = error
+        failures.billed += getattr(error, "billed", False)
+        if (
+            failures.count == patience.attempts
+            or failures.billed == _BILLED
+            or (rest or 0.0) > LONGEST_WAIT
+        ):
+            raise error
+        if rest:
+            return  # the gate holds everybody back for so long
+        # Not all equal, so that those that failed together do not come together.
+        pause = patience.first * 2.0 ** (failures.count - 1) * random.uniform(0.75, 1.25)
+        if now + pause >= min(failures.since + self._patience(failures), DEADLINE.get()):
+            raise error
+        gate.rest(min(pause, max(0.0, self.terms.budget.ends - now)))
+
+    def _patience(self, failures: _Failures) -> float:
+        """Return the seconds to go on trying: a mistyped address should not take as long as an overloaded provider."""
+        alive = self.answered or (
+            failures.last is not None and provider_errors.overload(failures.last)
+        )
+        return self.terms.patience.after if alive else self.terms.patience.before
+
+    def _list_price(self, usage: Usage) -> float | None:
+        return (
+            self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens)
+            if self.cost
+            else None
+        )
+
+    def usage_of(self, reported: Any) -> Usage:
+        """Return what an answered request used; unknown where that is not `reported`, or cannot be true."""
+        metered = read_report(reported)
+        if metered is None:
+            price = 0.0 if self.free or (self.cost and self.cost.free) else None
+            return Usage(1, 0, 0, 0, price, price, unmetered=0 if self.free else 1)
+        tokens_in, cached, tokens_out, reasoning, written = metered
+        self._largest_output = max(self._largest_output, tokens_out)
+        paid = listed = 0.0 if self.free else None
+        if self.cost:
+            paid = self.cost.of(tokens_in, cached, tokens_out, reasoning, written)
+            listed = self.cost.of(tokens_in, 0, tokens_out, reasoning)
+        return Usage(
+            1,
+            0,
+            tokens_in,
+            tokens_out,
+            paid,
+            listed,
+            cached_tokens=cached,
+            reasoning_tokens=reasoning,
+        )
+
+    def _usage_of_failure(self, error: dspy.LMError) -> Usage:
+        """Return what a request without an answer used: nothing, unless the provider reports usage."""
+        reported = getattr(error, "usage", None)
+        nothing = (
+            0.0 if self.free or self.cost else None
+        )  # without a price, its cost is not known either
+        usage = self.usage_of(reported) if reported else Usage(paid_usd=nothing, list_usd=nothing)
+        return replace(usage, calls=0, unmetered=0)
+
+
+def _out_of_time(why: str = "") -> dspy.LMTimeoutError:
+    return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){why and ': '}{why}")
+
+
+# Usage blocks are OpenAI's Chat Completions ("prompt_tokens") and Responses ("input_tokens"), DSPy's and LiteLLM's for
+# other providers, and Anthropic's own. They differ in three points that cost money when they are missed:
+# - Anthropic counts what was read from its cache, or written to it, beside "input_tokens"; everybody else within it.
+# - xAI, and Gemini's OpenAI-compatible endpoint, count thinking beside "completion_tokens" and only in "total_tokens";
+#   it is billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits), so it is output here.
+# - Where the provider's cache was used: "cached_tokens" in the details, or DeepSeek's "prompt_cache_hit_tokens".
+# A block that is wrong in one place makes the call's usage unknown. What a total has beside its parts is thinking, up
+# to the count of thinking, or up to THINKING where none is given; more is something else (a whole conversation, say).
+# Left out: tokens of sound and pictures, and dollars that a few providers report.
+
+MOST_TOKENS = (
+    10_000_000  # of one call; the largest windows have 2 million, so a report of more is a mistake
+)
+# Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that
+# leaves room.
+THINKING = 262_144
+# Some servers count thinking by tokenising its text again, its marks included, and come out a few
+# tokens higher than the output that it is part of. Up to so much more than the output counts as all
+# of the output.
+RECOUNT_TOKENS = 8
+RECOUNT_SHARE = 0.02
+
+
+class Metered(NamedTuple):
+    """Tokens of one call."""
+
+    input_tokens: int  # all of the prompt
+    cached_tokens: int  # of the input: what the provider had cached
+    output_tokens: int  # all that was written, the thinking too
+    reasoning_tokens: int  # of the output: thinking; 0 where it is not told apart
+    cache_write_tokens: int = (
+        0  # of the input: what the provider put into its cache at a price of its own
+    )
+
+
+def read_report(usage: Any) -> Metered | None:
+    """Read a provider's usage block, as parsed from JSON; None when it is missing or cannot be true."""
+    with suppress(ValueError):
+        return _read(usage) if isinstance(usage, dict) else None
+    return None
+
+
+def _read(usage: dict[str, Any]) -> Metered | None:
+    chat = usage.get("prompt_tokens") is not None
+    name_in, name_out = (
+        ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
+    )
+    if usage.get(name_in) is None or usage.get(name_out) is None:
+        return None
+    tokens_in = _count(usage, name_in)
+    tokens_out = _count(usage, name_out)
+    of_input = _details(usage, f"{name_in}_details")
+    of_output = _details(usage, f"{name_out}_details")
+    read = _count(usage, "cache_read_input_tokens")
+    written = _count(usage, "cache_creation_input_tokens")
+    if name_in == "input_tokens" and not of_input:
+        tokens_in += read + written  # Anthropic's own block
+    cached = _count(of_input, "cached_tokens") or read or _count(usage, "prompt_cache_hit_tokens")
+    written = (
+        written
+        or _count(of_input, "cache_creation_tokens")
+        or _count(of_input, "cache_write_tokens")
+    )
+    if not tokens_in or cached + written > tokens_in:
+        raise ValueError  # a prompt of no tokens comes from a server that does not count
+    reasoning = _count(of_output, "reasoning_tokens")
+    beside = max(0, _count(usage, "total_tokens") - tokens_in - tokens_out)
+    if beside > (_recounted(reasoning) if reasoning else THINKING):
+        raise ValueError
+    tokens_out += beside
+    if reasoning > _recounted(tokens_out):
+        raise ValueError
+    return Metered(tokens_in, cached, tokens_out, min(reasoning, tokens_out), written)
+
+
+def _recounted(tokens: int) -> float:
+    return tokens + max(RECOUNT_TOKENS, RECOUNT_SHARE * tokens)
+
+
+def _count(block: dict[str, Any], name: str) -> int:
+    count = block.get(name)
+    if count is None:
+        return 0
+    if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # isinstance would let True through
+        raise ValueError
+    return count
+
+
+def _details(usage: dict[str, Any], name: str) -> dict[str, Any]:
+    details = usage.get(name) or {}  # some gateways write an empty one as []
+    if not isinstance(details, dict):
+        raise ValueError
+    return details

@@ -1,0 +1,740 @@
+"""The one door to language models: the connected model that programs run with, as
+tools/models/model_spec.py names it.
+
+tools/models/client.py has what happens to a call. DSPy's own cache is off, because it is shared
+between runs and keeps no usage; `python -m programs.lm cache` lists ours.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import fields
+from datetime import datetime
+from functools import cached_property, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import dspy
+import orjson
+from dspy.utils.callback import BaseCallback
+from dspy.utils.usage_tracker import UsageTracker
+
+from tools import session
+from tools.cli import in_thread, say
+from tools.errors import Halt, ProviderRefused, SextantError, UsageError, check_docstrings
+from tools.models import model_spec as models
+from tools.models import offline, prompting, provider_errors
+from tools.models.adapter import ANSWERED, COMPLETED, Adapter, Answered
+from tools.models.client import DEADLINE, Caller, Sent
+from tools.models.model_spec import (
+    DEFAULTS,
+    SECRET,
+    UNKNOWN,
+    Server,
+    header_values,
+    hide_keys,
+    hide_within,
+)
+from tools.models.model_spec import Settings as Settings  # who connects a model finds them here
+from tools.models.offline import Rules
+from tools.models.prompting import Message
+from tools.models.run_resources import Terms
+from tools.models.storage.response_cache import Answer
+from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
+from tools.models.thoughts import part_thoughts
+from tools.records import Usage
+from tools.text import TermStatistics
+
+if TYPE_CHECKING:
+    from tools.models.prices import Price
+    from tools.models.transport.openai_client import Reply, Wire
+
+# Settings that are in a config beside these, and those that say how something is sent.
+_NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
+FORMAT = 1  # of the key; raised when equal keys would stand for other answers
+
+_FINISH: ContextVar[str] = ContextVar(
+    "finish", default="stop"
+)  # why the last answer of this context ended
+_CALLS = 1000  # of a query that its history has
+_PROMPTS = 10  # of them, those that it has with what was sent
+_NOT_KEPT = "(no longer kept)"
+CALLS_IN_TEXT = (
+    "its server does not take them out (vLLM: --enable-auto-tool-choice --tool-call-parser, "
+    "llama.cpp: --jinja); "
+    "-P interface=dspy asks for them in a prompt instead"
+)
+# Settings that are DSPy's, and not the model's; and secrets.
+_NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout", "extra_headers")
+
+
+class LanguageModel(dspy.LM):
+    """DSPy's language model with everything around a call. Threads share it."""
+
+    def __init__(
+        self,
+        model: str,
+        terms: Terms,
+        *,
+        cost: "Price | None" = None,
+        free: bool = False,
+        window: int | None = None,
+        limit: int | None = None,
+        wire: "Wire | None" = None,
+        **options: Any,
+    ) -> None:
+        """Call over `wire`, or else through dspy.LM: LiteLLM's providers, and engines of our own."""
+        super().__init__(model, cache=False, num_retries=0, **options)
+        self.limit = (
+            limit  # tokens of an answer with its reasoning; None is for an engine of our own
+        )
+        # DSPy names it by the model, and makes no reasoning model with a limit that it finds small.
+        self._limited = (
+            "max_completion_tokens" if "max_completion_tokens" in self.kwargs else "max_tokens"
+        )
+        self.kwargs[self._limited] = limit or self.kwargs.get(self._limited)
+        self.terms = terms
+        self.wire = wire
+        self._server = _server(model)
+        self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
+        self.caller.window = window
+        self.spec = model  # as --lm has it, where `connect` has made this
+        self.tools: Any = (
+            wire  # where it takes tool calls in the protocol's form; None where it does not
+        )
+        self.repeats = (
+            terms.repeats
+        )  # whether an equal request in a session is the same call, not another sample
+        # Whether a call for no query that stays unanswered raises Halt, which nobody swallows
+        self.halts = False
+        self.anew: Mapping[
+            str, int
+        ] = {}  # queries that are asked anew, with the number of the attempt
+
+    @property
+    def server(self) -> Server:
+        """What is known of the server behind it."""
+        return self.wire.server if self.wire else UNKNOWN
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of prompt and answer together, for this model and its copies; None where it is not known."""
+        return self.caller.window
+
+    def meet(self) -> None:
+        """Ask the server, or a cassette, what it is and how much its model takes; `window` stays where it is known."""
+        if self.wire:
+            self.wire.meet(
+                self.terms.servers.setdefault(self.model, {}), ask=not self.terms.cassette
+            )
+            self.caller.window = self.window or self.server.window
+
+    @property
+    def structured(self) -> bool:
+        """Whether signatures are sent as JSON schemas."""
+        known = self.caller.schemas == "auto" and (
+            self.server.kind.schema if self.wire else self._known_by_litellm
+        )
+        return known or self.caller.schemas == "on"
+
+    @cached_property
+    def _known_by_litellm(self) -> bool:
+        return bool(self.supports_response_schema)
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """Make DSPy's call. Several completions of a prompt are as many calls: each is counted, paid for and kept."""
+        if (count := kwargs.pop("n", None) or 1) > 1:
+            rollout = kwargs.pop("rollout_id", None)
+            samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
+            return [
+                self(prompt, messages=messages, **kwargs, rollout_id=sample)[0]
+                for sample in samples
+            ]
+        prompting.check_room(
+            messages or (), "prompt"
+        )  # programs have shortened by now what they can
+        if self.limit:
+            own = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
+            kwargs[self._limited] = min(filter(None, (*own, self.limit)))
+        settings = self._settings(kwargs)
+        rollout = kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
+        settings = (
+            {name: _as_json(value) for name, value in settings.items()} if self.wire else settings
+        )
+        conversation = messages or [{"role": "user", "content": prompt}]
+        instruction = _instruction(conversation)
+        if self.wire is None:
+            made = _dumps([messages or prompt, settings])
+            send = partial(self._through_dspy, partial(self._by_dspy, prompt, messages), kwargs)
+        else:
+            made = self.wire.body(conversation, (), settings)
+            send = partial(self._over_the_wire, made, tools=False)
+        send = partial(_without_thoughts, send, instruction)
+        answer = self._answer(
+            made, rollout, send, conversation, self.limit and kwargs[self._limited]
+        )
+        outputs = [
+            _part_output(output, instruction)[1] for output in answer.outputs
+        ]  # kept by an earlier version
+        first = outputs[0] if outputs else ""
+        text = first.get("text") if isinstance(first, dict) else first
+        ANSWERED.set(Answered(str(text or ""), answer.finish))
+        self._remember(prompt, messages, kwargs, outputs, answer)
+        return outputs
+
+    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """Make DSPy's call in a thread, awaited."""
+        call = partial(self, prompt, messages=messages, **kwargs)
+        outputs, answered = await asyncio.to_thread(lambda: (call(), ANSWERED.get()))
+        ANSWERED.set(answered)
+        return outputs
+
+    def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
+        """Return the next message of a conversation with tools: "content", "tool_calls", "finish".
+
+        It may have "parts": what is to be passed back with it, beside its content and in place of its calls. With
+        "in_text", its calls were read out of the text.
+        """
+        if self.tools is None:
+            raise dspy.LMUnsupportedFeatureError(
+                "no tool interface", feature="tools", model=self.model
+            )
+        known = self.terms.servers.setdefault(self.model, {})
+        if not known.get("short_ids"):
+            try:
+                return self._converse(messages, tools)
+            except dspy.LMError as error:
+                if not provider_errors.refuses_call_ids(error):
+                    raise
+            known["short_ids"] = True
+            return self._converse(shorten_ids(messages), tools, again=True)
+        return self._converse(shorten_ids(messages), tools)
+
+    def _converse(
+        self, messages: Sequence[Message], tools: Sequence[Message], *, again: bool = False
+    ) -> Message:
+        settings = self._settings({})
+        rollout = self.kwargs.get("rollout_id")
+        if self.wire:
+            made = self.wire.body(messages, tools, settings)
+            send = partial(self._over_the_wire, made, tools=True)
+        else:
+            made = _dumps([messages, settings | {"tools": tools}])
+            send = partial(self._through_dspy, partial(self._by_litellm, messages, tools), settings)
+        send = partial(_without_thoughts, send, _instruction(messages))
+        counted = [{"content": json.dumps([messages, tools])}]
+        answer = self._answer(made, rollout, send, counted, self.limit, again=again)
+        message = _read_message(
+            answer.outputs[0], messages, [tool["function"]["name"] for tool in tools]
+        )
+        if message.get("in_text"):
+            self._tell_of_calls_in_text()
+        self._remember(None, messages, settings, [message], answer)
+        return {**message, "finish": answer.finish}
+
+    def _tell_of_calls_in_text(self) -> None:
+        """Say once in a run that calls are read out of the text."""
+        known = self.terms.servers.setdefault(self.model, {})
+        if not known.get("calls_in_text"):
+            known["calls_in_text"] = True
+            say(
+                f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; "
+                f"{CALLS_IN_TEXT}"
+            )
+
+    @property
+    def history(self) -> list[Any]:
+        """The calls of the query that is being answered, as DSPy keeps them; outside of a run, of this model."""
+        payer = session.current()
+        return self._own_history if payer is None else payer.history
+
+    @history.setter
+    def history(self, entries: list[Any]) -> None:
+        self._own_history = list(entries)
+
+    def _remember(
+        self, prompt: Any, messages: Any, kwargs: dict[str, Any], outputs: list[Any], answer: Answer
+    ) -> None:
+        """Let DSPy's usage tracker and the history have what a call used, as they do of a plain dspy.LM."""
+        used = _report(answer.usage)
+        tracker = dspy.settings.usage_tracker
+        if tracker is not None:
+            tracker.add_usage(self.model, used)
+        if dspy.settings.disable_history:
+            return
+        choices = [
+            {
+                "message": {"role": "assistant", "content": _content(output)},
+                "finish_reason": answer.finish,
+            }
+            for output in outputs
+        ]
+        entries = self.history
+        entries.append(
+            {
+                "prompt": prompt,
+                "messages": messages and [*messages],
+                "kwargs": {
+                    name: value for name, value in kwargs.items() if not name.startswith("api_")
+                },
+                "response": {"model": self.model, "choices": choices, "usage": used},
+                "outputs": outputs,
+                "usage": used,
+                "cost": answer.usage.list_usd,
+                "timestamp": datetime.now().astimezone().isoformat(),
+                "uuid": str(uuid4()),
+                "model": self.model,
+                "response_model": self.model,
+                "model_type": self.model_type,
+            }
+        )
+        if len(entries) > _PROMPTS:  # the prompts of all calls would fill the memory
+            entries[-1 - _PROMPTS] |= {"prompt": _NOT_KEPT, "messages": None}
+        del entries[:-_CALLS]
+
+    def update_history(self, entry: dict[str, Any]) -> None:
+        """Keep why a response of DSPy's ended, and no more: prompts would fill the memory."""
+        _FINISH.set(_finish(entry.get("response")))
+
+    def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        settings = {
+            name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None
+        }
+        return {
+            name: settings[name]
+            for name in settings
+            if name not in _NOT_SENT and not name.startswith("api_")
+        }
+
+    def _over_the_wire(
+        self, body: bytes, limit: int | None, deadline: float, *, tools: bool
+    ) -> Sent:
+        assert self.wire
+        reply, headers = self.wire.send(
+            body, deadline, limit=limit, tools=tools, last="" if tools else COMPLETED
+        )
+        outputs = [_message(reply)] if tools else [reply.text]
+        return Sent(outputs, reply.finish, reply.usage, headers, reply.reasoning, reply.first)
+
+    def _through_dspy(
+        self,
+        ask: Callable[[dict[str, Any]], Sent],
+        kwargs: dict[str, Any],
+        limit: int | None,
+        deadline: float,
+    ) -> Sent:
+        if self.caller.free:
+            return ask(kwargs)
+        from tools.models.transport import body_limits  # not for the engine without a model
+        from tools.models.transport import (
+            openai_client as wire,  # not for the engine without a model
+        )
+
+        kwargs = {**kwargs, self._limited: limit}
+        left = max(0.0, deadline - time.monotonic())
+        if isinstance(self.engine, str):  # DSPy makes the connection
+            # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the
+            # wait for a next byte; that for the thread bounds the whole answer.
+            kwargs["timeout"] = min(max(1.0, math.ceil(left)), self.terms.patience.call)
+        try:
+            with body_limits.bounding(deadline, wire.LARGEST):
+                asked = in_thread(partial(ask, kwargs))  # it is abandoned at the deadline
+            if not wait([asked], timeout=left).done:
+                raise dspy.LMTimeoutError("the answer did not come in time")
+            sent = asked.result()
+        except Exception as error:  # noqa: BLE001  # a provider's library may raise anything; it is raised again
+            raise provider_errors.from_litellm(error) from None
+        if not sent.outputs:
+            raise dspy.LMTransportError("an answer without a choice", model=self.model)
+        return sent._replace(outputs=hide_within(sent.outputs, partial(hide_keys, least=SECRET)))
+
+    def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
+        if isinstance(self.engine, str) and messages:
+            messages = prompting.mark(self.model, messages, grows=False)
+        tracker = (
+            UsageTracker()
+        )  # and not dspy.track_usage(), which adds to the one outside: `_remember` does
+        # An answer is on disk before the program sees any of it, so `dspy.streamify` gets no
+        # chunks.
+        with dspy.context(send_stream=None, usage_tracker=tracker):
+            outputs = super().__call__(prompt, messages=messages, **kwargs)
+        reported = [entry for entries in tracker.usage_data.values() for entry in entries]
+        thoughts = [
+            output.get("reasoning_content") for output in outputs if isinstance(output, dict)
+        ]
+        usage = reported[-1] if reported else None
+        reasoning = hide_keys("".join(filter(None, thoughts)), SECRET)
+        return Sent(outputs, _FINISH.get(), usage, {}, reasoning)
+
+    def _by_litellm(
+        self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]
+    ) -> Sent:
+        from tools.models.transport.litellm_client import converse  # as above
+
+        try:
+            reply = converse(self.model, messages, tools, kwargs)
+        except Exception as error:
+            raise self._wrap_litellm_exception(error) from error
+        return Sent(
+            [_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET)
+        )
+
+    def _answer(
+        self,
+        made: bytes,
+        rollout: Any,
+        send: Callable[..., Sent],
+        messages: Sequence[Message],
+        limit: int | None,
+        *,
+        again: bool = False,  # whether this is another try of a call
+    ) -> Answer:
+        """Return the answer to a request, booked on the session; sent with the `limit` that its messages leave."""
+        payer = session.current()
+        window = self.window
+        owner = payer.query_id if payer else ""
+        try:
+            if payer and not again:
+                payer.allow_call()
+            key = self._key(made, rollout, payer) if self.caller.keeps else ""
+            left = limit and prompting.left(messages, limit, window)
+            answer = self.caller.ask(owner, key, made, partial(send, left), left)
+        except Exception as error:
+            reason = self._reason(error, made)
+            if self.caller.learns(reason, messages, window) and payer:
+                payer.fault = reason  # and the query is answered again
+            if provider_errors.fault(reason) != "system":
+                if payer:
+                    payer.fault = reason
+                elif self.halts:
+                    raise Halt(reason) from error
+            if reason is error:
+                raise
+            raise reason from error
+        if payer:
+            payer.charge(answer.usage, key)
+        return answer
+
+    def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
+        """Return sixteen hex digits over everything that shapes an answer."""
+        url, api = (self.wire.url, self.wire.api) if self.wire else (self._server, self.model_type)
+        key = blake2b(
+            f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + made, digest_size=8
+        )
+        if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
+            key.update(b"\0%d" % sample)
+        if payer and payer.query_id in self.anew:
+            key.update(b"\0again %d" % self.anew[payer.query_id])
+        return key.hexdigest()
+
+    def _reason(self, error: Exception, made: bytes) -> Exception:
+        if isinstance(error.__cause__, SextantError):
+            return error.__cause__  # the offline engine's own words, which DSPy wraps
+        if b'"json_schema"' in made and provider_errors.refuses_schema(error):
+            line = f"{self.model} takes no JSON schema: {str(error).strip().partition(chr(10))[0]}"
+            if self.caller.schemas == "on":
+                return ProviderRefused(f"{line}; leave out --structured on", source=self.spec)
+            if self.caller.schemas == "auto":
+                say(f"{line}; its answers are asked for in markers from here on")
+            self.caller.schemas = "off"
+            return dspy.LMUnsupportedFeatureError(line, feature="response_format", model=self.model)  # type: ignore[no-any-return]
+        unclear = (
+            isinstance(error, dspy.LMInvalidRequestError)
+            and provider_errors.about(error) == "unknown"
+        )
+        # Before any answer it is the settings, then: it would fail every query.
+        return (
+            provider_errors.refusal(error, self.spec)
+            if unclear and not self.caller.answered
+            else error
+        )
+
+
+def _message(reply: "Reply") -> Message:
+    made: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
+    return made | ({"parts": dict(reply.parts)} if reply.parts else {})
+
+
+def _instruction(messages: Sequence[Message]) -> str:
+    """Return what a model is told before all else."""
+    content = (
+        messages[0].get("content")
+        if messages and messages[0].get("role") in ("system", "developer")
+        else ""
+    )
+    return content if isinstance(content, str) else ""
+
+
+def _without_thoughts(send: Callable[..., Sent], instruction: str, *given: Any) -> Sent:
+    """Send a request; return its answer with the thoughts that stand in its text as reasoning."""
+    sent = send(*given)
+    parted = [_part_output(output, instruction) for output in sent.outputs]
+    thoughts = [sent.reasoning, *(thought for thought, _ in parted)]
+    return sent._replace(
+        outputs=[output for _, output in parted], reasoning="\n".join(filter(None, thoughts))
+    )
+
+
+def _part_output(output: Any, instruction: str) -> tuple[str, Any]:
+    """Return the thoughts in the text of an output, and the output without them."""
+    if isinstance(output, str):
+        return part_thoughts(output, instruction)
+    place = (
+        "content"
+        if isinstance(output, dict) and "tool_calls" in output and "text" not in output
+        else "text"
+    )
+    text = output.get(place) if isinstance(output, dict) else None
+    if not isinstance(text, str):
+        return "", output
+    thoughts, answer = part_thoughts(text, instruction)
+    if answer == text:
+        return "", output
+    said = (
+        {"said": text} if place == "content" and thoughts else {}
+    )  # it may have to go back as it came
+    return thoughts, {**output, place: answer, **said}
+
+
+def _read_message(output: Message, messages: Sequence[Message], names: Sequence[str]) -> Message:
+    """Return a message with the calls in it, in its text perhaps, and an id for each."""
+    _, message = _part_output(output, _instruction(messages))
+    message = dict(message)
+    said = message.pop("said", "")
+    calls = message["tool_calls"]
+    parts = dict(message.get("parts", {}))
+    before = said.removesuffix(message["content"])  # thoughts and their marks
+    if not calls and names:
+        calls, rest = read_calls(message["content"], names)
+        if calls:
+            message |= {"content": rest, "in_text": True}
+    calls = [{**call, "name": find_tool(call["name"], names)} for call in calls]
+    calls = identify(calls, messages)
+    if written := parts.get("tool_calls"):
+        parts["tool_calls"] = [
+            {**one, "id": call["id"]} for one, call in zip(written, calls, strict=True)
+        ]
+    # Thoughts go back with the calls they led to, under the name they came with; harmony's channels
+    # are refused there.
+    if calls and said and before != said and "<|channel|>" not in said:
+        parts = {"content": before + message["content"], **parts}
+    return message | {"tool_calls": calls} | ({"parts": parts} if parts else {})
+
+
+def _content(output: Any) -> str:
+    if isinstance(output, dict):
+        return str(output.get("text") or output.get("content") or "")
+    return str(output or "")
+
+
+def _as_json(value: Any) -> Any:
+    """Return a setting as it is sent: DSPy's JSONAdapter gives a class where the protocol has a schema."""
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        schema = {"name": value.__name__, "strict": True, "schema": value.model_json_schema()}
+        return {"type": "json_schema", "json_schema": schema}
+    return value
+
+
+def _report(usage: Usage) -> dict[str, Any]:
+    """Return what a call used in the protocol's words; nothing where that is not known."""
+    if usage.unmetered:
+        return {}
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def _finish(response: Any) -> str:
+    if isinstance(response, tuple):
+        response = response[-1] if response else None
+    reason = getattr(response, "finish_reason", None)
+    if reason is None and getattr(response, "choices", None):
+        reason = getattr(response.choices[0], "finish_reason", None)
+    parts = getattr(getattr(response, "message", None), "parts", ())
+    return (
+        "refusal"
+        if any(type(part).__name__ == "RefusalPart" for part in parts)
+        else str(reason or "stop")
+    )
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # lone surrogates
+        return repr(value).encode("utf-8", "backslashreplace")
+
+
+logging.getLogger("dspy.clients.lm").setLevel(
+    logging.ERROR
+)  # answers that were cut off are counted, by kind
+
+
+class _Publisher(BaseCallback):
+    """Shows the engine without a model the calls that other adapters than ours make: JSON, XML, two steps."""
+
+    def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Publish a call before its prompt is made."""
+        if not isinstance(instance, Adapter):
+            offline.CALL.set(offline.Call(instance, inputs["signature"], inputs["inputs"]))
+
+    def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Take it back once there is an answer."""
+        if not isinstance(instance, Adapter):
+            offline.CALL.set(None)
+
+
+class Model(NamedTuple):
+    """A connected language model."""
+
+    name: str  # in every output: "offline", or the spec
+    settings: dict[str, Any]  # what goes into a run's config
+    lm: LanguageModel  # DSPy's side of it
+
+    @property
+    def terms(self) -> Terms:
+        """The budget, gate, ledger and patience that it shares with the other models of its run."""
+        return self.lm.terms
+
+    @property
+    def price(self) -> "Price | None":
+        """The price of a token, or None when it is not known."""
+        return self.lm.caller.cost
+
+    def begin(self, folder: Path, spent: Usage) -> None:
+        """Open the ledger of the run in `folder`; count what its answered queries `spent` where no ledger has that."""
+        self.terms.open(folder)
+        books = self.terms.books
+        if self.lm.caller.free:
+            self.terms.budget.resume(Usage(calls=spent.calls), source=folder.resolve())
+        elif self.terms.ledger and books and spent.calls and not books.sent and not books.cached:
+            say(
+                "what this run sent before is in no ledger any more; its answered queries say "
+                "what they used"
+            )
+            self.terms.ledger.book(self.name, spent)
+            self.terms.budget.resume(spent, source=folder.resolve())
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Have DSPy predictors in the block use this model, for one query whose time begins; in this context alone."""
+        deadline = min(
+            DEADLINE.get(), time.monotonic() + self.terms.query_seconds
+        )  # a lens has its query's
+        # Our signatures are checked by their answers; DSPy's look at every element of every list
+        # only logs.
+        callbacks = [*dspy.settings.callbacks, *([_Publisher()] if self.lm.caller.free else [])]
+        settings = {"lm": self.lm, "adapter": Adapter(), "trace": [], "callbacks": callbacks}
+        context = dspy.context(**settings, warn_on_type_mismatch=False)
+        with session.setting(DEADLINE, deadline), context:
+            yield
+
+
+def connect(
+    spec: str,
+    terms: Terms | None = None,
+    *,
+    statistics: Callable[[], TermStatistics] | None = None,
+    settings: Settings = DEFAULTS,
+    rules: Rules | None = None,
+) -> Model:
+    """Connect the model that `spec` names, on the `terms` of a run; UsageError for a bad spec or settings.
+
+    Nothing is sent yet. `offline` needs the corpus' `statistics`, made at its first call, and fills fields by `rules`.
+    """
+    check_docstrings()
+    terms = terms or Terms()
+    if spec == "offline":
+        if statistics is None:
+            raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
+        engine = offline.OfflineEngine(statistics, rules)
+        made = LanguageModel(
+            offline.VERSION, terms, free=True, window=settings.context, engine=engine
+        )
+        return Model("offline", {"model": offline.VERSION, "window": settings.context}, made)
+    return _connect(spec, terms, settings)
+
+
+def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
+    from tools.models import prices  # not for the engine without a model
+    from tools.models.transport import litellm_client  # as above
+    from tools.models.transport import openai_client as wire
+
+    name, url = models.parse(spec)
+    models.check_provider(name, url)
+    cost = prices.price(spec, terms.prices)
+    terms.budget.require_price(spec, known=cost is not None)
+    if settings.api == "responses" and settings.seed is not None:
+        raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
+    temperature = settings.temperature
+    if temperature is None:
+        with suppress(dspy.LMConfigurationError):
+            # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0
+            # through.
+            dspy.LM(name, temperature=0.5)
+            temperature = 0.0
+    names = ("seed", "reasoning_effort", "top_p", "stop")
+    options: dict[str, Any] = {
+        one: getattr(settings, one) for one in names if getattr(settings, one) not in (None, ())
+    }
+    ours = None
+    if models.is_openai(name, url):
+        ours = wire.Wire(
+            name.partition("/")[2], url, provider="" if url else "openai", settings=settings
+        )
+    elif settings.client_certificate:
+        raise UsageError(
+            f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead"
+        )
+    else:
+        options |= {"model_type": "responses"} if settings.api == "responses" else {}
+        options |= {"extra_body": dict(settings.extra_body)} if settings.extra_body else {}
+        options |= {"extra_headers": header_values(settings.headers)} if settings.headers else {}
+    if settings.reasoning_tokens and ours:
+        options["reasoning_tokens"] = settings.reasoning_tokens
+    elif settings.reasoning_tokens:
+        options |= litellm_client.limit_reasoning(name, settings.reasoning_tokens)
+        temperature = settings.temperature  # Anthropic takes thinking with none but 1
+    limit = settings.max_tokens or prices.longest_answer(
+        spec, terms.prices, reasons=temperature is None
+    )
+    limit += settings.reasoning_tokens or 0
+    options |= {
+        "temperature": temperature,
+        "window": settings.context or prices.window(spec, terms.prices),
+    }
+    made = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
+    made.spec = spec
+    made.caller.schemas = settings.structured
+    if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
+        made.tools = made.tools or True
+    kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
+    shaping = [one.name for one in fields(Settings) if one.name not in _NOT_SHAPING]
+    kept |= {
+        one: value for one in shaping if (value := getattr(settings, one)) != getattr(DEFAULTS, one)
+    }
+    return Model(spec, kept | {"max_tokens": limit}, made)
+
+
+def _server(name: str) -> str:
+    """Return where the environment says that a provider of LiteLLM's is: OLLAMA_API_BASE and the like."""
+    provider = name.partition("/")[0].upper()
+    ends = ("_BASE", "_URL", "_ENDPOINT", "_HOST")
+    return " ".join(
+        f"{k}={v}"
+        for k, v in sorted(os.environ.items())
+        if k.startswith(provider) and k.endswith(ends)
+    )

@@ -1,0 +1,323 @@
+"""What `--lm` may name, the servers behind it, and their keys. Light, so that a misspelt name is
+refused at once.
+
+A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that speaks OpenAI's
+protocol: vLLM, llama.cpp, Ollama, SGLang), `openai/MODEL`, or `provider/model` as LiteLLM names it.
+Keys come from the environment, or from a file `.env` in the working directory, and go nowhere but
+to the provider: $SEXTANT_API_KEY for a server of one's own, $OPENAI_API_KEY for OpenAI
+($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual names for the others.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from dotenv import load_dotenv
+
+from tools import files
+from tools.cli import positive, share, temperature
+from tools.cli_options import Option, json_object, pair
+from tools.errors import ProviderRefused, UnknownName, UsageError
+
+# LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+APIS = ("chat", "responses")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+WHEN = ("auto", "on", "off")  # auto: where the server is known to take it
+
+_Option = partial(Option, group="settings of the model")
+_Count = partial(_Option, metavar="N", read=positive)
+_When = partial(_Option, metavar="WHEN", choices=WHEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a model, as a request and its command line have them; None leaves one to the model."""
+
+    seed: Annotated[
+        int | None, _Option("the model's sampling seed, where it takes one", "N", int)
+    ] = None
+    temperature: Annotated[
+        float | None, _Option("from 0 to 2; 0 where the model takes one", "X", temperature)
+    ] = None
+    top_p: Annotated[
+        float | None, _Option("sample among the likeliest tokens of this share", "X", share)
+    ] = None
+    stop: Annotated[
+        tuple[str, ...], _Option("end an answer before this text; repeatable", "TEXT")
+    ] = ()
+    max_tokens: Annotated[
+        int | None,
+        _Count("tokens of an answer and its reasoning; what the price table says, or 4096"),
+    ] = None
+    reasoning_effort: Annotated[
+        str | None, _Option(f"one of {', '.join(EFFORTS)}; the model's own", "HOW", choices=EFFORTS)
+    ] = None
+    reasoning_tokens: Annotated[
+        int | None,
+        _Count("tokens of reasoning before an answer, where the model takes such a limit"),
+    ] = None
+    structured: Annotated[
+        str, _When("send signatures as JSON schemas; auto where the server can")
+    ] = "auto"
+    stream: Annotated[str, _When("have answers sent as they are written: auto, on or off")] = "auto"
+    api: Annotated[
+        str, _Option(f"which of OpenAI's protocols: {' or '.join(APIS)}", "API", choices=APIS)
+    ] = "chat"
+    context: Annotated[
+        int | None,
+        _Count("tokens that the model takes, where neither the price table nor the server says"),
+    ] = None
+    extra_body: Annotated[
+        Mapping[str, Any], _Option("more of the request's body", "JSON", json_object, whole=True)
+    ] = field(default_factory=dict)
+    headers: Annotated[
+        Mapping[str, str],
+        _Option(
+            "send a header with the value of this environment variable; repeatable",
+            "NAME=ENV",
+            pair,
+            flag="--header",
+        ),
+    ] = field(default_factory=dict)
+    client_certificate: Annotated[
+        Path | None,
+        _Option("a certificate with its key, in PEM, for a server that asks for one", "FILE"),
+    ] = None
+
+
+DEFAULTS = Settings()
+
+
+class Kind(NamedTuple):
+    """What servers of a kind take; the table of them is in tools/models/server_detection.py."""
+
+    name: str
+    limit: tuple[str, ...] = (
+        "max_tokens",
+    )  # words for the length of an answer; some servers refuse OpenAI's newer
+    schema: bool = False  # whether `response_format` may be a JSON schema
+    stream: bool = False  # whether a stream ends with its usage, by stream_options.include_usage
+    # How an answer can be ended after its last field. "stop": by a stop text. "stream": by leaving
+    # the stream, as each chunk has its usage; where a model may think, a stop text would end its
+    # thoughts. "": in no way.
+    stops: str = ""
+    reasoning: tuple[
+        str, ...
+    ] = ()  # the path in the body of a limit of reasoning tokens; () where there is none
+    owner: str = ""  # "owned_by" in its GET /models, where that tells it apart
+    # A path asked next where GET /models does not tell the window; /v1 has the protocol's paths
+    # alone
+    more: str = ""
+
+
+class Server(NamedTuple):
+    """What is known of a server and of the model on it."""
+
+    kind: Kind
+    window: int | None = None  # tokens of prompt and answer together
+
+
+UNKNOWN = Server(
+    Kind("", more="/../openapi.json")
+)  # transformers serve is told by its path for loading a model
+
+
+# Base URL, the environment variables that lead elsewhere, and that of the key. To add one: a line
+# here; for embeddings, rows of its models in tools/retrievers/models.toml, too.
+PROVIDERS = {
+    "openai": (
+        "https://api.openai.com/v1",
+        ("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+        "OPENAI_API_KEY",
+    ),
+    "gemini": ("https://generativelanguage.googleapis.com/v1beta/openai", (), "GEMINI_API_KEY"),
+}
+# A user's key for a provider is not for every server that speaks its protocol
+SERVER_KEY = "SEXTANT_API_KEY"
+# Letters from which on a key is taken out of answers, too: "token" for a local server is a word
+SECRET = 16
+
+
+def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
+    """Return (LiteLLM name, base URL) of a spec, the value of `option`; "" for a part that it lacks. UsageError."""
+    if spec == "offline":
+        return "", ""
+    name, at, url = spec.partition("@")
+    if at and "://" in url:  # a name of a provider's may have an @ in it, too
+        if not name or not is_server(url):
+            wrong = f"{option} {name + '@...'!r} is no server; write MODEL@http://host:port/v1"
+            raise UsageError(f"{wrong}, and put a key for it in $SEXTANT_API_KEY")
+        return f"openai/{name}", url
+    if "?" in spec or "#" in spec:  # it would stand in the names of folders
+        raise UsageError(
+            f"{option} names no model with a ? or # in it; put keys into the environment"
+        )
+    provider, slash, model = spec.partition("/")
+    if not (provider and slash and model):
+        forms = "offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
+        raise UsageError(f"{option} {spec!r} names no model; write {forms}")
+    return spec, ""
+
+
+def is_openai(name: str, url: str) -> bool:
+    """Whether the model speaks OpenAI's protocol, as our own client does."""
+    return bool(url) or name.startswith("openai/")
+
+
+def check_provider(name: str, url: str) -> None:
+    """Raise UnknownName for a provider that LiteLLM does not know."""
+    if is_openai(name, url):
+        return
+    litellm = _litellm()
+    try:
+        litellm.get_llm_provider(name)
+    except litellm.exceptions.BadRequestError:
+        known = [str(getattr(one, "value", one)) for one in litellm.provider_list]
+        raise UnknownName("provider of models", name.partition("/")[0], known) from None
+
+
+def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
+    """Raise ProviderRefused where the environment lacks the key that a model needs, UsageError for a header's value."""
+    for header, variable in headers.items():
+        if not secret(variable):
+            raise UsageError(
+                f"--header {header}={variable}: ${variable} is not set; export it, or put it into "
+                f".env"
+            )
+    name, url = parse(spec)
+    if not name or url:
+        return
+    if is_openai(name, url):
+        missing = [] if secret("OPENAI_API_KEY") else ["OPENAI_API_KEY"]
+    else:
+        missing = _litellm().validate_environment(name)["missing_keys"]
+    # Where something else is missing as well, there may be other ways in: Azure's and Amazon's
+    # roles.
+    if missing and all(variable.endswith("_API_KEY") for variable in missing):
+        needs = f"{spec} needs a key; put it in ${' or $'.join(missing)}, or into the file .env"
+        raise ProviderRefused(needs, source=spec)
+
+
+def _litellm() -> Any:
+    import litellm  # it takes seconds
+
+    litellm.suppress_debug_info = (
+        True  # it prints where to look for a provider that it does not know
+    )
+    return litellm
+
+
+def no_such_limit(model: str) -> UsageError:
+    """Return the refusal of --reasoning-tokens."""
+    return UsageError(
+        f"--reasoning-tokens: {model} takes no such limit, as far as is known; --max-tokens "
+        f"bounds reasoning and "
+        "answer together, --reasoning-effort asks for less of it, and --extra-body sends what the "
+        "server calls it"
+    )
+
+
+def price_is_known(spec: str, file: Path | None = None) -> bool:
+    """Return whether a budget in dollars can be kept for this model; `file` is the user's own prices."""
+    from tools.models.prices import price  # few runs need prices
+
+    return spec == "offline" or price(spec, file) is not None
+
+
+def read_keys(folder: Path = Path()) -> None:
+    """Take keys that the environment lacks from `.env` in `folder`; UsageErrors show no line, which may be a key."""
+    file = folder / ".env"
+    try:
+        if not file.is_file():
+            return  # some call the folder of their environment so
+        text = files.read_input(file).decode("utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be read: {(error.strerror or str(error)).lower()}"
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file} is not UTF-8 in line {line}; save it as UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UsageError(f"{file} has a NUL in line {line}; write text, as in SEXTANT_API_KEY=...")
+    try:
+        load_dotenv(stream=StringIO(text), override=False)
+    except ValueError:  # e.g. a name with a = in it
+        raise UsageError(
+            f"{file} has a line that no environment takes; write NAME=value in each"
+        ) from None
+
+
+def secret(variable: str) -> str:
+    """Return the key that the environment has under this name; "" for none."""
+    return os.environ.get(variable, "").strip()
+
+
+_IN_HEADERS = set[
+    str
+]()  # variables of the environment whose values are secrets, whatever their names are
+
+
+def header_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers with the values of the variables that they name, which are secrets from now on."""
+    _IN_HEADERS.update(headers.values())
+    return {name.lower(): secret(variable) for name, variable in headers.items()}
+
+
+def hide_keys(text: str, least: int = 8) -> str:
+    """Return `text` without the values of secrets in the environment that have `least` letters; shorter are words."""
+    for value in secrets(least):
+        text = text.replace(value, "***")
+    return text
+
+
+def hide_within(value: Any, hide: Callable[[str], str]) -> Any:
+    """Return a value made of mappings and lists with `hide` applied to every text in it."""
+    if isinstance(value, Mapping):
+        return {name: hide_within(one, hide) for name, one in value.items()}
+    if isinstance(value, list):
+        return [hide_within(one, hide) for one in value]
+    return hide(value) if isinstance(value, str) else value
+
+
+def secrets(least: int = 8) -> list[str]:
+    """Return the values of secrets in the environment that have `least` letters."""
+    named = [
+        (name.endswith(("_KEY", "_TOKEN", "_SECRET")) or name in _IN_HEADERS, name)
+        for name in os.environ
+    ]
+    return [
+        os.environ[name]
+        for is_secret, name in named
+        if is_secret and len(os.environ[name]) >= least
+    ]
+
+
+def is_server(url: str) -> bool:
+    """Whether `url` is that of a server, as in http://host:port/v1, and has no secret, as it stands in reports."""
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return named and not set("?#").intersection(url) and "@" not in parts.netloc
+    except ValueError:
+        return False
+
+
+def openai_account(url: str) -> dict[str, str]:
+    """Return the headers that say which organization and project pays, for OpenAI itself; none for another server."""
+    parts = urlsplit(url)
+    if (parts.scheme, parts.hostname) != ("https", "api.openai.com"):
+        return {}
+    headers = {
+        "openai-organization": secret("OPENAI_ORG_ID") or secret("OPENAI_ORGANIZATION"),
+        "openai-project": secret("OPENAI_PROJECT_ID") or secret("OPENAI_PROJECT"),
+    }
+    return {name: value for name, value in headers.items() if value}

@@ -1,0 +1,155 @@
+"""What a server that speaks OpenAI's protocol is, and how many tokens it takes: asked of the server
+itself, or known.
+
+Servers call the same things by different words, and ignore what they do not know. `KINDS` has what
+each of them takes; `find` tells them apart by what they say of their models. To add a kind: a row
+in `KINDS`, for a provider one in `_ADDRESSES`, too. Left out: what a server takes that is no matter
+of its kind, as the price of its models.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import dspy
+import orjson
+
+from tools.models.model_spec import UNKNOWN, Kind, Server
+
+SECONDS = 2.0  # for each of the two questions
+_MOST = 1_000_000_000  # tokens of a window; more is a mistake
+
+_LLAMA = ("thinking_budget_tokens",)
+_ROWS = (
+    UNKNOWN.kind,
+    Kind("openai", ("max_completion_tokens",), schema=True, stream=True),
+    Kind("openrouter", schema=True, stream=True, reasoning=("reasoning", "max_tokens")),
+    Kind(
+        "gemini",
+        schema=True,
+        stream=True,
+        reasoning=("extra_body", "google", "thinking_config", "thinking_budget"),
+    ),
+    Kind(
+        "vllm",
+        schema=True,
+        stream=True,
+        stops="stream",
+        reasoning=("thinking_token_budget",),
+        owner="vllm",
+    ),
+    Kind("sglang", schema=True, stream=True, owner="sglang"),
+    Kind(
+        "llama.cpp",
+        schema=True,
+        stream=True,
+        stops="stop",
+        reasoning=_LLAMA,
+        owner="llamacpp",
+        more="/../props",
+    ),
+    Kind("llama-cpp-python", schema=True, stops="stop", owner="me"),  # its streams have no usage
+    Kind("ollama", schema=True, stream=True, stops="stop", owner="library", more="/../api/ps"),
+    Kind(
+        "lmstudio",
+        schema=True,
+        stream=True,
+        stops="stop",
+        owner="organization_owner",
+        more="/../api/v0/models",
+    ),
+    Kind(
+        "transformers", ("max_completion_tokens",)
+    ),  # it refuses stream_options and response_format
+    Kind(
+        "litellm", stream=True, more="/model/info"
+    ),  # whether it takes a schema depends on the model behind it
+)
+KINDS = {kind.name: kind for kind in _ROWS}
+
+# The domain of a provider -> kind
+_ADDRESSES = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "openai",
+    "openrouter.ai": "openrouter",
+    "generativelanguage.googleapis.com": "gemini",
+}
+_OWNERS = {kind.owner: kind.name for kind in _ROWS if kind.owner}
+# What a window is called, in a row about a model or in one of its parts. The first is what is
+# loaded, the last may be more than is: llama.cpp's n_ctx_train, say, is not here.
+_WINDOWS = [
+    "loaded_context_length",
+    "max_model_len",
+    "n_ctx",
+    "context_length",
+    "context_window",
+    "max_input_tokens",
+]
+_PARTS = ("meta", "model_info", "default_generation_settings")
+_LITELLM = 1677610602  # when each model was made, as its proxy says of all of them
+# Its own default, for a model that is not loaded yet; it cuts what is longer without a word
+_OLLAMA = 4096
+# Models of OpenAI's take its own word only, wherever they are.
+_NEWER = re.compile(r"(?:^|/)(?:gpt-5|o\d)")
+_GATEWAY = UNKNOWN.kind._replace(limit=("max_completion_tokens",))
+
+
+def known(url: str, model: str = "") -> Server:
+    """Return what the server at `url` is by its address alone."""
+    host = f".{urlsplit(url).hostname}"
+    name = next((name for domain, name in _ADDRESSES.items() if host.endswith(f".{domain}")), "")
+    return Server(_GATEWAY if not name and _NEWER.search(model) else KINDS[name])
+
+
+def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
+    """Return what the server of a Wire says that it is, asked at most twice; an unknown one where it says nothing."""
+    server = known(wire.url, model)
+    if server.kind.name in ("openai", "gemini"):
+        return server  # neither tells how much a model takes
+    row = _row(ask(wire, "/models", seconds), model)
+    owner = (
+        "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
+    )
+    name = server.kind.name or owner
+    window = _window(row)
+    if window is None and KINDS[name].more:
+        more = ask(wire, KINDS[name].more, seconds)
+        if not name and "/load_model" in _mapping(_mapping(more).get("paths")):
+            name = "transformers"
+        window = _window(_row(more, model))
+    if name == "ollama":
+        window = window or _OLLAMA
+    return Server(KINDS[name] if name else server.kind, window)
+
+
+def ask(wire: Any, path: str, seconds: float) -> Any:
+    """Return the JSON that a server has at a path; None where it has none."""
+    try:
+        return orjson.loads(wire.post(path, b"", time.monotonic() + seconds).body)
+    except (dspy.LMError, ValueError):
+        return None
+
+
+def _row(listing: Any, model: str) -> Mapping[str, Any]:
+    """Return what a listing says of the model; where its name is not there, of the only one, or the listing itself."""
+    rows = _mapping(listing).get("data") or _mapping(listing).get("models")
+    rows = (
+        [row for row in rows if isinstance(row, dict)]
+        if isinstance(rows, list)
+        else [_mapping(listing)]
+    )
+    named = [row for row in rows if model in map(row.get, ("id", "model", "name", "model_name"))]
+    found: dict[str, Any] = (named or (rows if len(rows) == 1 else []) or [{}])[0]
+    return found
+
+
+def _window(row: Mapping[str, Any]) -> int | None:
+    parts = [row, *(_mapping(row.get(part)) for part in _PARTS)]
+    found: Iterator[Any] = (part.get(name) for name in _WINDOWS for part in parts)
+    return next((value for value in found if type(value) is int and 0 < value <= _MOST), None)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

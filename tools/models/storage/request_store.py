@@ -1,0 +1,251 @@
+"""Requests kept beside their answers: in parts, each compressed and written once, as most of a
+request repeats.
+
+A request is cut where a JSON object begins: each message does, and each passage in a prompt. Equal
+parts (system prompts, earlier turns, documents that come back) are one row of answers.sqlite3,
+under a hash, and a call has the list of its parts. Secrets of the environment are taken out before.
+Left out: embeddings, whose texts are the corpus' own. Rows are checked by the forms below when they
+are read.
+"""
+
+import json
+import re
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+import zstandard
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from tools import files, schemas
+from tools.errors import DataError, RunIncomplete
+from tools.schemas import Amount, Key, UsageForm
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS parts (
+    number INTEGER PRIMARY KEY,  -- texts lie in the order in which they came: by id, each would write a page anew
+    id INTEGER NOT NULL UNIQUE,  -- 64 bits of BLAKE2b over the text
+    text BLOB NOT NULL           -- compressed by Zstandard
+);
+"""
+# Columns of calls that files of earlier versions lack; NULL where nothing was kept.
+COLUMNS = (
+    "request TEXT",  # the parts of what was sent: a JSON list of ids, in order
+    "reasoning TEXT",  # of the model, where the provider shows it
+    "first REAL",  # seconds to the first token, where the answer was streamed
+)
+_BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
+_SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
+_KNOWN = 100_000  # parts that a process remembers: 10 MB
+_AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
+_COMPRESSION = threading.local()  # a compressor is for one thread
+
+Packed = tuple[str, Mapping[int, bytes]]
+"""A request: the list of its parts, and the texts of those that were not known."""
+
+
+class Known(set[int]):
+    """Parts that are on disk, as far as a process remembers them."""
+
+    def note(self, parts: Iterable[int]) -> None:
+        """Add parts."""
+        if len(self) > _KNOWN:
+            self.clear()
+        self.update(parts)
+
+
+class Output(TypedDict, total=False):
+    """An answer with what came beside it, as DSPy has it, or as a turn of an agent."""
+
+    text: str | None
+    content: str | None
+
+
+Outputs = Annotated[list[str | Output | None], Field(min_length=1)]
+
+
+class CassetteLine(TypedDict):
+    """A line of a cassette, after the first."""
+
+    key: Key
+    outputs: Outputs
+    usage: UsageForm
+    finish: str
+    seconds: Amount
+    reasoning: NotRequired[str]
+
+
+class Cells(TypedDict, total=False):
+    """Cells of a row in answers.sqlite3."""
+
+    key: str
+    run: str
+    query_id: str
+    model: str
+    at: Annotated[
+        float, Field(ge=0, le=2**37, allow_inf_nan=False)
+    ]  # the year 6325: dates end with 9999
+    seconds: Amount
+    fault: str
+    usage: UsageForm
+    outputs: Outputs
+    finish: str
+    request: str | None
+    reasoning: str | None
+    first: Amount | None
+
+
+def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a row by its columns, with its JSON read. ValueError for other than was written there."""
+    named = dict(zip(columns, row, strict=True))
+    for column in named.keys() & {"usage", "outputs"}:
+        named[column] = schemas.read(Any, named[column])
+    schemas.check(Cells, named)
+    return named
+
+
+def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> Packed:
+    """Cut a request into parts, without the `secrets`; return their list, and those not `known` to be on disk."""
+    for secret in secrets:
+        request = request.replace(secret, b"***")
+    if not hasattr(_COMPRESSION, "compress"):
+        _COMPRESSION.compress = zstandard.ZstdCompressor(level=1).compress
+    ids = list[int]()
+    parts = dict[int, bytes]()
+    for part in _cut(request):
+        ids.append(
+            number := int.from_bytes(blake2b(part, digest_size=8).digest(), "big", signed=True)
+        )
+        if number not in known and number not in parts:
+            parts[number] = _COMPRESSION.compress(part)
+    return json.dumps(ids), parts
+
+
+def _cut(request: bytes) -> Iterator[bytes]:
+    start = 0
+    for found in _BEGINS.finditer(request):
+        if found.start() - start >= _SHORTEST:
+            yield request[start : found.start()]
+            start = found.start()
+    yield request[start:]
+
+
+def insert(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert many rows by one statement: Python's lock is given away and taken again once, and not once a row."""
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * len(some))
+        writer.execute(f"INSERT {into} VALUES {places}", [value for row in some for value in row])
+
+
+def read_call(path: Path, key: str) -> dict[str, Any] | None:
+    """Return the call `key` of the answers at `path`, with what was sent; None where it is not kept.
+
+    It has "messages", as Chat Completions has them, "tools" and "settings"; where the prompt was not kept, "messages"
+    is None, the others are empty. "outputs" is the answer as the program got it, "reasoning" what the model thought
+    before ("": not known), "first" the seconds to the first token (None: not streamed). DataError for a damaged row.
+    """
+    if not path.is_file():
+        return None
+    statement = (
+        "SELECT * FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL ORDER BY id "
+        "LIMIT 1"
+    )
+    with (
+        readable(path),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader,
+    ):
+        reader.row_factory = sqlite3.Row
+        row = reader.execute(statement, (key,)).fetchone()
+        if row is None:
+            return None
+        try:
+            call = cells(row.keys(), row)
+            sent = _parse(_join(reader, call["request"]) if call.get("request") else b"")
+        except (ValueError, TypeError, AttributeError, LookupError, zstandard.ZstdError) as error:
+            mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
+            raise DataError(f"{path}: {mend} ({error})") from None
+    kept = {
+        name: call[name]
+        for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")
+    }
+    thoughts = [
+        output.get("reasoning_content") for output in call["outputs"] if isinstance(output, dict)
+    ]
+    reasoning = call.get("reasoning") or "".join(filter(None, thoughts))
+    return (
+        kept
+        | sent
+        | {"outputs": call["outputs"], "reasoning": reasoning, "first": call.get("first")}
+    )
+
+
+def _join(reader: sqlite3.Connection, request: str) -> bytes:
+    """Return a request of its parts; b"" where one was cleared away by another process."""
+    statement = (
+        "SELECT text FROM json_each(?) AS one LEFT JOIN parts ON parts.id = one.value ORDER BY "
+        "one.key"
+    )
+    texts = [text for (text,) in reader.execute(statement, (request,))]
+    return b"" if None in texts else b"".join(map(zstandard.decompress, texts))
+
+
+def _parse(sent: bytes) -> dict[str, Any]:
+    """Return the messages, tools and settings of a request, whichever the protocol, or DSPy's pair of both."""
+    if not sent:
+        return {"messages": None, "tools": [], "settings": {}}
+    try:
+        made = json.loads(sent)
+    except ValueError:  # lone surrogates on their way through DSPy
+        made = [sent.decode("utf-8", "replace"), {}]
+    said, settings = (
+        made if isinstance(made, list) else (made.pop("messages", None) or made.pop("input"), made)
+    )
+    said = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    return {
+        "messages": [_message(item) for item in said],
+        "tools": settings.pop("tools", []),
+        "settings": settings,
+    }
+
+
+def _message(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item of the Responses protocol as a message of Chat Completions."""
+    if item.get("type") == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+    if item.get("type") == "function_call_output":
+        return {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+    if item.get("type") == "reasoning":
+        return {"role": "assistant", "content": "", "reasoning_items": [item]}
+    return {"role": "user", **item}
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors about the file at `path` into ours, which say what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        operational = isinstance(error, sqlite3.OperationalError)
+        if operational and ("disk" in str(error) or "unable to open" in str(error)):
+            raise RunIncomplete(f"{path}: {error}; {files.remedy(error)}") from None
+        if operational and "locked" in str(error):
+            raise RunIncomplete(
+                f"{path}: {error} by another process; the same command goes on"
+            ) from None
+        if not path.is_file():
+            raise RunIncomplete(f"{path} cannot be made: {error}; choose another --runs") from None
+        raise DataError(
+            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | "
+            f"sqlite3 NEWFILE saves "
+            "what can be read, to be put in its place; or choose another --runs"
+        ) from None
+    except OSError as error:
+        raise RunIncomplete(f"{path}: {error.strerror or error}") from None

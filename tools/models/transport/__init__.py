@@ -1,0 +1,1 @@
+"""Clients of providers, over HTTP: connections, protocols, errors, and limits on rate and size."""

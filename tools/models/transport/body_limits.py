@@ -1,0 +1,241 @@
+"""Bounds for requests that other libraries send with httpx: a deadline of the whole, a largest
+answer, no redirects.
+
+httpx bounds the wait for the next bytes alone, and neither the whole time nor the size of what it
+unpacks. Libraries such as LiteLLM make their clients themselves, so the bounds are those of a
+context, and hold for every client in it. Left out: requests by other clients than httpx.
+"""
+
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, wraps
+from typing import Any, NamedTuple
+
+import httpcore
+import httpx
+
+from tools.session import setting
+
+_WRITTEN = 64 << 10  # bytes after which a request that is being sent looks at the deadline
+_UNPACKED = 1 << 20  # bytes that are unpacked at a time
+_ENCODINGS = ("gzip", "deflate")
+_ANY_HEADER = (
+    zlib.MAX_WBITS | 32
+)  # for zlib: it looks itself whether it has data of gzip or of deflate
+
+
+class TooLarge(httpx.DecodingError):
+    """An answer is larger than it may be, once unpacked."""
+
+    kind = "too large"  # for tools/models/provider_errors.py
+
+
+class _Bounds(NamedTuple):
+    deadline: float  # on time.monotonic()
+    largest: int  # bytes of an answer's body, once unpacked
+
+    def left(self) -> float:
+        """Return the seconds that are left. httpx.ReadTimeout where there are none."""
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0:
+            raise httpx.ReadTimeout("the answer did not come in time")
+        return seconds
+
+
+_BOUNDS: ContextVar[_Bounds | None] = ContextVar("bounds", default=None)
+
+
+@contextmanager
+def bounding(deadline: float, largest: int) -> Iterator[None]:
+    """Bound each request that is sent with httpx in the block, and follow no redirects.
+
+    LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to
+    another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
+    """
+    _patch()
+    with setting(_BOUNDS, _Bounds(deadline, largest)):
+        yield
+
+
+@cache
+def _patch() -> None:
+    httpx.Client.send = _send_bounded(httpx.Client.send)  # type: ignore[method-assign]
+    httpx.AsyncClient.send = _send_bounded_async(httpx.AsyncClient.send)  # type: ignore[method-assign]
+    connect_tcp = httpcore.SyncBackend.connect_tcp
+
+    @wraps(connect_tcp)
+    def connect(*given: Any, **options: Any) -> httpcore.NetworkStream:
+        return _Timed(connect_tcp(*given, **options))
+
+    httpcore.SyncBackend.connect_tcp = connect  # type: ignore[method-assign]
+
+
+def _send_bounded(send: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:
+    @wraps(send)
+    def send_bounded(
+        client: httpx.Client, request: httpx.Request, *, stream: bool = False, **options: Any
+    ) -> httpx.Response:
+        bounds = _BOUNDS.get()
+        if bounds is None:
+            return send(client, request, stream=stream, **options)
+        _ask_for_known_encodings(request)
+        response = send(client, request, stream=True, **options | {"follow_redirects": False})
+        try:
+            response.stream = _BoundedStream(response, bounds)
+            if not stream:
+                response.read()
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    return send_bounded
+
+
+def _send_bounded_async(send: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(send)
+    async def send_bounded(
+        client: httpx.AsyncClient, request: httpx.Request, *, stream: bool = False, **options: Any
+    ) -> httpx.Response:
+        bounds = _BOUNDS.get()
+        if bounds is None:
+            return await send(client, request, stream=stream, **options)  # type: ignore[no-any-return]
+        _ask_for_known_encodings(request)
+        response: httpx.Response = await send(
+            client, request, stream=True, **options | {"follow_redirects": False}
+        )
+        try:
+            response.stream = _BoundedAsyncStream(response, bounds)
+            if not stream:
+                await response.aread()
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
+
+    return send_bounded
+
+
+def _ask_for_known_encodings(request: httpx.Request) -> None:
+    signed = request.headers.get(
+        "authorization", ""
+    ).lower()  # AWS names there the headers that its signature is over
+    if "accept-encoding" not in signed:
+        request.headers["accept-encoding"] = ", ".join(_ENCODINGS)
+
+
+class _Unpacking:
+    """Unpacks a body piece by piece; httpx is left to believe that it was not packed."""
+
+    def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
+        self._bounds = bounds
+        self._received = self._unpacked = 0  # bytes
+        self._decompressor: Any = None
+        encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            if encoding not in _ENCODINGS:
+                raise httpx.DecodingError(
+                    f"the answer is packed as {encoding:.40}, which was not asked for"
+                )
+            self._decompressor = zlib.decompressobj(_ANY_HEADER)
+        self._bare = encoding == "deflate"  # which some servers send without the header of zlib
+
+    def take(self, received: bytes) -> Iterator[bytes]:
+        """Yield what a part of the body unpacks to. TooLarge where that is too much, ReadTimeout when time is up."""
+        self._bounds.left()
+        self._received += len(received)
+        self._check(self._received)
+        if self._decompressor is None:
+            yield received
+            return
+        while received:
+            unpacked = self._unpack(received)
+            received = self._decompressor.unconsumed_tail
+            self._unpacked += len(unpacked)
+            self._check(self._unpacked)
+            yield unpacked
+
+    def _unpack(self, received: bytes) -> bytes:
+        try:
+            unpacked: bytes = self._decompressor.decompress(received, _UNPACKED)
+        except zlib.error as error:
+            if not self._bare or self._unpacked:
+                raise httpx.DecodingError(f"the packed answer is damaged: {error}") from None
+            self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+            self._bare = False
+            return self._unpack(received)
+        return unpacked
+
+    def _check(self, size: int) -> None:
+        if size > self._bounds.largest:
+            raise TooLarge(f"the server's answer is larger than {self._bounds.largest:,} bytes")
+
+
+class _BoundedStream(httpx.SyncByteStream):
+    def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        self._stream = response.stream
+        self._unpacking = _Unpacking(response, bounds)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for received in self._stream:
+            yield from self._unpacking.take(received)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _BoundedAsyncStream(httpx.AsyncByteStream):
+    def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        self._stream = response.stream
+        self._unpacking = _Unpacking(response, bounds)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for received in self._stream:
+            for unpacked in self._unpacking.take(received):
+                yield unpacked
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Timed(httpcore.NetworkStream):
+    """A connection whose reads and writes end at the deadline of the context, also while a head comes byte by byte."""
+
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _shorten(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for start in range(0, len(buffer), _WRITTEN):
+            part = buffer[start : start + _WRITTEN]
+            self._stream.write(part, _shorten(timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        seconds = _shorten(timeout, httpcore.ConnectTimeout)
+        return _Timed(self._stream.start_tls(ssl_context, server_hostname, seconds))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _shorten(timeout: float | None, late: type[Exception]) -> float | None:
+    """Return `timeout`, or the seconds until the deadline where these are fewer; raise `late` after it."""
+    bounds = _BOUNDS.get()
+    if bounds is None:
+        return timeout
+    seconds = bounds.deadline - time.monotonic()
+    if seconds <= 0:
+        raise late("the answer did not come in time")
+    return seconds if timeout is None else min(timeout, seconds)

@@ -1,0 +1,649 @@
+"""The connection to a server of OpenAI's protocols, Chat Completions or Responses: a request out,
+an answer back.
+
+Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so every answer is checked.
+libcurl sends (tools/models/transport/http_client.py): DSPy's client and OpenAI's take milliseconds of CPU a
+call when many are in flight. Left out: images, audio, and sending again (tools/models/client.py).
+"""
+
+import json
+import os
+import re
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import dspy
+import orjson
+
+from tools.models import model_spec as models
+from tools.models import provider_errors, server_detection
+from tools.models.client import read_report
+from tools.models.model_spec import (
+    DEFAULTS,
+    PROVIDERS,
+    SECRET,
+    SERVER_KEY,
+    Kind,
+    Settings,
+    header_values,
+    hide_within,
+)
+from tools.models.prompting import Message, mark
+from tools.models.thoughts import part_thoughts
+from tools.models.transport import sse
+from tools.models.transport.http_client import Answer, Enough, Server, Unanswered
+from tools.models.transport.rate_limiter import retry_after
+from tools.session import Shared
+
+PATHS = {"chat": "/chat/completions", "responses": "/responses"}
+# Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has
+# some 300 a token.
+LARGEST = 32 << 20
+MARK = "[[ ##"  # what an answer in DSPy's form begins with
+FINISH = 100  # letters of why an answer ended; the longest word for it has 20
+
+Clean = Callable[[str], str]  # takes secrets out of a server's words
+
+
+class Reply(NamedTuple):
+    """The answer of a model."""
+
+    text: str
+    tool_calls: list[dict[str, str]]  # "id", "name" and "arguments", the last as it was written
+    finish: str  # why it ended: "stop", "length", "content_filter", "refusal", "tool_calls", ...
+    usage: Any  # as the server reports it; None where it does not
+    reasoning: str = ""  # what it thought before, where the server shows that
+    parts: Mapping[str, Any] = MappingProxyType({})  # of its message: what goes back with its calls
+    first: float | None = None  # seconds to the first token, where the answer was streamed
+
+
+class Unreadable(dspy.LMTransportError):
+    """An answer that cannot be read; `billed` where a credible `usage` was reported: another try costs as much."""
+
+    kind = "unreadable"
+
+    def __init__(self, what: str, model: str, usage: Any = None) -> None:
+        super().__init__(f"no answer that can be read: {what}", model=model)
+        self.what = what
+        self.usage = usage
+        self.billed = read_report(usage) is not None
+
+
+class Wire(Shared):
+    """The connection to one model on a server. Threads share it, and so do copies of a language model."""
+
+    def __init__(
+        self, model: str, url: str = "", *, provider: str = "", settings: Settings = DEFAULTS
+    ) -> None:
+        """Name a server at `url`, or a `provider`; `model` is as the server calls it."""
+        place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
+        self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
+        self.model, self.api, self.key, self._settings = (
+            model,
+            settings.api,
+            models.secret(self.variable),
+            settings,
+        )
+        self._headers = header_values(settings.headers)
+        long = [
+            value for value in self._headers.values() if len(value) >= SECRET
+        ]  # others are words: a region, a team
+        self._secrets = [value for value in (self.key, *long) if value]
+        self._needs_key = bool(provider)
+        self.server = server_detection.known(self.url, model)
+        self._server: Server | None = None  # made for the first request
+        # Whether answers begin with their first field, so that the last line of their form is their
+        # end: a model that thinks aloud may write it in a draft, long before the answer.
+        self._answers_at_once = False
+        self._thinks_aloud = False
+        self._lock = threading.Lock()
+
+    def meet(self, kept: dict[str, Any], *, ask: bool) -> None:
+        """Ask a server of the user's own what it is, or take it from what a cassette has `kept`."""
+        if ask and not self._needs_key:
+            self.server = server_detection.find(self, self.model)
+            kept |= {"kind": self.server.kind.name, "window": self.server.window}
+        elif "kind" in kept:
+            self.server = self.server._replace(
+                kind=server_detection.KINDS[kept["kind"]], window=kept["window"]
+            )
+        self._limit_reasoning()
+
+    def _limit_reasoning(self) -> Any:
+        """Return --reasoning-tokens as this server has it; UsageError where it is asked for and there is no place."""
+        words: Any = self._settings.reasoning_tokens
+        if words and not (self.server.kind.reasoning and self.api == "chat"):
+            raise models.no_such_limit(f"{self.model} at {self.url}")
+        for name in reversed(self.server.kind.reasoning):
+            words = {name: words}
+        return words
+
+    def body(
+        self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
+    ) -> bytes:
+        """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
+
+        This is what is kept and what keys are made of, whatever server it goes to; see `dialect`. Settings come first,
+        the limit of an answer before all, and --extra-body has the last word.
+        """
+        limit = settings.get("max_completion_tokens") or settings.get("max_tokens")
+        request: dict[str, Any] = {"max_tokens": limit} if limit else {}
+        request |= {"model": self.model}
+        request |= {
+            name: settings[name]
+            for name in settings
+            if name not in ("max_completion_tokens", "max_tokens")
+        }
+        if self.api == "chat":
+            request |= {"messages": list(messages)} | ({"tools": list(tools)} if tools else {})
+        else:
+            request["store"] = False
+            if "reasoning_effort" in request:
+                request["reasoning"] = {"effort": request.pop("reasoning_effort")}
+            if "response_format" in request:
+                request["text"] = {
+                    "format": {
+                        "type": "json_schema",
+                        **request.pop("response_format")["json_schema"],
+                    }
+                }
+            request.pop("seed", None)  # it has none
+            request["input"] = [item for message in messages for item in _items(message)]
+            if tools:
+                # Chat checks arguments strictly where it is told to, Responses where it is not told
+                # otherwise.
+                request["tools"] = [
+                    {"type": "function", "strict": False, **tool["function"]} for tool in tools
+                ]
+                if "temperature" not in request:  # a reasoning model's; others refuse this
+                    request["include"] = ["reasoning.encrypted_content"]
+        request = merge(request, self._settings.extra_body)
+        try:
+            return orjson.dumps(request)
+        except TypeError:  # lone surrogates
+            return json.dumps(request).encode()
+
+    def send(
+        self,
+        body: bytes,
+        deadline: float,
+        *,
+        limit: int | None = None,
+        tools: bool = False,
+        last: str = "",
+    ) -> tuple[Reply, Mapping[str, str]]:
+        """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
+
+        A stream is left after the line `last`, where it says all along what was used. Raises as `post`, or Unreadable.
+        """
+        body = self._adapt(body, tools=tools)
+        kind = self.server.kind
+        chat = self.api == "chat"
+        when = self._settings.stream
+        streams = when == "on" or (when == "auto" and kind.stream)
+        more = sse.words(chat=chat, each=kind.stops == "stream") if streams else {}
+        body = adapt(body, kind, last if self._answers_at_once else "") if chat else body
+        made = dialect(body, kind.limit if chat else ("max_output_tokens",), limit, more)
+        enough = sse.enough(last) if more and last and kind.stops == "stream" else None
+        began = time.monotonic()
+        try:
+            answer = self.post(PATHS[self.api], made, deadline, tools=tools, enough=enough)
+        except dspy.LMInvalidRequestError as error:
+            if not _OTHER_WORD.search(str(error)):
+                raise
+            self.server = self.server._replace(kind=kind._replace(limit=("max_completion_tokens",)))
+            raise dspy.LMTransportError(
+                "the limit of an answer has another name here", model=self.model
+            ) from error
+        reply = read(
+            self.api,
+            answer.body + sse.DONE if answer.left else answer.body,
+            self.model,
+            clean=self.clean,
+        )
+        if last:
+            self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
+            self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
+        if more and (place := sse.begins(answer.body)):
+            reply = reply._replace(
+                first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began
+            )
+        if max(map(len, self._secrets), default=0) >= SECRET:
+            reply = Reply(*hide_within(list(reply), partial(self.clean, least=SECRET)))
+        return reply, answer.headers
+
+    def _adapt(self, body: bytes, *, tools: bool) -> bytes:
+        """Return a request with its limit of reasoning in its place, and marks for a cache that needs them."""
+        if limit := self._settings.reasoning_tokens:
+            said = orjson.dumps(self._limit_reasoning())[1:-1]
+            body = body.replace(b'"reasoning_tokens":%d' % limit, said, 1)
+        if (
+            self.api == "chat"
+            and self.server.kind.name in ("openrouter", "litellm")
+            and "claude" in self.model
+        ):
+            request = json.loads(body)
+            body = json.dumps(
+                request | {"messages": mark(self.model, request["messages"], grows=tools)}
+            ).encode()
+        return body
+
+    def post(
+        self, path: str, body: bytes, deadline: float, *, tools: bool = False, enough: Enough = None
+    ) -> Answer:
+        """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
+        try:
+            answer = self._connect().post(path, body, deadline=deadline, enough=enough)
+        except Unanswered as error:
+            words = self.clean(str(error))
+            if error.kind == "TLS":
+                raise provider_errors.tls_error(words, self.model) from None
+            kind = dspy.LMTimeoutError if error.kind == "timeout" else dspy.LMTransportError
+            unreached = kind(words, model=self.model)
+            unreached.kind = error.kind  # for tools/models/provider_errors.py
+            raise unreached from None
+        if answer.status != 200:
+            raise failure(answer, self.model, tools=tools, clean=self.clean)
+        return answer
+
+    def _connect(self) -> Server:
+        with self._lock:
+            if self._server is None:
+                if not self.key and self._needs_key:
+                    raise dspy.LMNotConfiguredError(
+                        f"${self.variable} is not set", model=self.model
+                    )
+                headers = {
+                    "authorization": f"Bearer {self.key or 'none'}",
+                    "content-type": "application/json",
+                }
+                headers |= models.openai_account(self.url) | self._headers
+                self._server = Server(
+                    self.url,
+                    headers,
+                    largest=LARGEST,
+                    certificate=self._settings.client_certificate,
+                )
+            return self._server
+
+    def clean(self, text: str, least: int = 0) -> str:
+        """Return a server's words without secrets of `least` letters: the key, and what is sent in headers."""
+        for value in self._secrets:
+            text = text.replace(value, "***") if len(value) >= least else text
+        return text
+
+
+def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with `more` in it, which wins; mappings that both have are merged."""
+    made = {**body, **more}
+    for name in body.keys() & more.keys():
+        if isinstance(body[name], Mapping) and isinstance(more[name], Mapping):
+            made[name] = merge(body[name], more[name])
+    return made
+
+
+# Where one of these is in a request, thoughts or a schema may have the last line in them.
+_NO_STOP = (b'"stop":', b'"json_schema":', b'"reasoning_effort":', b'"thinking_budget_tokens":')
+
+
+def adapt(body: bytes, kind: Kind, last: str) -> bytes:
+    """Return a request by Chat that ends before its `last` line, with a schema by the name that the server knows."""
+    if kind.name == "llama-cpp-python" and b'"json_schema":' in body:
+        request = json.loads(body)
+        schema = request["response_format"]["json_schema"]["schema"]
+        request["response_format"] = {"type": "json_object", "schema": schema}
+        return json.dumps(request, separators=(",", ":")).encode()
+    if (
+        last
+        and kind.stops == "stop"
+        and last.encode() in body
+        and not any(word in body for word in _NO_STOP)
+    ):
+        return body[:-1] + b',"stop":["%s"]}' % last.encode()
+    return body
+
+
+def dialect(
+    body: bytes, words: Sequence[str], limit: int | None = None, more: Mapping[str, Any] = {}
+) -> bytes:
+    """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server.
+
+    `more` is what else is asked of the server; what the request itself says of that counts.
+    """
+    head, model, rest = body.partition(
+        b'"model":'
+    )  # before it are limits; parsing all would cost too much
+    limits = orjson.loads(head.rstrip(b", ") + b"}")
+    said = {
+        **more,
+        **(dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {}),
+    }
+    return (orjson.dumps(said)[:-1] + b"," if said else b"{") + model + rest
+
+
+def _items(message: Message) -> list[dict[str, Any]]:
+    if message["role"] == "tool":
+        return [
+            {
+                "type": "function_call_output",
+                "call_id": message["tool_call_id"],
+                "output": message["content"],
+            }
+        ]
+    asked = message.get("tool_calls") or ()
+    calls = [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in asked]
+    said = (
+        [{"role": message["role"], "content": message["content"]}]
+        if message.get("content") or not calls
+        else []
+    )
+    return [*message.get("reasoning_items", ()), *said, *calls]
+
+
+def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
+    """Read the answer of a chat in a body with status 200; Unreadable, or DSPy's LM error for one that it reports."""
+    answer = parse(data, model, clean=clean)
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    try:
+        reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        raise Unreadable("it has no message", model, usage) from None
+    # Cleaned before it is cut, so that no secret is cut in two.
+    finish = reply.finish if len(reply.finish) <= FINISH else clean(reply.finish)[:FINISH]
+    return reply._replace(
+        finish="".join(letter if letter.isprintable() else "?" for letter in finish)
+    )
+
+
+def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
+    """Parse a body with status 200. Unreadable when it is no JSON, an LM error where it reports one."""
+    try:
+        streamed = sse.is_stream(data)
+        text = sse.events_json(data) if streamed else data
+        try:
+            answer = orjson.loads(text)
+        except ValueError:
+            if b"\\ud" not in text.lower():
+                raise
+            answer = json.loads(
+                text
+            )  # halves of surrogate pairs, which are no UTF-8: models write them
+        if streamed:
+            answer = sse.join(answer)
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise Unreadable(
+            f"{str(error).partition(':')[0]} in {_start(data, 80, clean)!r}", model
+        ) from None
+    if isinstance(answer, dict) and (failed := _failure_inside(answer, model, clean)):
+        raise failed
+    return answer
+
+
+# Thoughts go back under the name they came with, and only with the calls that they led to: DeepSeek
+# refuses calls without them (https://api-docs.deepseek.com/guides/thinking_mode), models behind
+# vLLM and SGLang lose the thread, OpenRouter takes its details whole
+# (https://openrouter.ai/docs/use-cases/reasoning-tokens), and LiteLLM Anthropic's signed blocks.
+# Gemini 3 refuses calls without the signature beside each
+# (https://ai.google.dev/gemini-api/docs/thought-signatures).
+_THOUGHTS = (
+    "reasoning_details",
+    "thinking_blocks",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+)  # the first of them
+_BESIDE_CALLS = (
+    "extra_content",
+    "provider_specific_fields",
+)  # where Gemini's signatures are; the second is LiteLLM's
+# Where thoughts are told: the first that has a text. Blocks come last, because texts beside them
+# say the same.
+_TOLD = (
+    "reasoning_content",
+    "reasoning",
+    "reasoning_text",
+    "thinking",
+    "thinking_blocks",
+    "reasoning_details",
+)
+_THOUGHT_PARTS = (
+    "thinking",
+    "reasoning",
+    "thought",
+    "reasoning_content",
+    "reasoning_text",
+    "redacted_thinking",
+)
+# Other words for an answer that was cut off: Mistral's, Anthropic's and Gemini's, which gateways
+# pass on.
+_CUT_OFF = (
+    "max_tokens",
+    "model_length",
+    "max_output_tokens",
+    "max_length",
+    "token_limit",
+    "max_new_tokens",
+)
+
+
+def _chat(answer: Any, usage: Any) -> Reply:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    written = message.get("tool_calls") or ()
+    written = [written] if isinstance(written, dict) else written
+    if not written and isinstance(
+        message.get("function_call"), dict
+    ):  # the protocol's form until 2023
+        written = [{"function": message["function_call"]}]
+    calls = [_call(call, call.get("function", call)) for call in written]
+    finish = str(choice.get("finish_reason") or "stop")
+    content = message.get("content")
+    refusal = _text(message.get("refusal")) or _refusal_within(content)
+    if refusal or message.get("refusal"):
+        finish = "refusal"
+    elif finish.lower() in _CUT_OFF:
+        finish = "length"
+    inside = _thoughts_within(content)
+    reasoning = (
+        next(filter(None, (_text_within(message.get(name)) for name in _TOLD)), "") or inside
+    )
+    thoughts = next((name for name in _THOUGHTS if message.get(name)), None) if calls else None
+    parts = {thoughts: message[thoughts]} if thoughts else {}
+    if calls and inside:
+        parts["content"] = content
+    if any(call.get(name) for call in written for name in _BESIDE_CALLS):
+        parts["tool_calls"] = [
+            {name: call[name] for name in call if name != "index"} for call in written
+        ]
+    return Reply(_text(content) or refusal, calls, finish, usage, reasoning, parts)
+
+
+def _is_thought(part: Mapping[str, Any]) -> bool:
+    return part.get("type") in _THOUGHT_PARTS or part.get("thought") is True
+
+
+def _refusal_within(content: Any) -> str:
+    """Return the words of a refusal in a content in parts."""
+    parts = content if isinstance(content, list) else ()
+    return "".join(_text(part.get("refusal")) for part in parts if isinstance(part, dict))
+
+
+def _thoughts_within(content: Any) -> str:
+    """Return the thoughts of a content in parts, as Mistral and Anthropic have it."""
+    parts = content if isinstance(content, list) else ()
+    return "".join(
+        _text_within(part) for part in parts if isinstance(part, dict) and _is_thought(part)
+    )
+
+
+def _text_within(value: Any) -> str:
+    """Return the text of thoughts: itself, or in blocks and lists of them."""
+    if isinstance(value, list):
+        return "".join(map(_text_within, value))
+    if isinstance(value, dict):
+        return next(
+            filter(
+                None,
+                (
+                    _text_within(value.get(name))
+                    for name in ("thinking", "text", "content", "summary")
+                ),
+            ),
+            "",
+        )
+    return value if isinstance(value, str) else ""
+
+
+def _responses(answer: Any, usage: Any) -> Reply:
+    texts = list[str]()
+    calls = list[dict[str, str]]()
+    thoughts = list[str]()
+    finish = "stop"
+    items = list[Message]()
+    for item in answer["output"]:
+        if item["type"] == "function_call":
+            calls.append(_call({**item, "id": item.get("call_id")}, item))
+        if item["type"] == "reasoning":
+            thoughts += [_text(item.get("summary")), _text(item.get("content"))]
+            if item.get("encrypted_content") or item.get(
+                "content"
+            ):  # else it names one that is not stored
+                items.append(item)
+        for part in item.get("content") or () if item["type"] == "message" else ():
+            finish = "refusal" if part["type"] == "refusal" else finish
+            texts.append(_text(part.get("text")) or _text(part.get("refusal")))
+    if answer.get("status") == "failed" or (
+        not answer["output"] and answer.get("status") != "incomplete"
+    ):
+        raise KeyError("output")
+    if answer.get("status") == "incomplete":
+        why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
+        finish = "length" if why == "max_output_tokens" else why
+    parts = {"reasoning_items": items} if calls and items else {}
+    return Reply("".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)), parts)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):  # parts, as some servers have it
+        return "".join(
+            _text(part.get("text"))
+            for part in content
+            if isinstance(part, dict) and not _is_thought(part)
+        )
+    return content if isinstance(content, str) else ""
+
+
+def _call(call: Any, function: Any) -> dict[str, str]:
+    """Return a tool call with every field as text, whatever a server makes of the protocol."""
+    function = function if isinstance(function, dict) else {}
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments, default=str)
+    return {
+        "id": str(call.get("id") or ""),
+        "name": str(function.get("name") or ""),
+        "arguments": arguments,
+    }
+
+
+# OpenAI's models under a name of a gateway's: the request is sent again, with the limit in their
+# word.
+_OTHER_WORD = re.compile(r"use '?max_completion_tokens", re.IGNORECASE)
+_NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
+_MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
+    **dict.fromkeys((401, 403), dspy.LMAuthError),
+    **dict.fromkeys((402, 429), dspy.LMBillingError),
+    404: dspy.LMUnsupportedModelError,
+}
+
+
+def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = str) -> dspy.LMError:
+    """Return the error for an answer of another status than 200."""
+    status = answer.status
+    page = ""
+    if 300 <= status < 400:
+        return provider_errors.redirect_error(status, answer.headers, model, clean)
+    try:
+        said = provider_errors.read_error(orjson.loads(answer.body))
+    except ValueError:
+        page = _start(answer.body, 4000, clean)
+        words = " ".join(_MARKUP.sub(" ", page).split())[:200]
+        said = provider_errors.Said(
+            f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ()
+        )
+    error = _error(status, said, model, clean, tools, page)
+    error.retry_after = retry_after(answer.headers)
+    return error
+
+
+def _error(
+    status: int, said: provider_errors.Said, model: str, clean: Clean, tools: bool, page: str = ""
+) -> dspy.LMError:
+    about = provider_errors.classify(status, said.codes, page or said.words)
+    error = _type(status, about, said, tools)(
+        message=clean(said.words) or f"status {status}",
+        model=model,
+        status=status,
+        provider_code=clean(said.codes[0]) if said.codes else None,
+    )
+    error.about = about  # for tools/models/provider_errors.py
+    return error
+
+
+def _type(
+    status: int, about: provider_errors.Subject, said: provider_errors.Said, tools: bool
+) -> Any:
+    if tools and provider_errors.CALL_IDS.search(
+        said.words
+    ):  # whatever the status: it comes out of the model's template
+        return partial(dspy.LMUnsupportedFeatureError, feature=provider_errors.CALL_ID_FEATURE)
+    if about == "account":
+        unknown_model = "model_not_found" in said.codes
+        return (
+            dspy.LMUnsupportedModelError
+            if unknown_model
+            else _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)
+        )
+    if status in (408, 409, 425, 429):
+        return dspy.LMRateLimitError
+    if status >= 500 and status != 501:
+        return dspy.LMServerError
+    if not 400 <= status < 500:  # no server of this protocol sends it
+        return dspy.LMTransportError
+    if (
+        about == "length"
+    ):  # before tools: OpenAI counts the tokens "in the functions" of a conversation
+        return dspy.ContextWindowExceededError
+    if tools and about == "unknown" and _NO_TOOLS.search(said.words):
+        return partial(dspy.LMUnsupportedFeatureError, feature="tools")
+    return dspy.LMInvalidRequestError
+
+
+def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LMError | None:
+    """Return the error that a gateway sends with status 200, in place of an answer or in its choice; None for none."""
+    choices = answer.get("choices")
+    usage = answer.get("usage")
+    choice = (
+        choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    )
+    broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
+    if not (error := answer.get("error") or choice.get("error") or broken):
+        return None
+    code = error.get("code") if isinstance(error, dict) else None  # it is the status, or else 500
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    made = _error(status, provider_errors.read_error({"error": error}), model, clean, tools=False)
+    made.kind = f"error {status}"
+    made.usage = usage
+    made.billed = read_report(usage) is not None
+    return made
+
+
+def _start(data: bytes, most: int, clean: Clean) -> str:
+    """Return the beginning of a body, cleaned before it is cut, so that no secret is cut in two."""
+    return clean(data[: most + 4096].decode("utf-8", "replace"))[:most]

@@ -1,0 +1,113 @@
+"""Live spans: each search of a session is a RETRIEVER span with its documents, each reading a TOOL
+span.
+
+A toolbox loads this where MLflow or OpenTelemetry's SDK is loaded, or where variables ask for spans
+(tools/session.py). A span joins MLflow's trace where one is being made, as with
+mlflow.dspy.autolog(), else OpenTelemetry's. Attributes are OpenInference's. Left out: programs and
+model calls, whose spans autolog makes, or OpenInference's DSPyInstrumentor.
+"""
+
+import inspect
+import json
+import os
+import sys
+from functools import cache, partial, wraps
+from importlib import import_module
+from typing import Any, TypeVar
+
+from opentelemetry import trace
+
+from tools.cli import say
+from tools.installation import tell_how_to_install
+from tools.records import Snippet
+from tools.text import encodable
+
+# What holds where the variables leave it open. A search of k documents has three attributes for
+# each of them.
+_DEFAULTS = {
+    "OTEL_TRACES_EXPORTER": "otlp",
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    "OTEL_RESOURCE_ATTRIBUTES": "service.name=sextant",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "10000",
+}
+_TRACER = trace.get_tracer("sextant")
+
+SessionClass = TypeVar("SessionClass")
+
+
+@cache
+def start() -> None:
+    """Set OpenTelemetry up as its variables say, with spans of programs and of model calls,
+    unless somebody has.
+    """
+    if "mlflow" in sys.modules or not isinstance(
+        trace.get_tracer_provider(), trace.ProxyTracerProvider
+    ):
+        return
+    os.environ.update(_DEFAULTS | os.environ)
+    try:
+        of_programs = import_module("openinference.instrumentation.dspy").DSPyInstrumentor()
+        import_module("opentelemetry.sdk._configuration")._OTelSDKConfigurator().configure()  # noqa: SLF001  # no other
+    except (ImportError, RuntimeError) as error:
+        say(
+            f"OTEL_ variables ask for spans, and none are sent ({error}); "
+            f"{tell_how_to_install('otlp')}"
+        )
+    else:
+        of_programs.instrument()
+
+
+def _watched(kind: str, method: Any) -> Any:
+    """Have a session's method make a span of each call."""
+    parameters = inspect.signature(method)
+
+    @wraps(method)
+    def call(*words: Any, **named: Any) -> Any:
+        session, asked, *_ = parameters.bind(*words, **named).arguments.values()
+        mlflow: Any = sys.modules.get("mlflow")
+        live = mlflow and mlflow.get_current_active_span()
+        begin: Any = (
+            partial(mlflow.start_span, span_type=kind) if live else _TRACER.start_as_current_span
+        )
+        about = {"openinference.span.kind": kind, "input.value": encodable([asked])[0]}
+        about["metadata"] = json.dumps({"query_id": session.query_id})
+        with begin(method.__name__, attributes=about) as span:
+            found = method(*words, **named)
+            if live or span.is_recording():
+                attributes, output = _describe(found)
+                span.set_attributes(attributes)
+            if live:
+                span.set_inputs(asked)
+                span.set_outputs(output)
+        return found
+
+    return call
+
+
+def _describe(found: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
+    """Return the attributes of what a search or a reading returned, and the form in which
+    MLflow shows it.
+    """
+    if isinstance(found, str):
+        return {"tool.name": "read", "output.value": encodable([found])[0]}, found
+    attributes = dict[str, Any]()
+    texts = encodable(one.text for one in found)
+    for place, (one, text) in enumerate(zip(found, texts, strict=True)):
+        about = {"id": one.doc_id, "content": text, "score": one.score}
+        attributes |= {
+            f"retrieval.documents.{place}.document.{name}": value for name, value in about.items()
+        }
+    return attributes, [
+        {"id": one.doc_id, "page_content": one.text, "metadata": {"score": one.score}}
+        for one in found
+    ]
+
+
+@cache
+def watch(session_class: type[SessionClass]) -> type[SessionClass]:
+    """Return a class of sessions that make a span of each search and each reading."""
+    methods = {
+        "search": _watched("RETRIEVER", vars(session_class)["search"]),
+        "read": _watched("TOOL", vars(session_class)["read"]),
+    }
+    return type(f"Watched{session_class.__name__}", (session_class,), methods)

@@ -1,0 +1,235 @@
+"""What a name stands for: something of ours in a table, of an installed package, or of a user's own
+file.
+
+    multihop              in a table of "module:attribute"
+    their_agent           an entry point of an installed package, in a group such as "sextant.programs"
+    my_agent.py:answer    in a file, whose folder comes first on sys.path, as of a script
+    package.module:NAME   in a module that can be imported from here
+
+Only pickers that give a `group` take more than their table.
+"""
+
+import importlib
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import reduce
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from tools.cli import is_own_interrupt
+from tools.errors import UnknownName, UsageError
+from tools.files import expanded
+
+PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
+PROGRAMS = "sextant.programs"  # groups of entry points
+RETRIEVERS = "sextant.retrievers"
+TASKS = "sextant.tasks"
+
+_ROOT = Path(__file__).parents[1]
+_INSTALLED = (
+    *(str(_ROOT / name) + os.sep for name in PACKAGES),
+    sysconfig.get_path("stdlib") + os.sep,
+    "<",
+)
+_imported = dict[
+    str, tuple[Path, int]
+]()  # modules of users -> their files, and when these had last changed
+_REFERENCE = re.compile(r"(?:.+\.py|[^\W\d]\w*(?:\.\w+)*):[^\W\d]\w*")
+
+
+def is_reference(name: str) -> bool:
+    """Return whether `name` is FILE.py:NAME or package.module:NAME."""
+    return bool(_REFERENCE.fullmatch(name))
+
+
+def label(name: str) -> str:
+    """Return what outputs call it: a file without its folder."""
+    return os.path.basename(name) if is_reference(name) else name  # noqa: PTH119  # as it was written
+
+
+def known(table: Collection[str], group: str) -> dict[str, str]:
+    """Return every name of a table, with "", and of entry points, with the package that each
+    is from.
+    """
+    packages = ((name, one.dist) for name, one in _entry_points(group).items())
+    return {
+        name: f"from package {one.name} {one.version}" for name, one in packages if one
+    } | dict.fromkeys(table, "")
+
+
+def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> str:
+    """Return what `name` refers to, "module:attribute" or FILE.py:NAME, without importing it.
+
+    UnknownName for none.
+    """
+    if name in table:
+        return table[name]
+    if group and is_reference(name):
+        return name
+    if group and name.endswith(".py"):
+        raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
+    if found := _entry_points(group).get(name):
+        return f"{found.module}:{found.attr}"
+    raise UnknownName(kind, name, known(table, group))
+
+
+def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any:
+    """Import and return what `name` stands for.
+
+    UsageError, with the line of a user's code, where that cannot be.
+    """
+    source, _, attribute = check(kind, name, table, group).rpartition(":")
+    if name in table:
+        return getattr(importlib.import_module(source), attribute)
+    if not {"", str(Path.cwd())} & {*sys.path}:  # as where the installed command was given
+        sys.path.append(str(Path.cwd()))
+    if any(
+        _changed(file) != before for file, before in _imported.values()
+    ):  # as between two runs in a notebook
+        for loaded in _imported:
+            sys.modules.pop(loaded, None)
+        _imported.clear()
+        importlib.invalidate_caches()
+    module = _enter(file_of(source)) if source.endswith(".py") else source
+    try:
+        with contained():
+            made = importlib.import_module(module)
+        folder = str(Path(getattr(made, "__file__", None) or "").parent) + os.sep
+        for loaded, one in list(sys.modules.items()):
+            file = str(getattr(one, "__file__", None) or "")
+            if file.startswith(folder) and _is_own(file):
+                _imported[loaded] = Path(file), _changed(Path(file))
+    except Exception as error:  # a user's module may raise anything
+        top = (getattr(error, "name", None) or "").partition(".")[0]
+        ours = ""
+        if top in PACKAGES:
+            library = "a library of that name needs an environment of its own"
+            ours = (
+                f"; {top!r} is a package of Sextant's, so a module of yours needs another name; "
+                f"{library}"
+            )
+        relative = isinstance(error, ImportError) and "relative import" in show(error)
+        remedy = "; name it as package.module:NAME, from the folder that has the package" * relative
+        raise UsageError(f"{source} cannot be imported: {describe(error)}{ours}{remedy}") from error
+    try:
+        return reduce(getattr, attribute.split("."), made)
+    except AttributeError:
+        public = [one for one in vars(made) if not one.startswith("_")]
+        raise UnknownName(f"{kind} in {source}", attribute, public) from None
+
+
+def file_of(source: str) -> Path:
+    """Return the whole path of a file as a user typed it. UsageError where there is none."""
+    path = expanded(source).resolve()
+    if not path.is_file():
+        raise UsageError(f"there is no file {source}; a name in a file of yours is FILE.py:NAME")
+    return path
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception's type, message and the line of a user's own code."""
+    raised = error.__cause__ if isinstance(error, WouldEndProcess) else error
+    words = f"{type(raised).__name__}: {show(raised)}"
+    if isinstance(error, BaseExceptionGroup):
+        error = next(
+            cause for cause in list_causes(error) if not isinstance(cause, BaseExceptionGroup)
+        )
+        words += f", first {type(error).__name__}: {show(error)}"
+    return f"{words}{user_line(error)}"
+
+
+def list_causes(error: BaseException) -> list[BaseException]:
+    """Return an error, those in it where it is a group, and those that each of them came from
+    or was raised after.
+    """
+    causes = list[BaseException]()
+    todo = [error]
+    while todo:
+        cause = todo.pop(0)
+        if any(cause is known for known in causes):
+            continue
+        causes.append(cause)
+        if isinstance(cause, BaseExceptionGroup):
+            todo += cause.exceptions
+        todo += [before for before in (cause.__cause__, cause.__context__) if before is not None]
+    return causes
+
+
+class WouldEndProcess(Exception):
+    """A user's code raised its cause, such as SystemExit, which is no error elsewhere."""
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Make an exception of what a user's code raises to end the process, which would end the
+    whole command.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
+        if isinstance(error, KeyboardInterrupt) and is_own_interrupt():
+            raise
+        raise WouldEndProcess(f"{type(error).__name__} was raised").with_traceback(
+            error.__traceback__
+        ) from error
+
+
+def show(value: object) -> str:
+    """Return str(value), also for a value of a user's class whose text cannot be had."""
+    try:
+        with contained():
+            return str(value)
+    except Exception as error:  # noqa: BLE001  # a user's own class may raise anything
+        return f"(a {type(value).__name__} whose text cannot be shown: {type(error).__name__})"
+
+
+def user_line(error: BaseException) -> str:
+    """Return the innermost line of a user's own code that led to an error: " (my_agent.py,
+    line 3)"; "" for none.
+    """
+    if hasattr(error, "user_line"):  # of another process
+        return str(error.user_line)
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+    said = isinstance(error, SyntaxError) and str(error.filename).endswith(".py")  # in its message
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own and not said else ""
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith(_INSTALLED) and "-packages" + os.sep not in file
+
+
+def _changed(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    return {one.name: one for one in entry_points(group=group)} if group else {}
+
+
+def _enter(path: Path) -> str:
+    """Put a file's folder first on sys.path; return the name of its module.
+
+    UsageError where that is taken.
+    """
+    name = path.stem
+    there = sys.modules.get(path.stem)
+    file = getattr(there, "__file__", None)
+    if (
+        "." in name
+        or name in PACKAGES
+        or (there and (file is None or Path(file).resolve() != path))
+    ):
+        where = f" ({file})" if file else ""
+        raise UsageError(
+            f"{path.name} cannot be imported as {name!r}, which is another module{where}; rename "
+            f"the file"
+        )
+    if sys.path[0] != str(path.parent):
+        sys.path.insert(0, str(path.parent))
+    return name

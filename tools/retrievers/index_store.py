@@ -1,0 +1,328 @@
+"""Built indexes on disk, each in a folder named by what determines it. Knows no kind of index.
+
+A folder is complete or absent: an index is written into a draft beside its place, under a lock, and
+moved there in one step with the sizes and checksums of its files. So two processes that need the
+same index build it once, and altered bytes are noticed. A draft outlives its process, for the next
+build to go on from. Several people may write one home.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from tools import code_digest
+from tools import files as disk
+from tools.errors import DataError, UnknownName, UsageError
+from tools.retrievers.devices import device
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("sextant")
+_MANIFEST = "index.json"
+_ROWS = 8192  # that are read at a time
+_ROOT = Path(__file__).parents[2]
+
+
+_MODELS = "tools.retrievers.neural."  # its modules load models with PyTorch
+
+
+def code(*modules: str) -> str:
+    """Return a digest of the code that decides the content of an index.
+
+    `modules` are dotted names. Only their content counts, not their names. If a module loads models
+    with PyTorch, the kind of accelerator counts as well: vectors differ on it.
+    """
+    bodies = [
+        code_digest.read(_ROOT.joinpath(*module.split(".")).with_suffix(".py")).body
+        for module in modules
+    ]
+    texts = "\0".join(sorted(bodies))
+    if any(module.startswith(_MODELS) for module in modules):
+        texts += accelerator()
+    return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
+
+
+def accelerator() -> str:
+    """Return the kind of device that models run on, such as "cuda"; "" for the CPU."""
+    if version("torch").endswith("+cpu") and "SEXTANT_DEVICE" not in os.environ:
+        return ""  # without seconds of importing it
+    return device().partition(":")[0].replace("cpu", "")
+
+
+def open_index(
+    home: Path | None,
+    key: Mapping[str, object],
+    *,
+    build: Callable[[Path], None],
+    load: Callable[[Path], T],
+    salvage: bool = False,
+) -> T:
+    """Load the index for `key` from under `home`, where it is built first if it is not there.
+
+    `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the
+    versions of the libraries, and the `code` that makes it. `build` fills a folder, in which it
+    finds what a killed call left, or, with `salvage`, a damaged index. With no home, or one that
+    cannot be written, the folder is a temporary one, removed when it is loaded: what `load` returns
+    may keep its files open or mapped.
+    """
+    place = home and home / "indexes" / name_of(key)
+    if place and _writable(place.parent):
+        with _locked(place):
+            if not _sound(place):
+                if salvage and place.is_dir() and not _draft(place).exists():
+                    place.rename(_draft(place))
+                _build(place, key, build)
+            return load(place)  # before somebody can delete it
+    if place and _sound(place):  # in a home that others keep, and that may only be read
+        return load(place)
+    with disk.temporary_folder() as folder, _naming_room(folder):
+        build(folder)
+        return load(folder)
+
+
+def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, Any]":
+    """Make a file of zeros for an array that is filled in place. OSError where there is no room for
+    all of it.
+
+    Without room set aside, a disk that fills up later ends the process with SIGBUS.
+    """
+    import numpy as np  # not for --help
+
+    try:
+        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError as error:
+        needed = math.prod(shape) * np.dtype(dtype).itemsize / 1e6
+        raise OSError(
+            error.errno, f"{error.strerror or error}; it needs {needed:,.1f} MB", str(path)
+        ) from None
+    return array
+
+
+def in_blocks(array: "NDArray[Any]") -> "Iterator[tuple[slice, NDArray[Any]]]":
+    """Yield an array's rows, some thousands at a time, with their place; of a file, only
+    those stay in memory.
+    """
+    for start in range(0, len(array), _ROWS):
+        place = slice(start, start + _ROWS)
+        yield place, array[place]
+        release(array)
+
+
+def release(array: "NDArray[Any]") -> None:
+    """Give back the memory of a mapped file, which grows with all that is read or written;
+    nothing is lost.
+    """
+    if isinstance(array.base, mmap.mmap):
+        array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def name_of(key: Mapping[str, object]) -> str:
+    """Return the name of the folder of the index for `key`."""
+    digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return f"{key.get('kind', 'index')}-{digest}"
+
+
+def find_relatives(home: Path | None, key: Mapping[str, object]) -> list[Path]:
+    """Return the folders of the indexes under `home` whose keys differ from `key` in the
+    corpus alone.
+    """
+    folders = sorted(home.glob(f"indexes/{key['kind']}-*")) if home else []
+    return [
+        folder
+        for folder in folders
+        if {**_manifest(folder).get("key", {}), "corpus": key["corpus"]} == key and _sound(folder)
+    ]
+
+
+class Kept(NamedTuple):
+    """One index on disk, or the draft of one."""
+
+    name: str
+    key: Mapping[str, Any]  # empty for a draft that says nothing yet
+    bytes: int
+    finished: bool
+    in_use: bool  # somebody is building it
+    built: float  # seconds since 1970, of its newest file
+
+
+def list_kept(home: Path) -> list[Kept]:
+    """Return every index under `home`, and every draft of one, by name."""
+    found = []
+    for folder in sorted((home / "indexes").glob("*")):
+        finished = not folder.name.startswith(".")
+        if folder.is_dir() and (finished or folder.name.endswith(".draft")):
+            name = folder.name if finished else folder.name.removeprefix(".").removesuffix(".draft")
+            with suppress(FileNotFoundError):
+                files = list(_files(folder))
+                newest = max((file.st_mtime for file in files), default=folder.stat().st_mtime)
+                key = _manifest(folder).get("key")
+                size = sum(file.st_size for file in files)
+                in_use = _is_held(folder.with_name(name))
+                found.append(
+                    Kept(name, key if isinstance(key, dict) else {}, size, finished, in_use, newest)
+                )
+    return found
+
+
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield (Path(place) / name).lstat()
+
+
+def delete(home: Path, name: str) -> None:
+    """Remove the index called `name`, and its draft.
+
+    UsageError where there is none, or a process uses it.
+    """
+    place = home / "indexes" / name
+    names = [index.name for index in list_kept(home)]
+    if name not in names:
+        raise UnknownName("kept index", name, names)
+    with _locked(place, wait=False):
+        disk.remove(place)
+        disk.remove(_draft(place))
+        _lock(place).unlink(missing_ok=True)  # who waits for it takes another
+
+
+def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
+    draft = _draft(place)
+    started = time.monotonic()
+    with _naming_room(draft):
+        draft.mkdir(parents=True, exist_ok=True)
+        disk.replace(
+            draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED
+        )  # says whose draft it is
+        build(draft)
+    files = dict[str, list[int]]()
+    sealed = _list_seals(place.parent.glob(f"{key.get('kind', 'index')}-*"))
+    for path in sorted(
+        path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST
+    ):
+        disk.sync(path)
+        files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.seal(path)
+    manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
+    disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n", disk.SHARED)
+    shutil.rmtree(place, ignore_errors=True)  # a damaged one
+    draft.rename(place)
+    disk.sync(place.parent)
+
+
+def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
+    """Return the seals of the files of indexes: one that is a hard link of any need not be read."""
+    listed = (
+        (folder, files)
+        for folder in folders
+        if isinstance(files := _manifest(folder).get("files"), dict)
+    )
+    sealed = (
+        (each / name, seal)
+        for each, files in listed
+        for name, seal in files.items()
+        if isinstance(seal, list)
+    )
+    found = ((_identity(path), seal) for path, seal in sealed if path.is_file())
+    return {identity: seal for identity, seal in found if [*identity[1:]] == [*seal[:1], *seal[2:]]}
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    seen = path.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+@contextmanager
+def _naming_room(
+    folder: Path,
+) -> Iterator[None]:  # an OSError of the disk says how much room there is
+    try:
+        yield
+    except (ConnectionError, TimeoutError):
+        raise  # of whoever fills it, not of the disk
+    except OSError as error:  # NumPy's has no number for a full disk
+        free = f"{shutil.disk_usage(folder.parent).free / 1e6:,.1f} MB are free"
+        todo = "make room there, or let $SEXTANT_HOME name another place"
+        raise DataError(
+            f"the index cannot be built in {folder}, where {free}: {error}; {todo}"
+        ) from error
+
+
+def _sound(place: Path) -> bool:  # every file as it was written, see `disk.check_seals`
+    manifest = _manifest(place)
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        return False
+    try:
+        now = disk.check_seals(place, files)
+    except ValueError as error:
+        _LOG.info(f"{error}; the index is built again")
+        return False
+    if now != files:
+        with suppress(OSError):  # a home that may only be read
+            disk.replace(
+                place / _MANIFEST,
+                json.dumps(manifest | {"files": now}, indent=1) + "\n",
+                disk.SHARED,
+            )
+    return True
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        manifest = disk.loads(disk.read_input(folder / _MANIFEST))
+        if isinstance(manifest, dict) and isinstance(manifest.get("key", {}), dict):
+            return manifest
+    return {}
+
+
+def _draft(place: Path) -> Path:  # one's own where another person's is at the common place
+    draft = place.with_name(f".{place.name}.draft")
+    if draft.exists() and not os.access(draft, os.W_OK):
+        return place.with_name(f".{place.name}-{os.geteuid()}.draft")
+    return draft
+
+
+def _lock(place: Path) -> Path:
+    return place.with_name(f".{place.name}.lock")
+
+
+def _locked(place: Path, *, wait: bool = True) -> IO[bytes]:
+    def busy() -> None:
+        if not wait:
+            raise UsageError(f"{place.name} is in use by another process; wait for it or stop it")
+        _LOG.info(f"another process is building {place.name}; waiting for it")
+
+    return disk.hold(_lock(place), busy)
+
+
+def _is_held(place: Path) -> bool:
+    with suppress(OSError), _lock(place).open("rb") as file:
+        return not disk.lock(file.fileno())
+    return False
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        _LOG.info(f"{folder} cannot be written ({error.strerror or error}); the index is not kept")
+        return False

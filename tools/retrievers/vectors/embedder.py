@@ -1,0 +1,291 @@
+"""The Embedder interface, and the vectors of a whole corpus on disk: resumable, each distinct text
+embedded once.
+
+Embedders are in neural/ (dense, api); the vectors are searched exactly, by ann or by chroma.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from tools import files
+from tools.cli import Progress
+from tools.corpus import Corpus, digest_text, indexed_text
+from tools.errors import DataError
+from tools.records import Usage, usage_from_json, usage_json
+from tools.retriever import Ranker, Retriever, Search
+from tools.retrievers.index_store import new_array, open_index, release
+
+Vectors = NDArray[np.float32]  # shape (texts, dimension)
+MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
+
+# Raised when the files of the index, or the text that is embedded of a document, change their
+# meaning
+FORMAT = 1
+# A block is held in memory, and lost when the process is killed: about two minutes of MiniLM on a
+# CPU.
+_BLOCK_TEXTS = 2048
+_BLOCK_CHARACTERS = 1 << 23
+_PAID_CHARACTERS = 1 << 18  # where losing them costs money: a block is a request, or two
+
+
+class Embedder(Protocol):
+    """Makes vectors of texts; their inner product is the score. Threads share it. See Paid for one that costs money."""
+
+    # Its canonical expression with all that shapes a vector, e.g.
+    # "dense:all-MiniLM-L6-v2(weights=1a2b3c4d)"
+    name: str
+    # As of a Retriever.
+    sends: ClassVar[bool] = False
+    loads_weights: ClassVar[bool] = False
+    needs_lens: ClassVar[bool] = False
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector."""
+
+    def key(self) -> Mapping[str, object]:
+        """Return all that shapes a document's vector: weights, formats, precision, library
+        versions, our own code.
+        """
+
+    def documents(
+        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+    ) -> Vectors:
+        """Return the vectors of documents, in order; finite, a text of no tokens gets the zero
+        vector.
+
+        Where they take long and cost nothing, `done` is called with the number of texts in each
+        batch that is made.
+        """
+
+    def queries(self, searches: Sequence[Search]) -> Vectors:
+        """Return the vectors of the texts (with their instructions, where the model takes one), in
+        order.
+
+        A query's vector is the same to the last bit in any batch.
+        """
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """Return how many tokens at the end of a query are more than the model takes."""
+
+
+Block: TypeAlias = tuple[
+    int, list[str]
+]  # where it begins in the order of texts, and the documents that have them
+# Yields the vectors of blocks, in any order, each with where it begins, in place of this process;
+# see on_ray.py.
+MakeBlocks: TypeAlias = Callable[[Embedder, Corpus, Iterable[Block]], Iterator[tuple[int, Vectors]]]
+ELSEWHERE: ContextVar[MakeBlocks | None] = ContextVar("elsewhere", default=None)
+
+
+@runtime_checkable
+class Paid(Protocol):
+    """What an embedder has beside where its calls cost money."""
+
+    batch: int  # texts in a request, at most
+
+    def take_usage(self) -> Usage:
+        """Return the usage of `documents` since the last call."""
+
+    def resume(self, spent: Usage) -> None:
+        """Count what an earlier process spent on an unfinished index."""
+
+
+class OfVectors(Retriever):
+    """Ranks documents by the inner products of their vectors with the query's."""
+
+    def __init__(self, corpus: Corpus, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._ranker = Ranker(corpus.doc_ids)
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
+        return self._embedder.left_out(text, instruction)
+
+
+def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
+    """Return the vectors of all documents, shape (documents, dimension), in corpus order;
+    memory-mapped and read-only.
+
+    They are made if they are not under `home`. A build that was killed goes on with the blocks that
+    are not complete. DataError when the embedder gives anything but one finite vector a text;
+    earlier blocks are kept.
+    """
+    key = vectors_key(embedder, corpus)
+    build = partial(_embed_all, embedder, corpus)
+    return open_index(
+        home, key, build=build, load=lambda folder: open_memmap(folder / "vectors.npy", "r")
+    )
+
+
+def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
+    """Return all that determines the vectors of a corpus, and so every index made of them."""
+    return {**embedder.key(), "kind": "vectors", "format": FORMAT, "corpus": corpus.fingerprint}
+
+
+class Order(NamedTuple):
+    """The order in which the distinct texts of a corpus are embedded, a function of the corpus alone.
+
+    The longest go first: the memory peaks at once, and the estimate of the time left is never too short.
+    """
+
+    rows: NDArray[
+        np.int64
+    ]  # the position in the corpus of the first document of each text, shape (texts,)
+    text_of: NDArray[np.int64]  # which of the texts each document has, shape (documents,)
+    blocks: NDArray[
+        np.int64
+    ]  # where blocks of texts begin, and the end of the last, shape (blocks + 1,)
+
+
+def order_of(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> Order:
+    """Return the order of a corpus, in blocks of at most `most` texts and, but for a single
+    text, `characters`.
+    """
+    lengths = np.empty(len(corpus), dtype=np.int64)
+    digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
+    for row, text in enumerate(corpus.texts()):
+        lengths[row] = len(text)
+        digests[row] = np.frombuffer(digest_text(text), np.uint64)
+    _, rows, text_of = np.unique(digests, axis=0, return_index=True, return_inverse=True)
+    longest_first = np.argsort(-lengths[rows], kind="stable")
+    places = np.argsort(longest_first)
+    blocks = runs(lengths[rows[longest_first]].tolist(), characters, most)
+    return Order(
+        rows[longest_first],
+        places[text_of.ravel()],
+        np.array([0, *(block.stop for block in blocks)]),
+    )
+
+
+def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slice]:
+    """Yield runs of at most so many `items`, whose sizes add up to at most `most`; one that
+    is larger is alone.
+    """
+    first = total = 0
+    for place, size in enumerate(sizes):
+        if place > first and (place - first == items or total + size > most):
+            yield slice(first, place)
+            first = place
+            total = 0
+        total += size
+    if sizes:
+        yield slice(first, len(sizes))
+
+
+def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
+    paid = embedder if isinstance(embedder, Paid) else None
+    order = (
+        order_of(corpus, paid.batch, _PAID_CHARACTERS) if paid else order_of(corpus, _BLOCK_TEXTS)
+    )
+    shape = (len(corpus), embedder.dimension)
+    done, beyond, usage = _done_before(folder, shape)
+    if paid:
+        paid.resume(usage)
+    file = folder / "vectors.npy"
+    vectors = open_memmap(file, "r+") if done or beyond else new_array(file, shape, np.float32)
+    before = done + sum(last - first for first, last in beyond.items())
+    progress = Progress(embedder.name, len(order.rows), "texts", done=before)
+    spans = pairwise([done, *order.blocks[order.blocks > done].tolist()])
+    lasts = {first: last for first, last in spans if first not in beyond}
+    blocks = (
+        (first, [corpus.doc_ids[row] for row in order.rows[first:last]])
+        for first, last in lasts.items()
+    )
+    make = (None if paid else ELSEWHERE.get()) or partial(_make_here, progress=progress)
+
+    def keep() -> None:
+        nonlocal usage
+        usage += paid.take_usage() if paid else Usage()
+        record = {"shape": shape, "texts": done, "beyond": beyond, "usage": usage_json(usage)}
+        files.replace(folder / "embedded.json", json.dumps(record) + "\n", files.SHARED)
+
+    try:
+        for first, made in make(embedder, corpus, blocks):
+            last = lasts[first]
+            whose = [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]]
+            made = _check(made, embedder.name, shape[1], whose, "the vectors that were made before")
+            documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
+            vectors[documents] = made[order.text_of[documents] - first]
+            vectors.flush()
+            release(vectors)
+            beyond[first] = last
+            while done in beyond:
+                done = beyond.pop(done)
+            keep()
+            progress.add(done + sum(beyond[first] - first for first in beyond) - progress.done)
+    finally:  # a block that failed may have been paid for
+        keep()
+
+
+def _make_here(
+    embedder: Embedder, corpus: Corpus, blocks: Iterable[Block], progress: Progress
+) -> Iterator[tuple[int, Vectors]]:
+    for first, doc_ids in blocks:
+        yield first, make_block(embedder, corpus, doc_ids, progress.add)
+
+
+def make_block(
+    embedder: Embedder,
+    corpus: Corpus,
+    doc_ids: Iterable[str],
+    done: Callable[[int], None] = lambda _: None,
+) -> Vectors:
+    """Return the vectors of some documents, in order. `done` as in `Embedder.documents`."""
+    return embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], done)
+
+
+def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
+    """Return the vectors of searches, shape (searches, dimension).
+
+    DataError for other shapes, NaN and infinity.
+    """
+    whose = [f"the query {search.text[:80]!r}" for search in searches]
+    return _check(embedder.queries(searches), embedder.name, dimension, whose)
+
+
+def _check(
+    made: Vectors, name: str, dimension: int, whose: Sequence[str], kept: str = ""
+) -> Vectors:
+    vectors = np.ascontiguousarray(made, dtype=np.float32)
+    if vectors.shape != (expected := (len(whose), dimension)):
+        raise DataError(
+            f"{name} gave vectors of shape {vectors.shape} where {expected} is expected"
+        )
+    for vector, of in zip(vectors, whose, strict=True):
+        require_finite(vector, name, of, kept)
+    return vectors
+
+
+def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "") -> None:
+    """Raise DataError for NaN and infinity; it says `whose` the numbers are, and what of a
+    build is `kept`.
+    """
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
+
+
+def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, dict[int, int], Usage]:
+    """Return (texts done by an earlier build in `folder`, where later blocks that are done begin ->
+    end, their usage).
+
+    It is all nothing when its files do not fit.
+    """
+    try:
+        record = json.loads((folder / "embedded.json").read_text(encoding="utf-8"))
+        vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+        if tuple(record["shape"]) == vectors.shape == shape and vectors.dtype == np.float32:
+            beyond = {int(first): last for first, last in record.get("beyond", {}).items()}
+            return int(record["texts"]), beyond, usage_from_json(record["usage"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # nothing was left, or it is torn
+    return 0, {}, Usage()

@@ -1,0 +1,177 @@
+"""Forms of JSON files that others may have written or edited, and one reader that checks a file
+against its form.
+
+Strictly: a text is no number, NaN and numbers beyond 2**53 are refused. Keys that a form does not
+name are ignored.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+
+from tools import files
+from tools.errors import DataError
+
+T = TypeVar("T")
+_LARGEST = 1 << 30  # bytes of a file; scores of very many metrics have some megabytes
+NESTED = 100  # levels of objects and lists
+LARGEST = 2**53  # up to here a float is exact for whole numbers, and so is JSON in every language
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]  # seconds, dollars
+Key = Annotated[
+    str, Field(pattern="^[0-9a-f]{16}$")
+]  # of a model call: tools/models/storage/response_cache.py
+
+
+class UsageForm(TypedDict):
+    """tools.records.Usage; a price that nobody knows is null."""
+
+    calls: Count
+    repairs: NotRequired[Count]
+    input_tokens: Count
+    output_tokens: Count
+    paid_usd: Amount | None
+    list_usd: Amount | None
+    cached_calls: NotRequired[Count]
+    cached_tokens: NotRequired[Count]
+    reasoning_tokens: NotRequired[Count]
+    unmetered: NotRequired[Count]
+
+
+class StepFields(TypedDict, total=False):
+    """tools.records.Step, but for what a step always has."""
+
+    hop: Count
+    started: Amount
+    seconds: Amount
+    retriever: str
+    k: Count
+    instruction: str
+    cut: Count
+    among: bool
+    shown: list[Count]
+    lengths: list[Count]
+    refused: str
+
+
+class StepForm(StepFields):
+    """A step as we write it."""
+
+    tool: str
+    argument: str
+    doc_ids: list[str]
+    usage: NotRequired[UsageForm]
+    calls: NotRequired[list[Key]]
+
+
+class TraceForm(TypedDict):
+    """tools.records.Trace, without the query's id."""
+
+    steps: list[StepForm]
+    notes: NotRequired[list[str]]
+    invented_ids: Count
+    unusable: NotRequired[dict[str, Count]]
+    followed: NotRequired[dict[str, str]]
+    calls: NotRequired[list[Key]]
+
+
+@lru_cache
+def adapter(form: Any) -> TypeAdapter[Any]:
+    """Return what checks and writes values of a form, or of any type."""
+    return TypeAdapter(form)
+
+
+def schema(form: Any) -> dict[str, Any]:
+    """Return a form as JSON Schema."""
+    return adapter(form).json_schema()
+
+
+def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = files.loads) -> Any:
+    """Parse JSON and check it against a form. ValueError says where it differs and how."""
+    try:
+        value = loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except (ValueError, TypeError) as error:  # the caller names the line
+        raise ValueError(f"no JSON: {str(error).replace('line 1 column', 'column')}") from None
+    check(form, value)
+    return value
+
+
+def toml(value: Any) -> str:
+    """Write a value as TOML does behind a "=", on one line.
+
+    What is None, which TOML has not, is left out.
+    """
+    if isinstance(value, Mapping):
+        bare = {
+            name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name) for name in value
+        }
+        pairs = (f"{bare[name]} = {toml(one)}" for name, one in value.items() if one is not None)
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml(one) for one in value if one is not None)}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def make(kind: type[T], value: Any) -> T:
+    """Make a dataclass, with those in it, of what JSON holds of it.
+
+    ValueError says where that differs and how.
+    """
+    made: T = check(kind, value, strict=False)
+    return made
+
+
+def check(form: Any, value: Any, *, strict: bool = True) -> Any:
+    """Check a value against a form, and return what that makes of it.
+
+    ValueError says where it differs and how.
+    """
+    try:
+        return adapter(form).validate_python(value, strict=strict)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+        ).removeprefix(".")
+        what = (
+            first["msg"]
+            .removeprefix("Input ")
+            .removeprefix("Value error, ")
+            .replace("Field required", "is missing")
+        )
+        raise ValueError(" ".join(f"{place} {what}".split())[:300]) from None
+
+
+def read_whole(form: Any, data: bytes | str) -> Any:
+    """Parse as `read` does, keeping every digit of numbers; ValueError for what is nested too
+    deep to be written.
+    """
+    value = read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
+    if not _is_shallow(value, NESTED):
+        raise ValueError(f"it is nested deeper than {NESTED} levels")
+    return value
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_shallow(part, levels - 1) for part in parts)
+
+
+def read_file(form: Any, path: Path, mend: str) -> Any:
+    """Read a JSON file.
+
+    DataError, with the place and how to `mend` it, where it does not fit the form.
+    """
+    try:
+        return read_whole(form, files.read_input(path, _LARGEST))
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}); {mend}") from None
