@@ -135,7 +135,12 @@ class _Work(Work):
         chars = self.program.read_chars
         notes = state["notes"]
         read = partial(
-            passage_reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about
+            passage_reading.read_and_note,
+            self.session,
+            predictor,
+            chars=chars,
+            notes=notes,
+            **self.about,
         )
         parts = zip(state["plan"], state["unread"], strict=True)
         jobs = [
@@ -165,7 +170,9 @@ class _Work(Work):
         }
         answer = ask(
             predictor,
-            **passage_reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about),
+            **passage_reading.look_back(
+                self.session, predictor, earlier, "notes", state["notes"], **about
+            ),
         )
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
         if not plan:

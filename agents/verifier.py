@@ -195,7 +195,9 @@ class _Work(Work):
         sure = sorted(
             (grade for grade in grades if grades[grade] >= VERIFIED), key=lambda one: -grades[one]
         )
-        inputs = passage_reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
+        inputs = passage_reading.recall(
+            self.session, predictor, "learned", state["learned"], **self.about
+        )
         passages = passage_reading.show_all(
             self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs
         )

@@ -426,7 +426,9 @@ def of(
     unknown = [query_id for query_id in judged if query_id not in texts]
     if not asked:
         mismatch = (
-            f": {document_ids.compare(unknown, 'judgements', texts, 'queries')}" if unknown and texts else ""
+            f": {document_ids.compare(unknown, 'judgements', texts, 'queries')}"
+            if unknown and texts
+            else ""
         )
         raise DataError(f"{where}: no query has a judgement{mismatch}")
     qrels = {query_id: judged[query_id] for query_id in asked}

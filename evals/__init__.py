@@ -12,6 +12,8 @@ from sextant_search import require_ours
 
 require_ours("agents", "environments", "programs", "tools")
 
+import tools  # noqa: F401  # it lets old names of modules be imported: tools/moved_modules.py
+
 
 def __getattr__(name: str) -> Any:
     """Import what is for Python when it is used: --help does not wait for it."""

@@ -51,10 +51,13 @@ def parser() -> Parser:
         metavar="N",
         help="judged documents on which agreement is measured",
     )
-    of_judge = (
-        "prompts of the judge, by python -m optimizers.compile --program programs.llm_tasks.relevance_judge:Judge"
+    add(
+        "--compiled",
+        type=Path,
+        metavar="FILE",
+        help="prompts of the judge, from python -m optimizers.compile --program "
+        "programs.llm_tasks.relevance_judge:Judge",
     )
-    add("--compiled", type=Path, metavar="FILE", help=of_judge)
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     cli_options.add_options(made, Common, without=("program", *SETTLED))

@@ -84,7 +84,9 @@ class Plan:
             )
         fitted = replace(self, resolved=resolved)
         if self.ranges:
-            for chosen in parameter_search.combinations(self.ranges, self.options["trials"], request.seed):
+            for chosen in parameter_search.combinations(
+                self.ranges, self.options["trials"], request.seed
+            ):
                 trial(resolved.constructor, fitted.parameters(chosen))
         if self.optimizer.prompts and not trial(resolved.constructor, resolved.values).predictors():
             remedy = "--optimizer tune searches its parameters and retriever"
@@ -145,7 +147,8 @@ def plan(request: CompileRequest) -> Plan:
         check_prices(request, (), choices)
         first = parameter_search.fill(
             template,
-            {name: values[0] for name, values in ranges.items()} | {parameter_search.RETRIEVER: template},
+            {name: values[0] for name, values in ranges.items()}
+            | {parameter_search.RETRIEVER: template},
         )
     members = _read_members(request) if request.optimizer == "ensemble" else {}
     retriever = (

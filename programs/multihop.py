@@ -95,7 +95,9 @@ class MultiHop(Program):
         """Return the ranking with its first `rerank` documents ordered once more."""
         if not (head := ranking[: self.rerank]):
             return ranking
-        order = passage_reading.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
+        order = passage_reading.rank(
+            session, self.rank_candidates, query, head, self.reader.read_chars
+        )
         session.rank(order)
         return order + ranking[self.rerank :]
 
@@ -134,7 +136,9 @@ class Reader(dspy.Module):
         about = {"objective": query.objective, "description": query.text}
         writer = self.next_search
         more = {**about, "hops_left": hops_left}
-        inputs = passage_reading.look_back(session, writer, found.searches, "notes", found.notes, **more)
+        inputs = passage_reading.look_back(
+            session, writer, found.searches, "notes", found.notes, **more
+        )
         if not (text := ask(writer, **inputs).search.strip()):
             return "done"
         found.searches.append(text)
@@ -146,7 +150,9 @@ class Reader(dspy.Module):
         predictor = self.read_passages
         chars = self.read_chars
         notes = found.notes
-        selected, noted = passage_reading.read_and_note(session, predictor, unread, chars, notes, **about)
+        selected, noted = passage_reading.read_and_note(
+            session, predictor, unread, chars, notes, **about
+        )
         found.selected += selected
         found.notes += noted
         return ""

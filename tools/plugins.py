@@ -25,6 +25,7 @@ from typing import Any
 from tools.cli import is_own_interrupt
 from tools.errors import UnknownName, UsageError
 from tools.files import expanded
+from tools.moved_modules import current_name
 
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
 PROGRAMS = "sextant.programs"  # groups of entry points
@@ -71,7 +72,8 @@ def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> st
     if name in table:
         return table[name]
     if group and is_reference(name):
-        return name
+        module, _, attribute = name.rpartition(":")
+        return f"{current_name(module)}:{attribute}"
     if group and name.endswith(".py"):
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
     if found := _entry_points(group).get(name):

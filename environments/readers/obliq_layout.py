@@ -94,7 +94,9 @@ def open_corpus(
     counts = Counter() if counts is None else counts
     # A folder holds the corpus of the files' newest state alone. Each version of this program has
     # its own folder, so that two of them don't undo each other's work.
-    sources = sorted({__file__, str(raw_files.__file__), str(tables.__file__), inspect.getfile(read)})
+    sources = sorted(
+        {__file__, str(raw_files.__file__), str(tables.__file__), inspect.getfile(read)}
+    )
     code = [how, *(disk.sha256(Path(source)) for source in sources)]
     folder = home / "corpora" / _digest([*code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():

@@ -220,7 +220,11 @@ class _Ingestion:
             return [self.task.documents.fingerprint]
         names = [path.relative_to(self.root).as_posix() for path in self.files.files]
         left_out = [disk.dumps(one) for one in self.files.left_out]
-        return [*names, *left_out, *obliq_layout.hash_files(home / ".digests.json", self.files.files)]
+        return [
+            *names,
+            *left_out,
+            *obliq_layout.hash_files(home / ".digests.json", self.files.files),
+        ]
 
     def write(self, folder: Path) -> None:
         """Write the folders `documents` and `private`, known.json, and what is left out as dropped.jsonl."""

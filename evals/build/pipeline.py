@@ -74,7 +74,10 @@ class Build:
         ahead: bool = False,
         cassette: Path | None = None,
     ) -> None:
-        """`requests` are by role of programs/build_stages/stage_program.py, or by stage; they share what the first one allows."""
+        """`requests` are by role of programs/build_stages/stage_program.py, or by stage.
+
+        They share the limits of the first request.
+        """
         self.folder = folder
         self.name = name
         self.recipe = recipe

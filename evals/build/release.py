@@ -216,7 +216,9 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
         _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
         made = {"human": human_review.describe(folder), **made, "counts": _count(benchmark)}
         _write(draft / custom.FILE, [*_toml_lines(settings), "", "[made]", *_toml_lines(made)])
-        custom.check_settings(tomllib.loads((draft / custom.FILE).read_text(encoding="utf-8")), custom.FILE)
+        custom.check_settings(
+            tomllib.loads((draft / custom.FILE).read_text(encoding="utf-8")), custom.FILE
+        )
         _write(draft / "README.md", _card_lines(settings, made, bool(benchmark.dev)))
         with suppress(FileNotFoundError):
             place.rename(old)

@@ -403,7 +403,9 @@ def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
     ]
     modules += [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
     modules += [refer(resolved.request.program).rpartition(":")[0]]
-    modules += ["programs.custom", "programs.custom_langgraph"] * (resolved.request.program not in SYSTEMS)
+    modules += ["programs.custom", "programs.custom_langgraph"] * (
+        resolved.request.program not in SYSTEMS
+    )
     modules += ["evals.running.candidate_pools"] * bool(pool) + [
         "evals.scoring.attribution"
     ] * bool(resolved.limits)

@@ -103,7 +103,9 @@ class Fill(Program):
             }
         else:
             if "passages" in asked.signature.input_fields:
-                inputs["passages"] = passage_reading.show_all(session, self.fill, list(own), 0, **inputs)
+                inputs["passages"] = passage_reading.show_all(
+                    session, self.fill, list(own), 0, **inputs
+                )
             outputs = _plain(ask(self.fill, *checks, **inputs), asked.signature)
         return session.submit([], answer=json.dumps(outputs, ensure_ascii=False))
 

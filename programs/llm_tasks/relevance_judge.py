@@ -122,7 +122,9 @@ class Judge(Program):
         ):  # what an answer leaves out is asked for alone
             left = [doc_id for doc_id in batch if doc_id not in verdicts]
             with suppress(UnusableAnswer):
-                for shown, answer in passage_reading.read(*asked, left, self.read_chars, check, **about):
+                for shown, answer in passage_reading.read(
+                    *asked, left, self.read_chars, check, **about
+                ):
                     verdicts |= {
                         verdict.id: verdict
                         for verdict in reversed(answer.verdicts)

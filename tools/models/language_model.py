@@ -671,7 +671,7 @@ def connect(
 def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     from tools.models import prices  # not for the engine without a model
     from tools.models.transport import litellm_client  # as above
-    from tools.models.transport import openai_client as wire
+    from tools.models.transport import openai_client as wire  # as above
 
     name, url = models.parse(spec)
     models.check_provider(name, url)

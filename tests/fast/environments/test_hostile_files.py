@@ -23,7 +23,11 @@ def read_grades(path):
 
 
 FILES = {  # what reads the file, its content, and what is said of it: "" where it is read
-    "open comments": (obliq_layout.read_topics, "<!-- a" * 4 * MANY, "has no <top> or <topic> in it"),
+    "open comments": (
+        obliq_layout.read_topics,
+        "<!-- a" * 4 * MANY,
+        "has no <top> or <topic> in it",
+    ),
     "open sections": (obliq_layout.read_topics, "<top>" + "<![CDATA[" * 3 * MANY, "'<!.CDATA"),
     "open document types": (
         obliq_layout.read_topics,
@@ -99,7 +103,10 @@ def test_a_comment_in_a_section_of_text_is_text_and_a_section_in_a_comment_is_no
     path.write_text(
         f'<!DOCTYPE topics [<!ELEMENT topic ANY> ] >{TOPIC}<topic number="2">{inside}</topic>'
     )
-    assert [row["query"] for _, row in obliq_layout.read_topics(path)] == ["weirs", "a <!-- b --> c e"]
+    assert [row["query"] for _, row in obliq_layout.read_topics(path)] == [
+        "weirs",
+        "a <!-- b --> c e",
+    ]
 
 
 def test_a_blank_row_behind_an_open_quotation_mark_is_left_out_as_everywhere(tmp_path):

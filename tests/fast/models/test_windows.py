@@ -123,14 +123,18 @@ def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too
     settings = language_model.Settings(max_tokens=50, reasoning_tokens=20)
 
     def limit(spec, settings=language_model.DEFAULTS):
-        return language_model.connect(spec, Terms(prices=file), settings=settings).settings["max_tokens"]
+        return language_model.connect(spec, Terms(prices=file), settings=settings).settings[
+            "max_tokens"
+        ]
 
     assert (
         limit("tiny@http://127.0.0.1:9/v1") == 700 and limit("other@http://127.0.0.1:9/v1") == 4096
     )
     assert limit("openai/gpt-5.2") == 16_384 and limit("gpt-5.2@http://127.0.0.1:9/v1") == 16_384
     assert limit("openai/gpt-5.2", settings) == 70
-    model = language_model.connect("azure/gpt-5-mini", Terms(), settings=language_model.Settings(max_tokens=70)).lm
+    model = language_model.connect(
+        "azure/gpt-5-mini", Terms(), settings=language_model.Settings(max_tokens=70)
+    ).lm
     assert model.kwargs["max_completion_tokens"] == 70, "which DSPy finds too small to make it with"
 
 

@@ -408,7 +408,9 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
         "run",
         lambda request, opening: handed.append(opening(request).terms.budget) or ran,
     )
-    monkeypatch.setattr(compile_program, "compare", lambda runs, metrics, force: {"comparisons": []})
+    monkeypatch.setattr(
+        compile_program, "compare", lambda runs, metrics, force: {"comparisons": []}
+    )
     assert (
         compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     )

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[3]
 
 def writer(folder, write, then):
     """A process that writes a file, and now does what its code says."""
-    begin = "import os, signal, sys; from pathlib import Path; from tools import disk; path = Path(sys.argv[1])\n"
-    code = f"{begin}with disk.{write}: print('writing', flush=True); {then}"
+    begin = "import os, signal, sys; from pathlib import Path; from tools import files; path = Path(sys.argv[1])\n"
+    code = f"{begin}with files.{write}: print('writing', flush=True); {then}"
     command, pipe = [sys.executable, "-c", code, folder / "file"], subprocess.PIPE
     made = subprocess.Popen(
         command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, stdin=pipe, stdout=pipe
@@ -86,7 +86,7 @@ def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_nee
     index_store.new_array(tmp_path / "a.npy", (250_000,), np.int32)
     assert (tmp_path / "a.npy").stat().st_blocks * 512 >= 1_000_000
     makers = [path.name for path in (ROOT / "tools").rglob("*.py") if '"w+"' in path.read_text()]
-    assert makers == ["store.py"], "all others ask there"
+    assert makers == ["index_store.py"], "all others ask there"
 
     def build(folder):
         index_store.new_array(folder / "b.npy", (250_000,), np.int32)

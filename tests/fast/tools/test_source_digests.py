@@ -138,9 +138,9 @@ def move(tree, old, new):
     [
         ("tools/text.py", "tools/word_lists.py"),
         (
-            "tools/files.py",
-            "tools/storage/safe_files.py",
-        ),  # which others use by its name, as in `disk.replace`
+            "tools/plugins.py",
+            "tools/lookup/entry_points_and_files.py",
+        ),  # which others use by its name, as in `plugins.pick`
         ("programs/multihop.py", "programs/hops/in_turns.py"),
     ],
 )

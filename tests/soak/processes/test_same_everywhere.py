@@ -14,7 +14,7 @@ from tools.models.run_resources import Terms
 
 def test_offline_gives_the_same_answer_in_every_process():
     script = (
-        "import environments; from tools.models import lm; from programs.multihop import MultiHop;"
+        "import environments; from tools.models import language_model as lm; from programs.multihop import MultiHop;"
         "from tools.retrievers.lexical.bm25 import BM25; from tools.session import Toolbox;"
         "mini = environments.load('congress', 'mini', 'dev'); index = BM25(mini.documents);"
         "model = lm.connect('offline', statistics=index.statistics);"

@@ -15,9 +15,9 @@ TIMES = 2  # with each, as what fails depends on the threads
 SCRIPT = """
 import os, resource, sys
 from evals import run
-from evals.running import evaluation
+from evals.running import evaluate as evaluation
 import agents.notes
-from tools import console
+from tools import cli as console
 
 limits, times, runs, *words = json.loads(sys.argv[1])
 for limit in limits:
