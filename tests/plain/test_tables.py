@@ -3,8 +3,10 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from plain_installation import Shell
 from tiny_models import bert
 
 from agents import AGENTS
@@ -47,14 +49,24 @@ def model_folder(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *AGENTS])
-def test_a_program_answers(name, shell):
-    words = ("--program", name, "--task", "code_retrieval", "--limit", 2, "--json")
-    printed = shell.succeed("sextant", "run", *words).json
-    outcomes = (
-        (shell.folder / printed["run"] / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
-    )
-    assert len(outcomes) == 2 and not any(json.loads(line)["error"] for line in outcomes)
+def study(shell: Shell, rows: str, task: str) -> dict[Path, list[dict[str, Any]]]:
+    """Run the rows of a study over two queries in one process; return the outcomes by their files."""
+    text = f'name = "every"\ntasks = ["{task}"]\nfixed = {{ data = "mini", limit = 2 }}\n[rows]\n{rows}\n'
+    (shell.folder / "study.toml").write_text(text, encoding="utf-8")
+    shell.succeed("sextant", "study", "study.toml")
+    outcomes = {}
+    for path in shell.folder.glob("runs/*/*/outcomes.jsonl"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        outcomes[path] = [json.loads(line) for line in lines]
+    return outcomes
+
+
+def test_every_program_and_agent_answers(shell):
+    names = [*PROGRAMS, *AGENTS]
+    outcomes = study(shell, f"program = {json.dumps(names)}", task="code_retrieval")
+    assert len(outcomes) == len(names)
+    for path, rows in outcomes.items():
+        assert len(rows) == 2 and not any(row["error"] for row in rows), path
 
 
 def test_a_program_that_needs_an_extra_names_it(shell):
@@ -62,29 +74,21 @@ def test_a_program_that_needs_an_extra_names_it(shell):
     assert done.code == 2 and "[mcp]" in done.err and done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in RETRIEVERS if name not in (*EXTRAS, *NEED_A_SERVER)]
-)
-def test_a_retriever_finds_documents(name, shell, model_folder):
-    expression = EXPRESSIONS.get(name, name)
-    for family in HEADS:
-        if f"{family}:MODEL" in expression:
-            expression = expression.replace("MODEL", str(model_folder(family)))
-    words = (
-        "--program",
-        "retrieve",
-        "--task",
-        "birco/arguana",
-        "--retriever",
-        expression,
-        "--json",
-    )
-    printed = shell.succeed("sextant", "run", *words).json
-    assert printed["metrics"]["nDCG@10"]["mean"] >= 0
-    outcomes = (
-        (shell.folder / printed["run"] / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
-    )
-    assert outcomes and all(json.loads(line)["ranking"] for line in outcomes)
+def test_every_retriever_finds_documents(shell, model_folder):
+    expressions = []
+    for name in RETRIEVERS:
+        if name in (*EXTRAS, *NEED_A_SERVER):
+            continue
+        expression = EXPRESSIONS.get(name, name)
+        for family in HEADS:
+            if f"{family}:MODEL" in expression:
+                expression = expression.replace("MODEL", str(model_folder(family)))
+        expressions.append(expression)
+    rows = f'program = "retrieve"\nretriever = {json.dumps(expressions)}'
+    outcomes = study(shell, rows, task="birco/arguana")
+    assert len(outcomes) == len(expressions)
+    for path, rows_of_run in outcomes.items():
+        assert len(rows_of_run) == 2 and all(row["ranking"] for row in rows_of_run), path
 
 
 @pytest.mark.parametrize("name", EXTRAS)
