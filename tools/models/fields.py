@@ -15,6 +15,7 @@ import dspy
 from dspy.adapters.utils import apply_output_field_defaults, parse_value
 
 from tools.models import prompting
+from tools.models.elements import find_elements
 from tools.models.text_calls import read_calls
 from tools.models.values import TooBroken, convert, repair_json
 
@@ -24,10 +25,8 @@ _MARKER = re.compile(
     r"\t]*\]{1,3}"
     r"(?::?(?:\*{1,3}|__|`))?:?"
 )
-_BEFORE = re.compile(
-    r"[ \t]*(?:\*{1,3}|__|#+[ \t]+|`|>[ \t]*)?$"
-)  # blanks and marks before a marker
 _QUOTES = re.compile(r'(?<!\\)"')
+_TAG = re.compile(r"<([A-Za-z][\w-]*)>")
 _MOST_OBJECTS = 50  # in a text that are tried
 
 
@@ -41,22 +40,48 @@ def place_markers(signature: Any, answer: str) -> str:
     ):  # JSON may have them in its texts
         return answer
     names = {_plain(name): name for name in (*signature.output_fields, _LAST)}
-    placed = ""
-    place = 0
+    placed = list[str]()
+    place = 0  # up to which the answer is in `placed`
+    counted = 0  # up to which the quotation marks of the line are counted
+    line_start = 0
+    quotes = 0  # before the marker, in its line
     for marker in _MARKER.finditer(answer):
-        if name := names.get(_plain(marker["name"])):
-            before = answer[place : marker.start()]
-            line = before.rpartition("\n")[2]
-            quoted = line.endswith(("'", '"')) and answer.startswith(line[-1], marker.end())
-            if quoted or len(_QUOTES.findall(line)) % 2:
-                continue  # the marker is in a text of JSON, or of a list as Python writes it
-            before = before[: len(before) - len(line)] + _BEFORE.sub("", line)
-            placed += before
-            if placed and not placed.endswith("\n"):
-                placed += "\n"
-            placed += f"[[ ## {name} ## ]]"
-            place = marker.end()
-    return placed + answer[place:]
+        broken = answer.rfind("\n", counted, marker.start())
+        if broken >= 0:
+            line_start = counted = broken + 1
+            quotes = 0
+        quotes += sum(1 for _ in _QUOTES.finditer(answer, counted, marker.start()))
+        counted = marker.start()
+        name = names.get(_plain(marker["name"]))
+        if not name:
+            continue
+        quote = answer[marker.start() - 1] if marker.start() > line_start else ""
+        quoted = quote in ("'", '"') and answer.startswith(quote, marker.end())
+        if quoted or quotes % 2:
+            continue  # the marker is in a text of JSON, or of a list as Python writes it
+        line = _cut_marks(answer[line_start : marker.start()])
+        placed += [answer[place:line_start], line]
+        if line or (place == line_start and place > 0):
+            placed.append("\n")
+        placed.append(f"[[ ## {name} ## ]]")
+        place = line_start = counted = marker.end()
+        quotes = 0
+    return "".join(placed) + answer[place:]
+
+
+def _cut_marks(line: str) -> str:
+    """Return the beginning of a line, without the blanks and the mark that stand before a marker."""
+    bare = line.rstrip(" \t")
+    has_blanks = bare != line
+    if bare.endswith("#") and has_blanks:
+        bare = bare.rstrip("#")
+    elif bare.endswith(">"):
+        bare = bare[:-1]
+    elif not has_blanks and bare.endswith("*"):
+        bare = bare[: max(len(bare.rstrip("*")), len(bare) - 3)]
+    elif not has_blanks and bare.endswith(("__", "`")):
+        bare = bare.removesuffix("__") if bare.endswith("__") else bare[:-1]
+    return bare.rstrip(" \t")
 
 
 def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
@@ -173,9 +198,9 @@ def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> dict[str, Any]
 
 def _by_tags(names: Mapping[str, str], answer: str) -> dict[str, str]:
     texts = dict[str, str]()
-    for tag, text in re.findall(r"<([A-Za-z][\w-]*)>(.*?)</\1>", answer, re.DOTALL):
-        if _plain(tag) in names:
-            texts.setdefault(names[_plain(tag)], text.strip())
+    for element in find_elements(answer, _TAG):
+        if _plain(element.tag) in names:
+            texts.setdefault(names[_plain(element.tag)], element.body.strip())
     return texts
 
 
@@ -186,8 +211,8 @@ def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
     )
     label = re.compile(
         rf"^[ \t>]*(?:\d+[.)][ \t]+|[-*][ \t]+)?(?:"
-        rf"\#{{1,6}}[ \t]*[*`_]*(?:\d+[.)][ \t]*)?(?P<heading>{spelled})[*`_]*[ "
-        rf"\t]*\#*:?[*`_]*(?=[ \t]*$|:)"
+        rf"\#{{1,6}}[ \t]*+[*`_]*(?:\d+[.)][ \t]*+)?(?P<heading>{spelled})[*`_]*+[ "
+        rf"\t]*+\#*+:?[*`_]*+(?=[ \t]*+$|:)"
         rf"|(?:\*{{1,3}}|__)(?:\d+[.)][ \t]*)?[`\"]?(?P<bold>{spelled})[`\"]?:?(?:\*{{1,3}}|__):?"
         rf"|[`\"]?(?P<colon>{spelled})[`\"]?[ \t]*(?::|=(?!=))"
         rf")[ \t]*:?",

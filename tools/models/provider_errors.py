@@ -167,15 +167,15 @@ _REFUSALS = (
 _WINDOW = re.compile(
     r"(?:maximum (?:context|model|prompt) length(?: is| of)?|context (?:window|size)(?: "
     r"of)?|n_ctx|tokens allowed"
-    r"|while limit is|must be <=|cannot exceed|tokens >)[ :]*\(?([\d,]+)",
+    r"|while limit is|must be <=|cannot exceed|tokens >)[ :]*+\(?([\d,]{1,20})",
     re.IGNORECASE,
 )
 _PROMPT = re.compile(
-    r"([\d,]+) (?:in (?:the|your) (?:messages|prompt)|input tokens|`inputs` tokens)|(?:resulted "
+    r"(?<![\d,])([\d,]{1,20}) (?:in (?:the|your) (?:messages|prompt)|input tokens|`inputs` tokens)|(?:resulted "
     r"in|requested tokens"
     r"|request|input length|prompt \(length|current length is|request contains|received|token "
     r"count|is too long"
-    r"|n_prompt_tokens)[ :]*\(?([\d,]+)",
+    r"|n_prompt_tokens)[ :]*+\(?([\d,]{1,20})",
     re.IGNORECASE,
 )
 
@@ -241,7 +241,7 @@ def about(error: dspy.LMError) -> Subject:
 # Mistral's templates take ids of tool calls of nine letters and digits alone; llama.cpp and others
 # give longer ones.
 CALL_IDS = re.compile(
-    r"(?=.*\btool[\s_-]?call)(?=.*\bids?\b)(?=.*(?:alphanumeric|a-z, ?A-Z|length(?: of)? 9\b|9 "
+    r"\A(?=.*\btool[\s_-]?call)(?=.*\bids?\b)(?=.*(?:alphanumeric|a-z, ?A-Z|length(?: of)? 9\b|9 "
     r"char))",
     re.IGNORECASE | re.DOTALL,
 )

@@ -67,6 +67,7 @@ _MARK = re.compile(
 # takes milliseconds.
 _HINT = re.compile(rf"<[|/]{{0,2}}(?:{'|'.join(_TAGS)}|message|channel)")
 _HINTS = [mark.lower() for marks in _MARKS for mark in marks]
+_MOST_CLOSINGS = 50  # marks without an opening one before which an open field is looked for
 _BARE_BEGINNINGS = ("analysis", "commentary", "assistantanalysis", "assistantcommentary")
 
 # Marks around an answer that comes after thoughts.
@@ -103,7 +104,7 @@ _MARKER = re.compile(r"\[\[\s*##\s*(\w+)\s*##\s*\]\]")
 _BEGINNING = re.compile(r"[\s*`>#-]*(?:json)?\s*(?:\[\[\s*##|\{)")
 _STRING = r'"(?:[^"\\]|\\.)*'
 _OPEN_STRING = re.compile(
-    rf'"(\w+)"\s*:\s*\[?(?:\s*{_STRING}"\s*,)*\s*"(?=(?:[^"\\]|\\.)*$)', re.DOTALL
+    rf'"(\w+)"\s*+:\s*+\[?(?:\s*+{_STRING}"\s*+,)*+\s*+"(?=(?:[^"\\]|\\.)*+$)', re.DOTALL
 )
 
 # Harmony, OpenAI's format: each part of an answer has a channel. `final` is the answer, and what
@@ -150,6 +151,7 @@ def _part_by_marks(text: str, instruction: str) -> Parted:
     kept = ""
     place = 0
     is_open = False
+    closings = 0  # without an opening mark
     for mark in _MARK.finditer(text):
         tag = (mark["tag"] or "").lower()
         if tag and tag not in _NO_FIELDS and f"<{tag}>" in instruction:
@@ -165,7 +167,9 @@ def _part_by_marks(text: str, instruction: str) -> Parted:
             is_open = False
         elif not opens:
             before = kept + text[place : mark.start()]
-            kept = _keep_open_field(before, text[mark.end() :])
+            closings += 1
+            is_few = closings <= _MOST_CLOSINGS
+            kept = _keep_open_field(before, text[mark.end() :]) if is_few else ""
             thoughts.append(before[len(kept) :])
             place = mark.end()
     if is_open:
@@ -228,10 +232,11 @@ def _part_harmony(text: str, instruction: str) -> Parted:
 
 def _part_bare_harmony(text: str) -> Parted:
     thoughts = list[str]()
-    while part := _BARE_PART.match(text):
+    place = 0
+    while part := _BARE_PART.match(text, place):
         thoughts.append(part["text"])
-        text = text[part.end() :]
-    return Parted(_join(thoughts), text.removeprefix("final").strip())
+        place = part.end()
+    return Parted(_join(thoughts), text[place:].removeprefix("final").strip())
 
 
 def _join(thoughts: Sequence[str]) -> str:

@@ -30,24 +30,35 @@ class TooBroken(Exception):
     """JSON that would take too long to repair."""
 
 
+class RepairBudget:
+    """Characters that the repairs of one text may read, together."""
+
+    def __init__(self) -> None:
+        self.left = _LOOKS
+
+
 class _Watched(str):
     """Text of which so many characters may be read: json_repair's time grows with the square of stray quotes."""
 
-    left = _LOOKS
+    budget: RepairBudget
 
     def __getitem__(self, place: Any) -> str:
         part = super().__getitem__(place)
-        self.left -= len(part)
-        if self.left < 0:
+        self.budget.left -= len(part)
+        if self.budget.left < 0:
             raise TooBroken
         return part
 
 
-def repair_json(text: str) -> Any:
+def repair_json(text: str, budget: RepairBudget | None = None) -> Any:
     """Return the value that a text is as JSON, mended where it is broken; "" for none. TooBroken for a long mess."""
     with suppress(ValueError):
         return json.loads(text)
-    return json_repair.loads(_Watched(text), skip_json_loads=True)
+    watched = _Watched(text)
+    watched.budget = budget or RepairBudget()
+    if watched.budget.left < 0:
+        raise TooBroken
+    return json_repair.loads(watched, skip_json_loads=True)
 
 
 # Types
@@ -68,16 +79,17 @@ _ID_KEYS = (
 _NOTHING = ("", "none", "null", "n/a", "nil", "[]", "-", "empty", "(none)", "(empty)")
 _TRUE = ("true", "yes", "y", "1", "correct")
 _FALSE = ("false", "no", "n", "0", "incorrect")
-_FENCED = re.compile(r"\s*```[\w-]*\s*\n?(.*?)\n?\s*```\s*", re.DOTALL)
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[\w-]*+")
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d*"
 _ITEM = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d+[.)\]:](?=\s))\s+")
 _CHAIN = re.compile(
-    r"\[[^\[\]\"']+\](?:\s*[>,\n]\s*\[[^\[\]\"']+\])+"
+    r"\[[^\[\]\"']++\](?:(?:[^\S\n]*+[>,\n]|\s*+[>,])\s*+\[[^\[\]\"']++\])++"
 )  # [1] > [2], as RankGPT asks for it
 _NUMBER = re.compile(
-    r"(?:[A-Za-z][\w ]{0,30}[:=]\s*)?(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+)\.?\s*"
-    r"(?P<share>%|percent\b)?\s*(?:(?:/|out of|of)\s*(?P<most>\d+(?:\.\d+)?))?"
-    r"(?:\s*(?:[(,;:\u2013\u2014-].*|points?\.?))?",
+    r"(?:[A-Za-z][\w ]{0,30}[:=]\s*+)?(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+)\.?\s*+"
+    r"(?P<share>%|percent\b)?\s*+(?:(?:/|out of|of)\s*+(?P<most>\d+(?:\.\d+)?))?"
+    r"(?:\s*+(?:[(,;:\u2013\u2014-].*|points?\.?))?",
     re.DOTALL | re.IGNORECASE,
 )
 
@@ -182,7 +194,7 @@ def split_list(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) > 1:
         return [_ITEM.sub("", line).strip().rstrip(",").strip(_QUOTES) for line in lines]
-    parts = [part.strip().strip(_QUOTES + "[]") for part in re.split(r"\s*[,;>|]\s*", text.strip())]
+    parts = [part.strip().strip(_QUOTES + "[]") for part in re.split(r"[,;>|]", text)]
     if len(parts) > 1 and all(part and len(part.split()) == 1 for part in parts):
         return parts
     return [_ITEM.sub("", text).strip().strip(_QUOTES)]
@@ -304,8 +316,15 @@ _CONVERTERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
 
 
 def _unfence(value: Any) -> Any:
-    fenced = _FENCED.fullmatch(value) if isinstance(value, str) else None
-    return fenced[1] if fenced else value
+    """Return a text without the fence around it: ```json ... ```."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
+        return value
+    inside = text[len(_FENCE) : -len(_FENCE)]
+    language = _LANGUAGE.match(inside)
+    return inside[language.end() if language else 0 :].strip()
 
 
 def _parse(text: str) -> Any:
@@ -380,7 +399,7 @@ class Ids:
         """Return the ids that one text names, where every part of it is one."""
         if not isinstance(value, str):
             return []
-        for parts in (_BETWEEN.split(value), value.split()):
+        for parts in (_BETWEEN.split(_shorten_blanks(value)), value.split()):
             named = [self.find(_ITEM.sub("", part)) for part in parts if part.strip(_EDGES)]
             if len(named) > 1 and None not in named:
                 return [doc_id for doc_id in named if doc_id is not None]
@@ -402,15 +421,23 @@ def _forms(text: str) -> Iterable[str]:
     unlabelled = _LABEL.sub("", edged).strip(_EDGES)
     yield unlabelled
     for form in (edged, unlabelled):
+        form = _shorten_blanks(form)
         if (after := _AFTER.search(form)) and after.start():
             yield form[: after.start()].strip(_EDGES)
+
+
+def _shorten_blanks(text: str) -> str:
+    """Return a text with one blank for several, over which patterns would go again and again; line breaks stay."""
+    return re.sub(r"[^\S\n]{2,}", " ", text)
 
 
 def _key(text: str) -> str:
     """Return a form in which an id and what a model makes of it are alike: case, blanks, zeros and ".0" apart."""
     plain = "".join(unicodedata.normalize("NFKC", text).casefold().split())
-    number = re.fullmatch(r"0*(\d+?)(?:\.0+)?", plain)
-    return number[1] if number else plain
+    whole, point, fraction = plain.partition(".")
+    if not re.fullmatch(r"\d+", whole) or (point and (not fraction or fraction.strip("0"))):
+        return plain
+    return whole.lstrip("0") or "0"
 
 
 def _shown(value: Any) -> str:
