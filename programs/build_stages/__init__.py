@@ -6,9 +6,9 @@ model.
 # (programs/build_stages/stage_program.py: Asked) is called as the stage, in capitals.
 _FILES = {
     "latent": ("screen", "extract", "label", "collapse", "merge", "validate"),
-    "writing": ("write", "rephrase", "distinct"),
-    "recollect": ("recollect", "open", "harden", "unique"),
-    "scrub": ("scrub",),
+    "query_writing": ("write", "rephrase", "distinct"),
+    "recollection": ("recollect", "open", "harden", "unique"),
+    "author_removal": ("scrub",),
     "conditions": ("conditions", "query_of_k", "covers", "spoil", "meets"),
     "pools": ("facets", "objective"),
 }
@@ -17,4 +17,4 @@ STAGES = {
     for file, stages in _FILES.items()
     for stage in stages
 }
-STAGES |= dict.fromkeys(("rejudge", "judge", "aspects", "try"), f"{__name__}.grading:GRADE")
+STAGES |= dict.fromkeys(("rejudge", "judge", "aspects", "try"), f"{__name__}.offline_grading:GRADE")
