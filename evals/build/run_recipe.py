@@ -22,7 +22,7 @@ from programs.build_stages.stage_program import Role
 from tools import files, retrievers
 from tools.cli import number, say
 from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
-from tools.models.model_spec import check_key
+from tools.models.model_spec import check_key, price_is_known
 
 ROLES = get_args(Role)
 Range = list[float] | None  # low, likely, high
@@ -57,6 +57,12 @@ def run(
         files.make_private(folder)
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
     check_prices(request, lms.values(), _list_retrievers(parameters))
+    for lm in dict.fromkeys(lms.values()):
+        if not price_is_known(lm, request.prices):
+            say(
+                f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
+                f"tells it, and --budget-calls limits what is sent"
+            )
     for one in requests.values():
         if one.lm != "offline" and not (dry_run or cassette):
             check_key(one.lm, one.headers)

@@ -61,6 +61,27 @@ def test_a_build_whose_budget_is_used_up_goes_on_where_it_ended(tmp_path, server
     assert len(again) == len(set(again))
 
 
+def test_a_model_of_unknown_price_is_named_once_before_anything_is_sent(
+    tmp_path, server, knowing, capsys
+):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    said = f"the price of {server.spec} is not known"
+    knowing_answer = server.answer
+
+    def answer(prompt):
+        printed.append(capsys.readouterr().err)
+        return knowing_answer(prompt)
+
+    printed = []
+    server.answer = answer
+    build(folder, server.spec, until="extract")
+    assert printed[0].count(said) == 1 and said not in "".join(printed[1:])
+    prices = tmp_path / "prices.toml"
+    prices.write_text(f'["{server.spec}"]\ninput = 1\noutput = 1\n')
+    build(folder, server.spec, prices=prices)
+    assert said not in capsys.readouterr().err
+
+
 def test_an_answer_that_cannot_be_used_drops_its_unit_and_says_why(tmp_path, server, knowing):
     server.answer = lambda prompt: {"raw": "?"} if "accc" in prompt else knowing(prompt)
     folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
