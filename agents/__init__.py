@@ -17,7 +17,7 @@ for _name in (
 
 # To add one: a Program (programs/base.py) with a graph inside, in its own file, named here.
 AGENTS: dict[str, str] = {
-    "notes": "agents.notes:Notes",
+    "notes": "agents.notes:NotesAgent",
     "planner": "agents.planner:Planner",
     "react": "agents.react:React",
     "verifier": "agents.verifier:Verifier",

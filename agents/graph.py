@@ -26,7 +26,7 @@ from tools.session import Session
 T = TypeVar("T")
 
 
-def side_by_side(
+def run_parallel(
     session: Session, hop: int, jobs: Sequence[Callable[[], T]], threads: int
 ) -> list[T]:
     """Do the jobs of one hop at the same time; results, steps and DSPy's trace of calls are in order of the jobs."""
@@ -58,7 +58,7 @@ def side_by_side(
 
 
 @dataclass(eq=False)
-class Work:
+class NodeContext:
     """What the nodes of a graph, which are its methods, have of one query. What they hand on is the state."""
 
     program: Any
@@ -97,8 +97,10 @@ class Agent(Program):
 Following = str | Callable[..., str] | tuple[Callable[..., str], list[str]]  # the next node
 
 
-def connect(
-    state: Any, nodes: Mapping[Callable[..., Any], Following], context: type[Work] | None = None
+def build_graph(
+    state: Any,
+    nodes: Mapping[Callable[..., Any], Following],
+    context: type[NodeContext] | None = None,
 ) -> Any:
     """Return a graph that begins with the first node.
 
@@ -121,5 +123,5 @@ def connect(
 def _work(method: Callable[..., Any], state: Any, runtime: Runtime[Any]) -> Any:
     if runtime.context is None:
         raise UsageError("the graph has no session: give context=agent.begin(query)")
-    with offline.follow(runtime.context.program.offline):
+    with offline.using_rules(runtime.context.program.offline):
         return method(runtime.context, state)

@@ -25,33 +25,33 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END
 from typing_extensions import TypedDict
 
-from agents.graph import Agent, Work, connect
-from programs.multihop import Found, MultiHop
+from agents.graph import Agent, NodeContext, build_graph
+from programs.multihop import MultiHop, MultiHopState
 from tools import files
 from tools.cli import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
-from tools.session import Shared
+from tools.session import SharedOnDeepcopy
 from tools.sqlite import close_when_unused
 
 
-class _State(TypedDict, total=False):
-    found: dict[str, Any]  # programs.multihop.Found, as plain data
+class _NotesState(TypedDict, total=False):
+    found: dict[str, Any]  # programs.multihop.MultiHopState, as plain data
     hop: int  # hops that are done
     why: str  # why no further hop is made, once that is so
     ranking: list[str]  # there when the query is answered
     session: dict[str, Any]  # a snapshot
 
 
-class _Work(Work):
-    start = _State(found=asdict(Found()), hop=0, why="", session={})
+class _NotesNodes(NodeContext):
+    start = _NotesState(found=asdict(MultiHopState()), hop=0, why="", session={})
 
-    def ranking(self, state: _State) -> list[str]:
+    def ranking(self, state: _NotesState) -> list[str]:
         return state["ranking"]
 
-    def hop(self, state: _State) -> dict[str, Any]:
+    def hop(self, state: _NotesState) -> dict[str, Any]:
         self.session.hop = number = state["hop"] + 1
-        found = Found(
+        found = MultiHopState(
             **deepcopy(state["found"])
         )  # a node must not change the state that it was given
         left = self.program.hops - number
@@ -66,21 +66,21 @@ class _Work(Work):
             "session": self.session.snapshot(),
         }
 
-    def rank(self, state: _State) -> dict[str, Any]:
+    def rank(self, state: _NotesState) -> dict[str, Any]:
         ranking = self.program.rerank_first(
-            self.session, self.query, Found(**state["found"]).ranking()
+            self.session, self.query, MultiHopState(**state["found"]).ranking()
         )
         return {"ranking": ranking, "session": self.session.snapshot()}
 
 
 _NEXT: dict[Any, Any] = {
-    _Work.hop: (lambda state: "rank" if state["why"] else "hop", ["rank", "hop"]),
-    _Work.rank: END,
+    _NotesNodes.hop: (lambda state: "rank" if state["why"] else "hop", ["rank", "hop"]),
+    _NotesNodes.rank: END,
 }
-graph = connect(_State, _NEXT, _Work)
+graph = build_graph(_NotesState, _NEXT, _NotesNodes)
 
 
-class Notes(Agent, MultiHop):
+class NotesAgent(Agent, MultiHop):
     """Multihop as a graph with a checkpoint after each hop: resumes in the hop in which it was killed."""
 
     graph: ClassVar = graph
@@ -144,7 +144,7 @@ class _Saver(SqliteSaver):
 
 
 class _Checkpoints(
-    Shared
+    SharedOnDeepcopy
 ):  # of a run, whose file is opened at the first query: its folder is made after the agent
     def __init__(self, folder: Path | None) -> None:
         self._path = folder and folder / "checkpoints.sqlite"

@@ -18,12 +18,12 @@ import pydantic
 from langgraph.graph import END
 from typing_extensions import TypedDict
 
-from agents.graph import Agent, Work, connect, side_by_side
+from agents.graph import Agent, NodeContext, build_graph, run_parallel
 from programs import passage_reading
-from programs.base import About
-from tools.errors import at_least
+from programs.base import QuerySignature
+from tools.errors import require_at_least
 from tools.models import offline as rules
-from tools.models.prompting import Fault, Outputs, Passage, ask, lens, through
+from tools.models.prompting import InvalidAnswer, Outputs, Passage, ask, get_lens, with_advice
 
 
 class SubQuestion(pydantic.BaseModel):
@@ -33,7 +33,7 @@ class SubQuestion(pydantic.BaseModel):
     search: str
 
 
-class PlanSearches(About):
+class PlanSearches(QuerySignature):
     """Split the search for wanted documents into sub-questions that can be followed side by side.
 
     A sub-question is one way to such documents: a part of the description, one reading of it, or one kind of
@@ -45,7 +45,7 @@ class PlanSearches(About):
     plan: list[SubQuestion] = dspy.OutputField(desc="the sub-questions, the most promising first")
 
 
-class ReadForQuestion(About):
+class ReadForQuestion(QuerySignature):
     """Read passages that were found for a sub-question, keep those that fit the description, and take notes.
 
     The sub-question says why these were looked for. Keep a passage when it may be what is wanted as a
@@ -64,7 +64,7 @@ class ReadForQuestion(About):
     )
 
 
-class Reflect(About):
+class Reflect(QuerySignature):
     """Say what a search for wanted documents has not found yet, and plan further sub-questions for that.
 
     The notes tell what was read. Plan only what may bring documents that the earlier searches cannot have
@@ -82,7 +82,7 @@ class Reflect(About):
     )
 
 
-class _State(TypedDict, total=False):
+class _PlannerState(TypedDict, total=False):
     round: int
     plan: list[dict[str, str]]  # the round's sub-questions
     searches: list[str]  # of all rounds
@@ -95,31 +95,33 @@ class _State(TypedDict, total=False):
     why: str  # why no further search is made, once that is so
 
 
-class _Work(Work):
-    start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
+class _PlannerNodes(NodeContext):
+    start = _PlannerState(
+        round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why=""
+    )
 
     def ranking(
-        self, state: _State
+        self, state: _PlannerState
     ) -> list[str]:  # those not selected by their best rank, earliest first
         best = state["best"]
         selected = state["selected"]
         return selected + sorted(best.keys() - set(selected), key=best.__getitem__)
 
-    def plan(self, state: _State) -> _State:
+    def plan(self, state: _PlannerState) -> _PlannerState:
         self.session.hop = 1
         answer = ask(
             self.program.plan_searches, _check_searchable, **self.about, most=self.program.parts
         )
         return {"plan": self._take_new(answer.plan, [], "plan")}
 
-    def search(self, state: _State) -> _State:
+    def search(self, state: _PlannerState) -> _PlannerState:
         number = state["round"]
         plan = state["plan"]
         jobs = [
             partial(passage_reading.search, self.session, one["search"], self.program.per_search)
             for one in plan
         ]
-        found = side_by_side(self.session, number, jobs, self.program.parallel)
+        found = run_parallel(self.session, number, jobs, self.program.parallel)
         best = dict(state["best"])
         unread = []
         for place, doc_ids in enumerate(found):
@@ -130,7 +132,7 @@ class _Work(Work):
         searches = state["searches"] + [one["search"] for one in plan]
         return {"best": best, "unread": unread, "searches": searches, "why": why}
 
-    def read(self, state: _State) -> _State:
+    def read(self, state: _PlannerState) -> _PlannerState:
         predictor = self.program.read_passages
         chars = self.program.read_chars
         notes = state["notes"]
@@ -146,7 +148,7 @@ class _Work(Work):
         jobs = [
             partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids
         ]
-        found = side_by_side(self.session, state["round"], jobs, self.program.parallel)
+        found = run_parallel(self.session, state["round"], jobs, self.program.parallel)
         # The first of each sub-question, then the second ones, and so on.
         selected = [
             doc_id
@@ -160,7 +162,7 @@ class _Work(Work):
             "why": state["why"] or ("steps" if state["round"] == self.program.rounds else ""),
         }
 
-    def reflect(self, state: _State) -> _State:
+    def reflect(self, state: _PlannerState) -> _PlannerState:
         predictor = self.program.reflect
         earlier = state["searches"]
         about = {
@@ -170,7 +172,7 @@ class _Work(Work):
         }
         answer = ask(
             predictor,
-            **passage_reading.look_back(
+            **passage_reading.with_search_history(
                 self.session, predictor, earlier, "notes", state["notes"], **about
             ),
         )
@@ -195,12 +197,12 @@ class _Work(Work):
 
 
 _NEXT: dict[Any, Any] = {
-    _Work.plan: "search",
-    _Work.search: (lambda state: "read" if any(state["unread"]) else END, ["read", END]),
-    _Work.read: (lambda state: END if state["why"] else "reflect", ["reflect", END]),
-    _Work.reflect: (lambda state: END if state["why"] else "search", ["search", END]),
+    _PlannerNodes.plan: "search",
+    _PlannerNodes.search: (lambda state: "read" if any(state["unread"]) else END, ["read", END]),
+    _PlannerNodes.read: (lambda state: END if state["why"] else "reflect", ["reflect", END]),
+    _PlannerNodes.reflect: (lambda state: END if state["why"] else "search", ["search", END]),
 }
-graph = connect(_State, _NEXT, _Work)
+graph = build_graph(_PlannerState, _NEXT, _PlannerNodes)
 
 
 class Planner(Agent):
@@ -209,7 +211,7 @@ class Planner(Agent):
     graph: ClassVar = graph
     offline: ClassVar = {
         **passage_reading.OFFLINE,
-        "plan": rules.plan,
+        "plan": rules.plan_clauses,
         "missing": rules.find_missing,
         "further": rules.plan_further,
     }
@@ -223,7 +225,7 @@ class Planner(Agent):
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
     def __post_init__(self) -> None:
-        at_least(
+        require_at_least(
             1,
             "planner",
             rounds=self.rounds,
@@ -231,10 +233,12 @@ class Planner(Agent):
             per_search=self.per_search,
             parallel=self.parallel,
         )
-        at_least(0, "planner", read_chars=self.read_chars)
-        self.plan_searches = dspy.Predict(through(PlanSearches, lens(self.lens).search))
-        self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))
-        self.reflect = dspy.Predict(through(Reflect, lens(self.lens).search))
+        require_at_least(0, "planner", read_chars=self.read_chars)
+        self.plan_searches = dspy.Predict(with_advice(PlanSearches, get_lens(self.lens).search))
+        self.read_passages = dspy.Predict(
+            with_advice(ReadForQuestion, get_lens(self.lens).recognise)
+        )
+        self.reflect = dspy.Predict(with_advice(Reflect, get_lens(self.lens).search))
 
     def most_calls(self, pool: int) -> int:
         """Return one for the plan or a reflection a round, and one for reading each sub-question."""
@@ -243,7 +247,9 @@ class Planner(Agent):
 
 def _check_searchable(outputs: Outputs) -> None:
     if not any(one.search.strip() for one in outputs["plan"]):
-        raise Fault("empty", "plan has no sub-question with a search text; it needs one at least")
+        raise InvalidAnswer(
+            "empty", "plan has no sub-question with a search text; it needs one at least"
+        )
 
 
 vars(_check_searchable)["asks"] = {"plan": {"minItems": 1}, "search": {"minLength": 1}}

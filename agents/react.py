@@ -21,15 +21,21 @@ import pydantic
 from langgraph.graph import END
 from typing_extensions import TypedDict
 
-from agents.graph import Agent, Work, connect
-from programs.base import About
-from programs.search_tools import Desk, Tool
-from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
+from agents.graph import Agent, NodeContext, build_graph
+from programs.base import QuerySignature
+from programs.search_tools import SearchTools, Tool
+from tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
 from tools.models import offline as rules
 from tools.models import prompting
-from tools.models.adapter import is_refusal, notice_leak, refuses, report_refusal, shorten
+from tools.models.adapter import (
+    is_refusal,
+    looks_like_refusal,
+    note_prompt_leak,
+    report_refusal,
+    shorten_bad_answer,
+)
 from tools.models.language_model import CALLS_IN_TEXT
-from tools.models.prompting import Fault, Message, UnusableAnswer, ask
+from tools.models.prompting import InvalidAnswer, Message, UnusableAnswer, ask
 from tools.models.text_calls import find_tool, has_marks, read_arguments
 from tools.records import Query, Usage
 from tools.session import Session
@@ -47,7 +53,7 @@ class Turn(pydantic.BaseModel):
     results: list[str]  # one a call: text of documents is in them, as JSON
 
 
-class NextStep(About):
+class NextStep(QuerySignature):
     """Find the documents that a description asks for, with tools over a collection that is searched by its texts.
 
     Search in the words that a wanted document would contain, vary them when a search brings nothing new, read what
@@ -75,22 +81,22 @@ class _Turn(TypedDict):
     parts: Message
 
 
-class _State(TypedDict):
+class _ReactState(TypedDict):
     turns: list[_Turn]  # the last one has no results until its calls are made
     why: str  # why no further step is made, once that is so
 
 
-class _Work(Work):
-    start = _State(turns=[], why="")
+class _ReactNodes(NodeContext):
+    start = _ReactState(turns=[], why="")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.desk = _Desk(self.session, self.program.per_search, self.program.read_chars)
 
-    def ranking(self, state: _State) -> list[str]:
+    def ranking(self, state: _ReactState) -> list[str]:
         return self.desk.rank_all()
 
-    def act(self, state: _State) -> dict[str, Any]:
+    def act(self, state: _ReactState) -> dict[str, Any]:
         turns = state["turns"]
         self.session.hop = len(turns) + 1
         if self.desk.strikes:
@@ -100,7 +106,7 @@ class _Work(Work):
             self.session.note(thought)
         return {"turns": [*turns, turn]}
 
-    def call(self, state: _State) -> _State:
+    def call(self, state: _ReactState) -> _ReactState:
         *before, turn = state["turns"]
         results = self.desk.answer(turn)
         why = self.desk.why or ("steps" if len(state["turns"]) == self.program.steps else "")
@@ -108,10 +114,10 @@ class _Work(Work):
 
 
 _NEXT: dict[Any, Any] = {
-    _Work.act: "call",
-    _Work.call: (lambda state: END if state["why"] else "act", ["act", END]),
+    _ReactNodes.act: "call",
+    _ReactNodes.call: (lambda state: END if state["why"] else "act", ["act", END]),
 }
-graph = connect(_State, _NEXT, _Work)
+graph = build_graph(_ReactState, _NEXT, _ReactNodes)
 
 
 class React(Agent):
@@ -135,8 +141,8 @@ class React(Agent):
     interface: str = "auto"
 
     def __post_init__(self) -> None:
-        at_least(1, "react", steps=self.steps, per_search=self.per_search)
-        at_least(0, "react", read_chars=self.read_chars)
+        require_at_least(1, "react", steps=self.steps, per_search=self.per_search)
+        require_at_least(0, "react", read_chars=self.read_chars)
         if self.interface not in ("auto", "openai", "dspy"):
             raise UsageError(
                 f"react: interface is {self.interface!r}; it is one of auto, openai, dspy"
@@ -179,7 +185,9 @@ class React(Agent):
         }
 
         def fits(forgotten: int) -> bool:
-            return prompting.fits(self.next_step, **inputs, history=_tell_history(turns, forgotten))
+            return prompting.prompt_fits(
+                self.next_step, **inputs, history=_tell_history(turns, forgotten)
+            )
 
         forgotten = _count_forgotten(desk.session, turns, fits)
         step = ask(self.next_step, _check_calls, **inputs, history=_tell_history(turns, forgotten))
@@ -217,7 +225,7 @@ class React(Agent):
             return made
 
         def fits(forgotten: int) -> bool:
-            room = prompting.window()
+            room = prompting.context_window()
             return (
                 room is None
                 or prompting.tokens(json.dumps([make_messages(forgotten), tools])) + 4096 <= room
@@ -226,12 +234,12 @@ class React(Agent):
         messages = make_messages(_count_forgotten(desk.session, turns, fits))
         prompting.check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
-        call = rules.Call(
+        call = rules.PredictorCall(
             None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)}
         )
-        with rules.publish(call):  # for the engine without a model
+        with rules.expose_call(call):  # for the engine without a model
             message = model.converse(messages, tools)
-        notice_leak(
+        note_prompt_leak(
             instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])]
         )
         parameters = {tool.name: tool.args for tool in desk.tools}
@@ -246,7 +254,7 @@ class React(Agent):
 
 
 @dataclass
-class _Desk(Desk):
+class _Desk(SearchTools):
     why: str = ""  # why it is over, once it is
     strikes: int = 0  # turns in a row without a call that could be used
     ignores_tools: bool = False  # whether the model began without a call, though it was given tools
@@ -288,7 +296,9 @@ class _Desk(Desk):
             self.strikes = 1
         return [result for result, _ in answers]
 
-    def _call(self, name: str, arguments: dict[str, Any] | None) -> tuple[str, Fault | None]:
+    def _call(
+        self, name: str, arguments: dict[str, Any] | None
+    ) -> tuple[str, InvalidAnswer | None]:
         name = find_tool(name, [str(tool.name) for tool in self.tools])
         tool = next((tool for tool in self.tools if tool.name == name), None)
         if self.why:
@@ -297,46 +307,46 @@ class _Desk(Desk):
             if tool is None:
                 self.session.blame(name, "called a tool that it names")
                 names = ", ".join(str(tool.name) for tool in self.tools)
-                raise Fault("unknown tool", f"there is no tool {name!r}; there are {names}")
+                raise InvalidAnswer("unknown tool", f"there is no tool {name!r}; there are {names}")
             if arguments is None:
-                raise Fault("wrong type", f"the arguments of {name} are no JSON object")
+                raise InvalidAnswer("wrong type", f"the arguments of {name} are no JSON object")
             return str(tool(**arguments)), None
         except LimitReached as refusal:
             return str(refusal), None  # it may go on with the other tools
         except DocumentNotFound as refusal:
-            return str(refusal), Fault("unknown ids", str(refusal))
-        except Fault as fault:
+            return str(refusal), InvalidAnswer("unknown ids", str(refusal))
+        except InvalidAnswer as fault:
             return fault.reason, fault
         except (
             ValueError,
             TypeError,
         ) as error:  # an argument that is missing, of another type, or not known
-            return f"{name}: {error}", Fault("wrong type", f"{name}: {error}")
+            return f"{name}: {error}", InvalidAnswer("wrong type", f"{name}: {error}")
 
 
 def _no_call() -> None:  # at the top of the file: teleprompters pickle what they have been given
     raise NotImplementedError("calls are made by the desk of a query")
 
 
-def _complain(turn: _Turn) -> tuple[str, Fault]:
+def _complain(turn: _Turn) -> tuple[str, InvalidAnswer]:
     text = turn["thought"]
     finish = turn["finish"]
-    if refuses(text) or is_refusal(finish):
-        return _NOTHING, Fault("refused", _NOTHING, report=report_refusal(text, finish))
+    if looks_like_refusal(text) or is_refusal(finish):
+        return _NOTHING, InvalidAnswer("refused", _NOTHING, report=report_refusal(text, finish))
     if finish == "length":
-        return _NOTHING, Fault("cut off", _NOTHING)
+        return _NOTHING, InvalidAnswer("cut off", _NOTHING)
     if has_marks(text):
         broken = (
             f"a call of a tool stands in the text of an answer, and cannot be read there: "
             f"{CALLS_IN_TEXT}"
         )
-        return _NOTHING, Fault("unparsable", broken)
-    return _NOTHING, Fault("empty", _NOTHING)
+        return _NOTHING, InvalidAnswer("unparsable", broken)
+    return _NOTHING, InvalidAnswer("empty", _NOTHING)
 
 
 def _check_calls(outputs: Mapping[str, Any]) -> None:
     if not outputs["calls"].tool_calls:
-        raise Fault("empty", "calls is empty; call a tool, and `finish` to end the search")
+        raise InvalidAnswer("empty", "calls is empty; call a tool, and `finish` to end the search")
 
 
 def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int], bool]) -> int:
@@ -358,7 +368,11 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
     cut = turn["finish"] == "length"
-    said = shorten(turn["thought"], turn["finish"]) if cut or not turn["calls"] else turn["thought"]
+    said = (
+        shorten_bad_answer(turn["thought"], turn["finish"])
+        if cut or not turn["calls"]
+        else turn["thought"]
+    )
     message: Message = {"role": "assistant", "content": said}
     if not turn["calls"]:
         return [message, {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}]

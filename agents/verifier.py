@@ -20,16 +20,23 @@ import pydantic
 from langgraph.graph import END
 from typing_extensions import TypedDict
 
-from agents.graph import Agent, Work, connect, side_by_side
+from agents.graph import Agent, NodeContext, build_graph, run_parallel
 from programs import passage_reading
-from programs.base import About
-from tools.errors import at_least
+from programs.base import QuerySignature
+from tools.errors import require_at_least
 from tools.models import offline as rules
-from tools.models.prompting import Passage, ask, filled, known_rows, lens, through
+from tools.models.prompting import (
+    Passage,
+    ask,
+    filled,
+    get_lens,
+    require_known_row_ids,
+    with_advice,
+)
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
 
-_CHECK = partial(known_rows, "judgements")
+_CHECK = partial(require_known_row_ids, "judgements")
 VERIFIED = 2  # the least grade of a document that satisfies the description
 
 
@@ -41,7 +48,7 @@ class Judgement(pydantic.BaseModel):
     evidence: str
 
 
-class Reformulate(About):
+class Reformulate(QuerySignature):
     """Write several searches for documents that a query wants without having their words.
 
     Each is what such a document might itself say: let them differ in subject, wording and kind of document,
@@ -59,7 +66,7 @@ class Reformulate(About):
     )
 
 
-class VerifyPassages(About):
+class VerifyPassages(QuerySignature):
     """Say which passages satisfy a description, how well, and by what evidence.
 
     Grade 3: it satisfies the description beyond doubt; 2: it does, as far as can be seen; 1: it touches it without
@@ -75,7 +82,7 @@ class VerifyPassages(About):
     )
 
 
-class LearnCommon(About):
+class LearnCommon(QuerySignature):
     """Say what documents that satisfy a description have in common that the description itself does not say.
 
     It is for finding more of their kind: turns of phrase, terms, kinds of speaker or occasion, the form of the
@@ -92,7 +99,7 @@ class LearnCommon(About):
     )
 
 
-class _State(TypedDict, total=False):
+class _VerifierState(TypedDict, total=False):
     round: int
     texts: list[str]  # the round's searches
     searches: list[str]  # of all rounds
@@ -107,13 +114,13 @@ class _State(TypedDict, total=False):
     why: str  # why no further search is made, once that is so
 
 
-class _Work(Work):
-    start = _State(
+class _VerifierNodes(NodeContext):
+    start = _VerifierState(
         round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why=""
     )
 
     def ranking(
-        self, state: _State
+        self, state: _VerifierState
     ) -> list[str]:  # by grade from 3 to 1, unread by fused score, read in vain
         grades = state["grades"]
         read = sorted(
@@ -126,12 +133,12 @@ class _Work(Work):
             + read[len(fits) :]
         )
 
-    def reformulate(self, state: _State) -> _State:
+    def reformulate(self, state: _VerifierState) -> _VerifierState:
         number = self.session.hop = state["round"] + 1
         predictor = self.program.reformulate
         most = self.program.texts
         about = {**self.about, "most": most}
-        inputs = passage_reading.look_back(
+        inputs = passage_reading.with_search_history(
             self.session, predictor, state["searches"], "learned", state["learned"], **about
         )
         named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
@@ -142,14 +149,14 @@ class _Work(Work):
         ]
         return {"round": number, "texts": texts[:most]}
 
-    def search(self, state: _State) -> _State:
+    def search(self, state: _VerifierState) -> _VerifierState:
         verifier = self.program
         pairs = ((text, name) for text in state["texts"] for name in verifier.engines)
         jobs = [
             partial(passage_reading.search, self.session, text, verifier.per_search, name)
             for text, name in pairs
         ]
-        found = side_by_side(self.session, state["round"], jobs, verifier.parallel)
+        found = run_parallel(self.session, state["round"], jobs, verifier.parallel)
         known = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}
         lists = state["lists"] + [doc_ids or [] for doc_ids in found]
         left = verifier.reads - len(state["grades"]) if verifier.reads else verifier.verify
@@ -164,7 +171,7 @@ class _Work(Work):
             "why": "budget" if None in found else "" if picked else "done",
         }
 
-    def verify(self, state: _State) -> _State:
+    def verify(self, state: _VerifierState) -> _VerifierState:
         verifier = self.program
         picked = state["picked"]
         shuffled = list(picked)
@@ -175,7 +182,7 @@ class _Work(Work):
             for start in starts
         ]
         named: dict[str, int] = {}
-        for batch in side_by_side(self.session, state["round"], jobs, verifier.parallel):
+        for batch in run_parallel(self.session, state["round"], jobs, verifier.parallel):
             named |= batch
         grades = state["grades"] | {doc_id: named.get(doc_id, 0) for doc_id in picked}
         why = state["why"] or ("budget" if verifier.reads and len(grades) >= verifier.reads else "")
@@ -188,17 +195,17 @@ class _Work(Work):
             "why": why or ("" if sure or state["new"] else "done"),
         }
 
-    def learn(self, state: _State) -> _State:
+    def learn(self, state: _VerifierState) -> _VerifierState:
         predictor = self.program.learn_common
         verifier = self.program
         grades = state["grades"]
         sure = sorted(
             (grade for grade in grades if grades[grade] >= VERIFIED), key=lambda one: -grades[one]
         )
-        inputs = passage_reading.recall(
+        inputs = passage_reading.fit_recent_notes(
             self.session, predictor, "learned", state["learned"], **self.about
         )
-        passages = passage_reading.show_all(
+        passages = passage_reading.show_in_one_call(
             self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs
         )
         common = ask(predictor, **inputs, passages=passages).common.strip()
@@ -211,7 +218,7 @@ class _Work(Work):
         predictor = self.program.verify_passages
         chars = self.program.read_chars
         grades: dict[str, int] = {}
-        for shown, answer in passage_reading.read(
+        for shown, answer in passage_reading.read_in_batches(
             self.session, predictor, doc_ids, chars, _CHECK, **self.about
         ):
             judgements = {
@@ -232,15 +239,15 @@ class _Work(Work):
 
 
 _NEXT: dict[Any, Any] = {
-    _Work.reformulate: "search",
-    _Work.search: (lambda state: "verify" if state["picked"] else END, ["verify", END]),
-    _Work.verify: (
+    _VerifierNodes.reformulate: "search",
+    _VerifierNodes.search: (lambda state: "verify" if state["picked"] else END, ["verify", END]),
+    _VerifierNodes.verify: (
         lambda state: END if state["why"] else "learn" if state["sure"] else "reformulate",
         ["learn", "reformulate", END],
     ),
-    _Work.learn: "reformulate",
+    _VerifierNodes.learn: "reformulate",
 }
-graph = connect(_State, _NEXT, _Work)
+graph = build_graph(_VerifierState, _NEXT, _VerifierNodes)
 
 
 class Verifier(Agent):
@@ -249,7 +256,7 @@ class Verifier(Agent):
     graph: ClassVar = graph
     offline: ClassVar = {
         "searches": rules.write_searches,
-        "judgements": rules.judge,
+        "judgements": rules.grade_overlap,
         "common": rules.find_common,
     }
     least_calls: ClassVar[float] = 0.5
@@ -269,7 +276,7 @@ class Verifier(Agent):
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
     def __post_init__(self) -> None:
-        at_least(
+        require_at_least(
             1,
             "verifier",
             rounds=self.rounds,
@@ -277,11 +284,13 @@ class Verifier(Agent):
             per_search=self.per_search,
             batch=self.batch,
         )
-        at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
-        at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
+        require_at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
+        require_at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
         self.engines = Expressions(self.retrievers).each() or [""]
-        self.reformulate = dspy.Predict(through(Reformulate, lens(self.lens).search))
-        self.verify_passages = dspy.Predict(through(VerifyPassages, lens(self.lens).recognise))
+        self.reformulate = dspy.Predict(with_advice(Reformulate, get_lens(self.lens).search))
+        self.verify_passages = dspy.Predict(
+            with_advice(VerifyPassages, get_lens(self.lens).recognise)
+        )
         self.learn_common = dspy.Predict(LearnCommon)
 
     def most_calls(self, pool: int) -> int:

@@ -18,7 +18,7 @@ from math import ceil
 
 import orjson
 
-from tools.cli import put_out
+from tools.cli import print_stdout
 
 KEPT = 256
 PACE = 60  # pieces of a streamed answer a second, as a model writes tokens
@@ -146,7 +146,7 @@ async def serve(latency: float) -> None:
     server = await loop.create_server(
         lambda: Connection(latency, bodies), "127.0.0.1", 0, backlog=1024
     )
-    put_out(f"{server.sockets[0].getsockname()[1]}\n")
+    print_stdout(f"{server.sockets[0].getsockname()[1]}\n")
     await server.serve_forever()
 
 

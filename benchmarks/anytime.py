@@ -15,9 +15,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from evals.scoring import scored_run
-from evals.scoring.attribution import Anytime
-from evals.scoring.metrics import ranking_value
-from tools.cli import Parser, put_out, run_and_leave
+from evals.scoring.attribution import AnytimeRanking
+from evals.scoring.metrics import metric_from_attribution
+from tools.cli import CommandParser, print_stdout, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10
@@ -38,9 +38,9 @@ class Compared(NamedTuple):
     same: bool  # the first ten are
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m benchmarks.anytime",
         description="The rule of equal budgets beside submissions.",
     )
@@ -77,7 +77,7 @@ def command(arguments: argparse.Namespace) -> int:
         )
     if distances:
         lines.append(f"\n{len(distances)} programs, mean distance {fmean(distances):.4f}")
-    put_out("\n".join(lines) + "\n")
+    print_stdout("\n".join(lines) + "\n")
     return 0
 
 
@@ -85,7 +85,7 @@ def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
     """Program -> its queries, of the last whole run of each task."""
     runs = [
         run
-        for run in scored_run.find(paths)[0]
+        for run in scored_run.find_scored_runs(paths)[0]
         if not run.config["pool"] and run.config["split"] == "all"
     ]
     runs.sort(key=lambda run: (run.path / "outcomes.jsonl").stat().st_mtime)
@@ -100,16 +100,18 @@ def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
     return made
 
 
-def compared(run: scored_run.Run, query_id: str) -> Compared:
+def compared(run: scored_run.ScoredRun, query_id: str) -> Compared:
     """The rule's ranking of one query beside its submission."""
     outcome = run.outcomes[query_id]
     row = run.judged[query_id]
-    rule = Anytime({}, ())
+    rule = AnytimeRanking({}, ())
     for step in outcome["trace"]["steps"]:
         rule.add(step)
     ranking = rule.ranking(run.config["depth"])
     submitted = outcome["ranking"]
-    ours, theirs = (ranking_value(METRIC, doc_ids, row) or 0.0 for doc_ids in (ranking, submitted))
+    ours, theirs = (
+        metric_from_attribution(METRIC, doc_ids, row) or 0.0 for doc_ids in (ranking, submitted)
+    )
     return Compared(ours, theirs, ranking[:FIRST] == submitted[:FIRST])
 
 

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tools.retrievers.index_store import in_blocks
+from tools.retrievers.index_store import iter_blocks
 from tools.retrievers.vectors.embedder import MappedVectors, Vectors
-from tools.retrievers.vectors.exact_search import exact
+from tools.retrievers.vectors.exact_search import exact_scores
 
 # CPU seconds of a build, GiB of memory, and by what a search looks at: recall@100, nprobe or ef,
 # and ms of CPU a query.
@@ -37,7 +37,7 @@ def measure(kind: str, vectors: MappedVectors, queries: Vectors, best: list[list
         made.train(vectors[: 64 * lists])  # which are in no order
         if "HNSW" in kind:
             settings.set_index_parameter(made, "efConstruction", 100)
-    for place, block in in_blocks(vectors):
+    for place, block in iter_blocks(vectors):
         some = (
             (np.arange(len(block)) + place.start, np.rint(scale * block).astype(np.int8))
             if own
@@ -60,7 +60,7 @@ def measure(kind: str, vectors: MappedVectors, queries: Vectors, best: list[list
                 if own
                 else made.search(query[None], 200)[1][0]
             )
-            exact(vectors, rows.astype(np.int64), query)
+            exact_scores(vectors, rows.astype(np.int64), query)
             recall += len({f"v{row:08}" for row in rows.tolist()} & {*wanted}) / 100 / len(best)
         found.append((recall, effort, 1000 * (time.process_time() - started) / len(best)))
     return built, memory, found[1:]

@@ -36,20 +36,20 @@ import aiohttp
 import orjson
 
 import environments
-from evals.run_folder import Rows, RunFolder
+from evals.run_folder import JsonlIndex, RunFolder
 from evals.running import evaluate, runner
 from evals.running.request import Request
-from evals.running.workers.coordinator import Keeper
+from evals.running.workers.coordinator import Coordinator
 from programs.multihop import MultiHop
 from tools import retrievers
-from tools.cli import Parser, positive, put_out, run_command, say
+from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_command
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, UsageError
-from tools.files import home
-from tools.forkserver import starting
+from tools.files import sextant_home
+from tools.forkserver import fork_server
 from tools.models import language_model
-from tools.models.run_resources import Terms
-from tools.models.transport.rate_limiter import Gate
+from tools.models.run_resources import RunResources
+from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
@@ -91,9 +91,9 @@ class Measured(NamedTuple):
     disk: int = 0  # bytes of the outcomes
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m benchmarks.calls", description="What a model call costs beside the model."
     )
     made.add_argument("--task", default="congress", metavar="TASK")
@@ -133,14 +133,14 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--latency {arguments.latency:g} is no number of seconds below 600")
     environment = environments.load(arguments.task, arguments.data, "all")
     toolbox = Toolbox(
-        environment.documents, retrievers.build("bm25", environment.documents, home())
+        environment.documents, retrievers.build("bm25", environment.documents, sextant_home())
     )
     system = MultiHop(toolbox)
     in_flight = arguments.in_flight
     queries = repeated(environment.queries, arguments.queries or ROUNDS * in_flight)
     if arguments.profile:
         with serving(0.0) as port:
-            put_out(profile(system, queries, environment.documents, port, arguments))
+            print_stdout(profile(system, queries, environment.documents, port, arguments))
         return 0
     with serving(arguments.latency) as port:
         rows = [run(system, queries, environment.documents, port, in_flight, arguments)]
@@ -149,7 +149,7 @@ def command(arguments: argparse.Namespace) -> int:
         for many in dict.fromkeys(asked or range(1, cores + 1)):
             rows.append(run_by(many, queries, port, arguments))
         rows.append(asyncio.run(bare(port, rows[0].calls, in_flight)))
-    put_out(table(rows, arguments.latency, in_flight))
+    print_stdout(table(rows, arguments.latency, in_flight))
     return 0
 
 
@@ -176,14 +176,14 @@ def serving(latency: float) -> Iterator[int]:
 @contextlib.contextmanager
 def begun(
     port: int, in_flight: int, arguments: argparse.Namespace
-) -> Iterator[tuple[language_model.Model, RunFolder]]:
+) -> Iterator[tuple[language_model.ConnectedModel, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
         place = Path(runs) / "task" / "run"
-        folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
+        folder = RunFolder(place, "", JsonlIndex(place / "outcomes.jsonl", {}))
         place.mkdir(parents=True)
-        settings = language_model.Settings(stream="on" if arguments.stream else "off")
-        terms = Terms(gate=Gate(in_flight), prompts=not arguments.no_prompts)
+        settings = language_model.ModelSettings(stream="on" if arguments.stream else "off")
+        terms = RunResources(gate=ConcurrencyLimiter(in_flight), prompts=not arguments.no_prompts)
         model = language_model.connect(f"tiny@http://127.0.0.1:{port}/v1", terms, settings=settings)
         model.begin(folder.path, Usage())
         yield model, folder
@@ -202,11 +202,15 @@ def run(
         for query in repeated(
             queries[:3], 3
         ):  # what is loaded and compiled with the first ones does not count
-            runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
+            runner.answer_with_model(
+                system, replace(query, text=f"{query.text} first"), documents, model
+            )
     with begun(port, in_flight, arguments) as (model, folder):
         wall = time.perf_counter()
         cpu = time.process_time()
-        if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
+        if fault := runner.run_queries(
+            system, queries, documents, folder, model, workers=in_flight
+        ):
             raise RunIncomplete(
                 f"a call was left without an answer: {fault}; run it again on a quiet machine"
             )
@@ -228,7 +232,10 @@ def run_by(
     """The same by so many workers of one keeper, whose CPU it is, after a query for each that
     is in flight.
     """
-    with starting("evals.running.workers.worker") as start, tempfile.TemporaryDirectory() as runs:
+    with (
+        fork_server("evals.running.workers.worker") as start,
+        tempfile.TemporaryDirectory() as runs,
+    ):
         request = Request(
             program="multihop",
             task=arguments.task,
@@ -246,11 +253,11 @@ def run_by(
         place = Path(runs) / "task" / "run"
         place.mkdir(parents=True)
         ready.start = start
-        folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
+        folder = RunFolder(place, "", JsonlIndex(place / "outcomes.jsonl", {}))
         ready.model.begin(place, Usage())
-        with contextlib.closing(Keeper(ready, place, many)) as keeper:
+        with contextlib.closing(Coordinator(ready, place, many)) as keeper:
             ask = partial(
-                runner.run,
+                runner.run_queries,
                 keeper,
                 documents=ready.environment.documents,
                 folder=folder,
@@ -330,14 +337,16 @@ def profile(
 
     with begun(port, 1, arguments) as (model, folder):
         for query in repeated(queries[:3], 3):
-            runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
+            runner.answer_with_model(
+                system, replace(query, text=f"{query.text} first"), documents, model
+            )
         before = signal.signal(signal.SIGPROF, look)
         calls = model.terms.budget.calls
         cpu = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
         try:
             for query in queries:
-                outcome = runner.attempt(system, query, documents, model)
+                outcome = runner.answer_with_model(system, query, documents, model)
                 if isinstance(outcome, Exception):
                     raise outcome
                 folder.append(outcome)
@@ -345,7 +354,7 @@ def profile(
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, before)
         each = 1000 * (time.process_time() - cpu) / (model.terms.budget.calls - calls)
-    say(f"{model.terms.budget.calls - calls} calls, looked at {seen.total()} times")
+    print_stderr(f"{model.terms.budget.calls - calls} calls, looked at {seen.total()} times")
     lines = ["| part | CPU a call | share |", "|---|--:|--:|"]
     for name, count in seen.most_common():
         share = count / seen.total()

@@ -20,7 +20,7 @@ from sentence_transformers import SentenceTransformer
 from benchmarks import data
 from benchmarks.rows import Row
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.retrievers.neural.loading import threads
+from tools.retrievers.neural.loading import torch_threads
 from tools.retrievers.neural.model_table import BUNDLED, find_folder
 from tools.retrievers.vectors.embedder import Vectors
 
@@ -47,7 +47,7 @@ def _against_library(texts: Sequence[str], home: Path) -> list[Row]:
     library = SentenceTransformer(str(find_folder(BUNDLED)), device="cpu")
     rows = []
     for count in (1, 2):
-        with _cores(count), threads(count):
+        with _cores(count), torch_threads(count):
             exact = SentenceEmbedder(BUNDLED)
             quantized = SentenceEmbedder(BUNDLED, encoder="int8", home=home)
             encode = partial(library.encode, list(texts), show_progress_bar=False)

@@ -18,8 +18,8 @@ from environments.base import SPLITS, Environment
 from evals.running import candidate_pools
 from evals.scoring.metrics import Ranking, compute
 from tools import retrievers
-from tools.cli import Parser, put_out, run_and_leave
-from tools.files import home
+from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.files import sextant_home
 from tools.retriever import Retriever, Search
 
 METRIC = "nDCG@10"
@@ -29,9 +29,9 @@ Order = Callable[
 ]  # of the documents of a query's pool, for a number: a place, or a lot
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m benchmarks.pools", description="What ranks tell of what was put into pools."
     )
     add = made.add_argument
@@ -59,9 +59,9 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Measure and print a table in Markdown."""
-    spec = retrievers.check(arguments.retriever)
+    spec = retrievers.canonicalize(arguments.retriever)
     environment = environments.load(arguments.task, arguments.data, arguments.split)
-    retriever = retrievers.build(spec, environment.documents, home())
+    retriever = retrievers.build(spec, environment.documents, sextant_home())
     sizes = arguments.size or [100, 300]
     columns = [
         measured(environment, retriever, candidate_pools.read(f"oracle:{size}", spec))
@@ -70,7 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
     rows = [[METRIC, *(f"oracle:{size}" for size in sizes)]]
     rows += [[name, *(f"{column[name]:.4f}" for column in columns)] for name in columns[0]]
     lines = ["| " + " | ".join(row) + " |\n" for row in rows]
-    put_out("".join([lines[0], "|---|" + "--:|" * len(sizes) + "\n", *lines[1:]]))
+    print_stdout("".join([lines[0], "|---|" + "--:|" * len(sizes) + "\n", *lines[1:]]))
     return 0
 
 

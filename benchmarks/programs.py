@@ -25,13 +25,13 @@ from agents import AGENTS
 from evals import evaluate
 from programs import PROGRAMS
 from tools import retrievers
-from tools.cli import Parser, positive, put_out, run_and_leave, say
+from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from tools.errors import SextantError, UsageError
-from tools.files import home
+from tools.files import sextant_home
 from tools.models import offline, prompting
 from tools.models.adapter import Adapter
 from tools.models.language_model import LanguageModel
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
@@ -45,9 +45,9 @@ PARTS = ("scores", "calls")
 COLUMNS = ("a query", "calls", "tokens of prompts", "largest prompt", "searches", "documents shown")
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m benchmarks.programs",
         description="Every program on the miniatures, without a model.",
     )
@@ -79,7 +79,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.part == "calls":
         task = environments.resolve((arguments.task or ["congress"])[0])
         rows = counted(str(task), names, arguments.limit)
-        put_out(_markdown([list(COLUMNS), *(list(row.values()) for row in rows)]))
+        print_stdout(_markdown([list(COLUMNS), *(list(row.values()) for row in rows)]))
         return 0
     wanted = [str(environments.resolve(task)) for task in arguments.task]
     for suite in SUITES:
@@ -89,7 +89,7 @@ def command(arguments: argparse.Namespace) -> int:
             if task.startswith(f"{suite}/") and task in (wanted or [task])
         ]
         if tasks:
-            put_out(_scores(tasks, names, arguments.runs))
+            print_stdout(_scores(tasks, names, arguments.runs))
     return 0
 
 
@@ -99,7 +99,7 @@ def _scores(tasks: list[str], names: list[str], runs: Path) -> str:
     for name in names:
         cells = []
         for task in tasks:
-            say(f"{name} on {task}")
+            print_stderr(f"{name} on {task}")
             cells.append(score(name, task, runs))
         rows.append([f"`{name}`", *cells])
     return _markdown(rows)
@@ -118,7 +118,7 @@ def counted(task: str, names: list[str], limit: int) -> list[dict[str, str]]:
     environment = environments.load(task, "mini", "all").asking(limit=limit)
     rows = []
     for name in names:
-        say(f"{name} on {task}")
+        print_stderr(f"{name} on {task}")
         prompts, steps = _asked(name, environment)
         searches = sum(step.tool == "search" for step in steps)
         shown = sum(len(step.shown) for step in steps)
@@ -147,13 +147,15 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
 
     constructor = find_program(name)
     values = apply_hints(parse_parameters(name, constructor, {}), [], environment.hints)
-    index = BM25(environment.documents, home())
+    index = BM25(environment.documents, sextant_home())
     others = {
-        text: retrievers.build(text, environment.documents, home())
+        text: retrievers.build(text, environment.documents, sextant_home())
         for text in find_retrievers(values)
     }
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
-    metered = LanguageModel(offline.VERSION, Terms(), free=True, engine=Counting(index.statistics))
+    metered = LanguageModel(
+        offline.VERSION, RunResources(), free=True, engine=Counting(index.statistics)
+    )
     steps: list[Any] = []
     with dspy.context(lm=metered, adapter=Adapter(), trace=[]):
         for query in environment.queries:

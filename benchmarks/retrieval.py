@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.rows import Row
-from tools.cli import Parser, positive, put_out, run_and_leave, say
+from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from tools.errors import UnknownName
 
 CONGRESS = 213_650  # passages
@@ -22,9 +22,9 @@ CONGRESS = 213_650  # passages
 PARTS = ("vectors", "encoding")
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m benchmarks.retrieval",
         description="Time the retrievers beside the best libraries.",
     )
@@ -56,16 +56,16 @@ def command(arguments: argparse.Namespace) -> int:
             raise UnknownName("benchmark", part, PARTS)
     rows = list[Row]()
     for part in arguments.parts or PARTS:
-        say(f"measuring {part} at {arguments.documents:,} documents")
+        print_stderr(f"measuring {part} at {arguments.documents:,} documents")
         measured = import_module(f"benchmarks.{part}").measure(
             arguments.documents, arguments.data, arguments.seed
         )
         for row in measured:
-            put_out(_json(part, row) if arguments.json else _line(row))
+            print_stdout(_json(part, row) if arguments.json else _line(row))
             rows.append(row)
     missed = [row for row in rows if not row.holds]
     if missed:
-        say(f"{len(missed)} of {len(rows)} figures miss their bound")
+        print_stderr(f"{len(missed)} of {len(rows)} figures miss their bound")
     return 7 if missed else 0
 
 

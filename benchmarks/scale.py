@@ -33,18 +33,18 @@ import numpy as np
 
 from benchmarks import approximate, data
 from tools import retrievers
-from tools.cli import Parser, positive, put_out, run_and_leave, say
+from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from tools.corpus import Corpus, StoredCorpus, store
 from tools.errors import UnknownName
 from tools.records import Document
 from tools.retriever import Retriever, Search
-from tools.retrievers.index_store import delete, list_kept
+from tools.retrievers.index_store import delete, list_stored_indexes
 from tools.retrievers.lexical.bm25 import BM25
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.sharded import Sharded
 from tools.retrievers.vectors.embedder import Vectors, open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
-from tools.text import words
+from tools.text import content_words
 
 DOCUMENTS = 20_000
 LARGE = 1_000_000  # documents from which on the bounds of a large corpus are looked at
@@ -87,9 +87,9 @@ class Figure(NamedTuple):
         )
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m benchmarks.scale",
         description="Measure what grows, beside what it is held to.",
     )
@@ -122,10 +122,10 @@ def command(arguments: argparse.Namespace) -> int:
     if unknown := [part for part in arguments.parts if part not in PARTS]:
         raise UnknownName("part", unknown[0], PARTS)
     if not arguments.json:
-        put_out("| figure | measured | bound | met |\n|---|---|---|---|\n")
+        print_stdout("| figure | measured | bound | met |\n|---|---|---|---|\n")
     missed = 0
     for part in arguments.parts or PARTS:
-        say(f"measuring {part}")
+        print_stderr(f"measuring {part}")
         with (
             nullcontext(arguments.folder)
             if arguments.folder
@@ -134,7 +134,7 @@ def command(arguments: argparse.Namespace) -> int:
             (home := Path(folder) / part).mkdir(parents=True, exist_ok=True)
             for row in PARTS[part](home, arguments):
                 plain = json.dumps({"part": part, **row._asdict(), "met": row.met}) + "\n"
-                put_out(plain if arguments.json else row.line())
+                print_stdout(plain if arguments.json else row.line())
                 missed += row.met is False
     return 7 if missed else 0
 
@@ -232,7 +232,7 @@ def _build(home: Path, many: int) -> None:
 
 
 def _build_again(home: Path, many: int) -> None:  # with what the index of fewer documents has
-    delete(home, min(list_kept(home), key=lambda kept: kept.built).name)
+    delete(home, min(list_stored_indexes(home), key=lambda kept: kept.built).name)
     _build(home, many)
 
 
@@ -274,7 +274,7 @@ def _search_bm25s(home: Path, many: int, texts: dict[str, list[str]]) -> dict[st
     built = {"build": time.process_time() - started}
 
     def search(text: str) -> Any:
-        known = [made.vocab_dict[word] for word in words(text) if word in made.vocab_dict]
+        known = [made.vocab_dict[word] for word in content_words(text) if word in made.vocab_dict]
         return made.retrieve([known], k=min(DEPTH, many), show_progress=False, n_threads=1)
 
     return built | {name: _median(search, some) for name, some in texts.items()}
@@ -303,7 +303,7 @@ def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[
     ) -> Any:  # each word once, and not by its parser, which makes phrases of those with a "_"
         terms = [
             tantivy.Query.term_query(schema, "text", word, "freq")
-            for word in dict.fromkeys(words(text))
+            for word in dict.fromkeys(content_words(text))
         ]
         return searcher.search(
             tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in terms]), DEPTH
@@ -317,11 +317,11 @@ def _compare_exactly(home: Path, many: int, texts: Sequence[str]) -> int:
     off the texts themselves.
     """
     corpus = StoredCorpus(home / "corpus", 0, many)
-    wanted = {word for text in texts for word in words(text)}
+    wanted = {word for text in texts for word in content_words(text)}
     lengths = array("i")
     postings = {word: (array("i"), array("i")) for word in wanted}
     for row, text in enumerate(corpus.texts()):
-        lengths.append(len(read := words(text)))
+        lengths.append(len(read := content_words(text)))
         for word, count in Counter(filter(postings.__contains__, read)).items():
             postings[word][0].append(row)
             postings[word][1].append(count)
@@ -331,7 +331,7 @@ def _compare_exactly(home: Path, many: int, texts: Sequence[str]) -> int:
     norm = K1 * ((1 - B) + B * long / (sum(lengths) / len(lengths)))
     for text in texts:
         scores = np.zeros(len(lengths), np.float32)
-        for word in words(text):
+        for word in content_words(text):
             rows, counts = map(np.array, postings[word])
             idf = np.log(1 + (len(lengths) - len(rows) + 0.5) / (len(rows) + 0.5))
             scores[rows] += (np.float64(np.float32(idf)) * (counts / (counts + norm[rows]))).astype(
@@ -608,7 +608,9 @@ def _compare_sharded(home: Path, kind: str, count: int, folder: str, texts: Sequ
     return sum(mine == theirs for mine, theirs in found)
 
 
-def build_part(spec: retrievers.Spec, corpus: Corpus, home: Path, terms: Any = None) -> Retriever:
+def build_part(
+    spec: retrievers.RetrieverSpec, corpus: Corpus, home: Path, terms: Any = None
+) -> Retriever:
     """Make the retriever of a part, of vectors or words."""
     made = (
         partial(VectorRetriever, embedder=_Made(home), name="made", search="int8")

@@ -37,7 +37,7 @@ from evals.running import evaluate
 from evals.running.request import Request
 from programs import PROGRAMS
 from tools import cli_options as options
-from tools.cli import Parser, positive, put_out, run_and_leave, say
+from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from tools.errors import RunIncomplete, SextantError, UsageError
 from tools.models.storage.response_cache import open_answers
 
@@ -141,9 +141,9 @@ class Run(NamedTuple):
     finished: Counter[str]  # answers by why they ended
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m benchmarks.servers",
         description="Every program and agent against real servers.",
     )
@@ -196,13 +196,13 @@ def command(arguments: argparse.Namespace) -> int:
                 for one in _try(name, spec, place / "runs" / name, arguments)
             ]
     for one in broken:
-        say(one)
+        print_stderr(one)
     return RunIncomplete.exit_code if broken else 0
 
 
 def _try(name: str, spec: str, runs: Path, arguments: argparse.Namespace) -> list[str]:
     """Run every system on a server, print the table, and return what was not as it should be."""
-    put_out(f"## {name or spec}\n\n```\n{_check(spec)}\n```\n\n")
+    print_stdout(f"## {name or spec}\n\n```\n{_check(spec)}\n```\n\n")
     words = [
         "--limit",
         str(arguments.limit),
@@ -214,9 +214,9 @@ def _try(name: str, spec: str, runs: Path, arguments: argparse.Namespace) -> lis
     before = _count(spec) if counts else Counter[str]()
     rows = list[Run]()
     for system in arguments.program or list(PROGRAMS | AGENTS):
-        say(f"{system} on {name or spec}")
+        print_stderr(f"{system} on {name or spec}")
         rows.append(run(system, spec, runs, words))
-    put_out(table(rows))
+    print_stdout(table(rows))
     margin = (
         1.2 if name == "litellm" else 1.0
     )  # it counts the tokens of a stream by another tokenizer than the model's
@@ -228,7 +228,7 @@ def _try(name: str, spec: str, runs: Path, arguments: argparse.Namespace) -> lis
     if counts:
         theirs = _count(spec) - before
         ours = Counter({key: sum(row.found["ledger"][key] for row in rows) for key in theirs})
-        put_out(f"The server's own counts: {dict(theirs)}; the books': {dict(ours)}.\n\n")
+        print_stdout(f"The server's own counts: {dict(theirs)}; the books': {dict(ours)}.\n\n")
         broken += ["the books have other counts than the server"] * (ours != theirs)
     return broken + killed(spec, runs, words)
 
@@ -239,7 +239,7 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
     asked = ["--program", system, *TASK, "--lm", spec, "--runs", str(runs), *parameters, *words]
     try:
         request = options.from_options(Request, vars(evals.run.parser().parse_args(asked)))
-        result = evaluate.run(request)
+        result = evaluate.run_request(request)
     except SextantError as error:
         return Run(system, str(error), {}, 0, 0.0, Counter())
     # A model that writes no usable answer fails its query by itself; nothing else may.
@@ -294,7 +294,7 @@ def killed(spec: str, runs: Path, words: Sequence[str]) -> list[str]:
         [sys.executable, "-m", "evals.run", *asked], stdout=subprocess.PIPE, check=False
     )
     after = _answered(place)
-    put_out(
+    print_stdout(
         f"Killed after {before} answers, and started again: {after} in all, exit code "
         f"{again.returncode}.\n\n"
     )
@@ -357,7 +357,7 @@ def _install(name: str, place: Path) -> None:
     packages = SERVERS[name].packages
     own = place / name
     if packages and not (own / "installed").exists():
-        say(f"installing {', '.join(packages)} in {own}")
+        print_stderr(f"installing {', '.join(packages)} in {own}")
         uv = [sys.executable, "-m", "uv"]  # pip takes half an hour to choose vLLM's versions
         for words in (
             ["venv", "--allow-existing", str(own)],

@@ -18,10 +18,18 @@ from sextant_search import require_ours
 
 require_ours("tools")
 
-from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
+from environments.base import (
+    INSTRUCTIONS,
+    SPLITS,
+    Environment,
+    LoadRequest,
+    Release,
+    Suite,
+    validate_environment,
+)
 from tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
-from tools.files import expanded, home, read_toml
-from tools.plugins import pick
+from tools.files import expand_user_path, read_toml, sextant_home
+from tools.plugins import load_object
 
 # To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature
 # under environments/mini/<name>. A command that names a task imports its suite alone.
@@ -51,7 +59,7 @@ MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
 def suite(name: str) -> Suite:
     """Return the suite called `name`."""
-    made: Suite = pick("suite", name, {known: place for known, (place, _) in SUITES.items()})
+    made: Suite = load_object("suite", name, {known: place for known, (place, _) in SUITES.items()})
     return made
 
 
@@ -76,7 +84,7 @@ def of(
     return made
 
 
-def expand(names: str) -> list[str]:
+def expand_tasks(names: str) -> list[str]:
     """Return the tasks that "congress,multiconir/*:format" names, each once.
 
     UnknownName for a * that finds none.
@@ -97,11 +105,11 @@ def expand(names: str) -> list[str]:
 
 
 def resolve(name: str) -> str:
-    """Return the full name of a task, as `locate` does."""
-    return locate(name)[0]
+    """Return the full name of a task, as `locate_task` does."""
+    return locate_task(name)[0]
 
 
-def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
+def locate_task(name: str, data: str | None = None) -> tuple[str, str | None]:
     """Return (full name, data) of a task given by its full or short name, with its variant unless
     that is the default.
 
@@ -139,7 +147,7 @@ def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
 def is_place(task: str) -> bool:
     """Return whether a task is named by the place of its data."""
     try:
-        full_name, _ = locate(task)
+        full_name, _ = locate_task(task)
     except (DataError, UsageError):
         return False
     return full_name.startswith("own/") and not task.startswith("own/")
@@ -152,22 +160,22 @@ def choose_data(task: str, data: str | None, tasks: Collection[str]) -> str | No
     return None if data and len(tasks) > 1 and is_place(task) else data
 
 
-def parts(full_name: str) -> tuple[str, str, str]:
+def split_name(full_name: str) -> tuple[str, str, str]:
     """Split a full name into (suite, task, variant); the variant is "" for the default one."""
     plain, _, variant = full_name.partition(":")
     suite_name, _, name = plain.partition("/")
     return suite_name, name, variant
 
 
-def marker_of(full_name: str) -> Path:
+def fetch_marker(full_name: str) -> Path:
     """Return the file that a fetch of the task writes last; it proves that the task's files
     are complete.
     """
-    suite_name, name, _ = parts(full_name)
-    return home() / "data" / suite_name / f"{name}.complete.json"
+    suite_name, name, _ = split_name(full_name)
+    return sextant_home() / "data" / suite_name / f"{name}.complete.json"
 
 
-def fetched_from(marker: Path, release: Release) -> bool:
+def is_fetched_from(marker: Path, release: Release) -> bool:
     """Return whether a complete fetch was of this release, at this revision."""
     try:
         mark = json.loads(marker.read_bytes())
@@ -176,12 +184,12 @@ def fetched_from(marker: Path, release: Release) -> bool:
         return False
 
 
-def folder_of(task: str, data: str | None) -> tuple[str, Path]:
+def data_folder(task: str, data: str | None) -> tuple[str, Path]:
     """Return ("mini", "full" or the folder as given; the path of the files) for a task's full
     name.
     """
-    suite_name = parts(task)[0]
-    complete = marker_of(task)
+    suite_name = split_name(task)[0]
+    complete = fetch_marker(task)
     if suite_name == "own" and data:
         return data, Path(data)
     get = f"`python -m environments fetch {task}`"
@@ -198,11 +206,11 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
         if not complete.exists():
             lacks = f"the full release of {task} is not in {complete.parent}"
             raise DataError(f"{lacks}; get it with {get}, or use --data mini, or {copy}")
-        if not fetched_from(complete, release := suite(suite_name).release):
+        if not is_fetched_from(complete, release := suite(suite_name).release):
             other = f"{complete} is not of the revision that is pinned now ({release})"
             raise DataError(f"{other}; get that with {get}, or use --data mini")
         return data, complete.parent
-    folder = expanded(data)
+    folder = expand_user_path(data)
     if not folder.is_dir():
         raise DataError(f"--data {data!r} is not a folder; give mini, full or a folder that exists")
     return data, folder
@@ -216,9 +224,9 @@ def read_instruction(given: str, full_name: str) -> str:
     """
     if given in INSTRUCTIONS:
         return given
-    if given.strip() and (given.endswith(".toml") or os.path.isfile(expanded(given))):  # noqa: PTH113  # also of a long text
+    if given.strip() and (given.endswith(".toml") or os.path.isfile(expand_user_path(given))):  # noqa: PTH113  # also of a long text
         try:
-            texts = read_toml(expanded(given))
+            texts = read_toml(expand_user_path(given))
         except (OSError, ValueError) as error:
             raise UsageError(f"--instruction {given} cannot be read as TOML: {error}") from None
         plain = full_name.partition(":")[0]
@@ -249,8 +257,8 @@ def load(
     `instruction` is as `read_instruction` has it; `columns` are names in a user's own files.
     UsageError for a wrong argument, DataError for wrong data.
     """
-    full_name, data = locate(task, data)
-    suite_name, name, variant = parts(full_name)
+    full_name, data = locate_task(task, data)
+    suite_name, name, variant = split_name(full_name)
     chosen = suite(suite_name)
     if columns and suite_name != "own":
         raise NotApplicable(
@@ -261,20 +269,22 @@ def load(
         raise UnknownName("split", split, SPLITS)
     if qrels and chosen.judgements and qrels not in chosen.judgements:
         raise UnknownForTask(f"judgements of {full_name}", qrels, chosen.judgements)
-    data, folder = folder_of(full_name, data)
+    data, folder = data_folder(full_name, data)
     place = (
         data,
         folder,
         split,
-        home(),
+        sextant_home(),
         qrels,
         read_instruction(instruction, full_name),
         columns or {},
     )
     try:
-        environment = chosen.load(Request(full_name, name, variant or chosen.variants[0], *place))
+        environment = chosen.load(
+            LoadRequest(full_name, name, variant or chosen.variants[0], *place)
+        )
         if suite_name != "own":  # whose quirks are counted
-            check(environment)
+            validate_environment(environment)
     except DataError as error:
         if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
             raise

@@ -14,11 +14,18 @@ import environments
 from environments import task_card
 from environments.base import COLUMNS, SPLITS
 from tools import retrievers
-from tools.cli import Parser, clean, positive, put_out, run_and_leave, say
-from tools.cli_options import pair
+from tools.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+    strip_control_characters,
+)
+from tools.cli_options import parse_name_value
 from tools.errors import DataError, UsageError
-from tools.files import expanded, home
-from tools.plugins import TASKS, known
+from tools.files import expand_user_path, sextant_home
+from tools.plugins import TASKS, list_names
 from tools.records import Query
 from tools.session import Toolbox
 
@@ -34,9 +41,9 @@ VERBS = {
 }
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m environments",
         description="The benchmarks' tasks: what is there, and is it right.",
     )
@@ -50,7 +57,7 @@ def parser() -> Parser:
             about = f"what your own data calls a column: {', '.join(COLUMNS)}"
             add(
                 "--column",
-                type=pair,
+                type=parse_name_value,
                 action="append",
                 default=[],
                 metavar="NAME=COLUMN",
@@ -89,9 +96,9 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    rows = [task_card.row(task) for task in environments.tasks()]
+    rows = [task_card.task_row(task) for task in environments.tasks()]
     if arguments.json:
-        put_out(json.dumps(rows) + "\n")
+        print_stdout(json.dumps(rows) + "\n")
         return
     heads = [
         "suite",
@@ -110,15 +117,15 @@ def _list(arguments: argparse.Namespace) -> None:
     cells.insert(1, ["-" * width for width in widths])
     sides = "".join("<" if head in ("suite", "task", "metric", "data") else ">" for head in heads)
     for line in cells:
-        put_out("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() + "\n")
-    put_out("\nmini: bundled, invented, not comparable with published figures\n")
-    for task, where in known({}, TASKS).items():
-        put_out(f"{clean(task)}: {clean(where)}\n")
+        print_stdout("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() + "\n")
+    print_stdout("\nmini: bundled, invented, not comparable with published figures\n")
+    for task, where in list_names({}, TASKS).items():
+        print_stdout(f"{strip_control_characters(task)}: {strip_control_characters(where)}\n")
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    facts = task_card.card(arguments.task, arguments.data, dict(arguments.column))
-    put_out(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
+    facts = task_card.task_card(arguments.task, arguments.data, dict(arguments.column))
+    print_stdout(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
 
 
 def _card_text(facts: dict[str, Any]) -> str:
@@ -153,25 +160,28 @@ def _card_text(facts: dict[str, Any]) -> str:
     lines = [facts["task"], ""]
     for name, text in rows.items():
         lines += textwrap.wrap(
-            clean(text), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12
+            strip_control_characters(text),
+            110,
+            initial_indent=f"{name:<12}",
+            subsequent_indent=" " * 12,
         )
     for number, sample in enumerate(facts["samples"], start=1):
         lines += [
             "",
-            f"sample {number}: query {clean(sample['query_id'])}",
+            f"sample {number}: query {strip_control_characters(sample['query_id'])}",
             _quote(sample["query"]),
         ]
         for kind in ("relevant", "irrelevant"):
             if sample[kind]:
                 lines += [
-                    f"  {kind}: {clean(sample[kind]['doc_id'])}",
+                    f"  {kind}: {strip_control_characters(sample[kind]['doc_id'])}",
                     _quote(sample[kind]["text"]),
                 ]
     return "\n".join(lines) + "\n"
 
 
 def _quote(text: str) -> str:
-    flat = clean(" ".join(text.split()))
+    flat = strip_control_characters(" ".join(text.split()))
     cut = flat if len(flat) <= SHOWN else flat[:SHOWN].rsplit(" ", 1)[0] + " ..."
     return textwrap.fill(cut, 110, initial_indent="    ", subsequent_indent="    ")
 
@@ -183,27 +193,27 @@ def _fetch(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"{arguments.task} is data of your own; only tasks of the benchmarks can be fetched"
         )
-    put_out(f"{fetch(arguments.task, say=say)}\n")
+    print_stdout(f"{fetch(arguments.task, say=print_stderr)}\n")
 
 
 def _check(arguments: argparse.Namespace) -> None:
     findings = []
-    for finding in task_card.findings(arguments.task, arguments.data, dict(arguments.column)):
+    for finding in task_card.run_checks(arguments.task, arguments.data, dict(arguments.column)):
         findings.append(finding)
         if not arguments.json:
-            put_out(
-                f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: "
-                f"{clean(finding.said)}\n"
+            print_stdout(
+                f"{'ok   ' if finding.fine else 'WRONG'}  {strip_control_characters(finding.what)}: "
+                f"{strip_control_characters(finding.said)}\n"
             )
     if arguments.json:
-        put_out(json.dumps([finding._asdict() for finding in findings]) + "\n")
+        print_stdout(json.dumps([finding._asdict() for finding in findings]) + "\n")
     if wrong := [finding for finding in findings if not finding.fine]:
         raise DataError(f"{wrong[0].what}: {wrong[0].said}")
 
 
 def _search(arguments: argparse.Namespace) -> None:
-    spec = retrievers.check(arguments.retriever)
-    retrievers.require(spec)
+    spec = retrievers.canonicalize(arguments.retriever)
+    retrievers.validate(spec)
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
     environment = environments.load(
@@ -218,7 +228,7 @@ def _search(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
     unit = environment.judgements[environment.headline].unit_of or str
     session = Toolbox(
-        environment.documents, retrievers.build(spec, environment.documents, home())
+        environment.documents, retrievers.build(spec, environment.documents, sextant_home())
     ).open(query)
     rows = []
     for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
@@ -234,29 +244,29 @@ def _search(arguments: argparse.Namespace) -> None:
         )
         if not arguments.json:
             judged = "" if grade is None else f"  judged {grade:g}"
-            put_out(
-                f"{rank:>3}  {clean(hit.doc_id)}  {hit.score:.3f}{judged}\n{_quote(hit.text)}\n"
+            print_stdout(
+                f"{rank:>3}  {strip_control_characters(hit.doc_id)}  {hit.score:.3f}{judged}\n{_quote(hit.text)}\n"
             )
     if arguments.json:
-        put_out(json.dumps(rows) + "\n")
+        print_stdout(json.dumps(rows) + "\n")
     elif not rows:
-        say("nothing found")
+        print_stderr("nothing found")
 
 
 def _init(arguments: argparse.Namespace) -> None:
     from environments import custom  # Pydantic, as above
 
-    folder = expanded(arguments.task)
+    folder = expand_user_path(arguments.task)
     if (path := folder / custom.FILE).exists():
         raise UsageError(f"{path} is there already; edit it, or move it away")
     if not folder.is_dir():
         raise DataError(f"there is no folder {arguments.task}; give one with data of your own")
-    text, found = custom.draft(folder.resolve(), dict(arguments.column))
+    text, found = custom.draft_benchmark_toml(folder.resolve(), dict(arguments.column))
     path.write_text(text, encoding="utf-8")
     for line in (*found, f"wrote {path}; every line of it may be changed or left out"):
-        put_out(f"{clean(line)}\n")
+        print_stdout(f"{strip_control_characters(line)}\n")
     for command in ("environments check", "evals.run --program multihop --task"):
-        put_out(f"  python -m {command} {shlex.quote(arguments.task)}\n")
+        print_stdout(f"  python -m {command} {shlex.quote(arguments.task)}\n")
 
 
 if __name__ == "__main__":

@@ -263,7 +263,7 @@ class Environment:
         return dataclasses.replace(chosen, split=split, split_note="" if split == "all" else OURS)
 
 
-def check(environment: Environment) -> None:
+def validate_environment(environment: Environment) -> None:
     """Raise DataError where a perfect searcher could not score full marks by the headline
     judgements.
     """
@@ -307,7 +307,7 @@ def check(environment: Environment) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LoadRequest:
     """What a suite's `load` is given; every name in it has been checked against the suite's tables."""
 
     task: str  # the full name, e.g. "obliq/congress" or "crumb/legal_qa:document"
@@ -378,7 +378,7 @@ class Release(NamedTuple):
         return f"{self.repository}@{self.revision[:8]}"
 
 
-class Facts(NamedTuple):
+class TaskInfo(NamedTuple):
     """What is known of a task without its data: the first half of its card."""
 
     asked: str  # what a searcher is asked, in a sentence
@@ -394,7 +394,7 @@ class Suite(NamedTuple):
     """What a benchmark's file declares. Cheap to import: nothing is read until `load` is called."""
 
     release: Release
-    tasks: Mapping[str, Facts]
-    load: Callable[[Request], Environment]
+    tasks: Mapping[str, TaskInfo]
+    load: Callable[[LoadRequest], Environment]
     variants: tuple[str, ...] = ("",)  # the first is the default, and is not part of a task's name
     judgements: tuple[str, ...] = ("gold",)  # what --qrels may say

@@ -23,7 +23,15 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
+from environments.base import (
+    Comparison,
+    Environment,
+    Judgements,
+    LoadRequest,
+    Release,
+    Suite,
+    TaskInfo,
+)
 from environments.readers import files
 from environments.readers.collections import read_port
 from environments.readers.obliq_layout import Collection
@@ -50,7 +58,7 @@ Labels = Mapping[str, float]
 Pairs = Iterator[tuple[str, str]]
 
 
-def by_label(labels: Labels) -> Pairs:
+def label_pairs(labels: Labels) -> Pairs:
     """Yield all pairs of documents with different labels, the higher one first."""
     levels: dict[float, list[str]] = {}
     for doc_id, label in labels.items():
@@ -59,12 +67,12 @@ def by_label(labels: Labels) -> Pairs:
         yield from product(levels[better], levels[worse])
 
 
-def among_the_better(labels: Labels) -> Pairs:
+def doris_mae_pairs(labels: Labels) -> Pairs:
     """Yield DORIS-MAE's pairs: both labels over half of the query's best, and more than 0.25
     apart (appendix D).
     """
     half = max(labels.values()) / 2
-    for better, worse in by_label(labels):
+    for better, worse in label_pairs(labels):
         if labels[worse] > half and labels[better] - labels[worse] > 0.25:
             yield better, worse
 
@@ -77,7 +85,7 @@ class Task(NamedTuple):
     document: str  # what a document is, in words
     # Test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
     queries: int
-    pairs: Callable[[Labels], Pairs] = by_label
+    pairs: Callable[[Labels], Pairs] = label_pairs
 
 
 TASKS = {
@@ -91,7 +99,7 @@ TASKS = {
         ),
         document="the abstract of a computer science paper",
         queries=60,
-        pairs=among_the_better,
+        pairs=doris_mae_pairs,
     ),
     "arguana": Task(
         folder="arguana",
@@ -145,7 +153,7 @@ TASKS = {
 }
 
 
-def load(request: Request) -> Environment:
+def load(request: LoadRequest) -> Environment:
     """Load one task, from the release or the task's own folder."""
     task = TASKS[request.name]
     parts = _parts(request, task)
@@ -175,7 +183,7 @@ def load(request: Request) -> Environment:
     )
 
 
-def _parts(request: Request, task: Task) -> dict[str, Collection]:
+def _parts(request: LoadRequest, task: Task) -> dict[str, Collection]:
     splits = ("test", "dev") if request.split == "all" else (request.split,)
     place = request.place(
         [f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()]
@@ -206,7 +214,7 @@ def _parts(request: Request, task: Task) -> dict[str, Collection]:
     }
 
 
-def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
+def _documents(parts: Mapping[str, Collection], request: LoadRequest) -> Corpus:
     if len(parts) == 1:
         return next(iter(parts.values())).documents
     test = parts["test"].documents
@@ -282,7 +290,7 @@ def _check(content: Any, path: Path) -> Collection:
         raise DataError(f"{path} has no words in it; nothing can be searched")
     qrels: dict[str, dict[str, float]] = {}
     for query_id, pool in content["qrel"].items():
-        where = f"{path}, qrel of {files.brief(query_id)}"
+        where = f"{path}, qrel of {files.abbreviate(query_id)}"
         if query_id not in queries:
             raise DataError(f"{where}: there is no such query")
         if not isinstance(pool, dict) or not pool:
@@ -300,8 +308,8 @@ def _check(content: Any, path: Path) -> Collection:
     )
 
 
-def _facts(task: Task) -> Facts:
-    return Facts(
+def _facts(task: Task) -> TaskInfo:
+    return TaskInfo(
         asked=task.objective,
         metric="nDCG@10",
         protocol=(

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.base import Environment, Facts, Judgements, Release, Request, Suite
+from environments.base import Environment, Judgements, LoadRequest, Release, Suite, TaskInfo
 from environments.readers import files as tables
 from environments.readers.obliq_layout import Placed, open_corpus
 from tools.corpus import Corpus
@@ -117,7 +117,7 @@ def folders_of(task: str) -> tuple[str, ...]:
     return FOLDERS.get(task, (task,))
 
 
-def load(request: Request) -> Environment:
+def load(request: LoadRequest) -> Environment:
     """Load one task in one variant, from the release in either of its forms, or the task's
     own folder.
     """
@@ -162,7 +162,7 @@ def load(request: Request) -> Environment:
 
 
 def _judgements(
-    request: Request, task: Task, rows: list[LabelledQuery], documents: Corpus
+    request: LoadRequest, task: Task, rows: list[LabelledQuery], documents: Corpus
 ) -> dict[str, Judgements]:
     by_passage, binary, by_document = (
         {row.query_id: row.grades[column] for row in rows} for column in _QRELS
@@ -198,7 +198,7 @@ def _judgements(
     return {DOCUMENT: Judgements(by_document, unit_of=parent), **passages}
 
 
-def _read_corpus(request: Request, task: Task) -> Corpus:
+def _read_corpus(request: LoadRequest, task: Task) -> Corpus:
     # In the release, the document corpus of a task that was never cut is its passage file.
     config = (
         "full_document_corpus"
@@ -286,7 +286,7 @@ def _read_grades(cell: Any, where: str) -> Grades:
     return grades
 
 
-def _facts(name: str, task: Task) -> Facts:
+def _facts(name: str, task: Task) -> TaskInfo:
     passages, queries, documents = COUNTS[name]
     protocol = (
         "All passages are ranked; nDCG gains the label, linear; recall and the rest take labels "
@@ -299,7 +299,7 @@ def _facts(name: str, task: Task) -> Facts:
     )
     files = ["passage_corpus.jsonl", "eval/query_labels.jsonl", "val/query_labels.jsonl"]
     files[1:1] = ["full_document_corpus.jsonl"] * (not task.whole)
-    return Facts(
+    return TaskInfo(
         asked=task.instruction,
         metric="nDCG@10",
         protocol=protocol,

@@ -29,25 +29,25 @@ from environments.base import (
     EmptySplit,
     Environment,
     Judgements,
+    LoadRequest,
     Qrels,
     Release,
-    Request,
     Suite,
 )
 from environments.readers import document_ids, obliq_layout
 from environments.readers import files as tables
 from environments.readers.collections import (
     check_judged,
+    describe_data_issues,
     list_missing,
     read_collection,
-    say_oddities,
 )
 from environments.readers.files import check_grade, check_text, read_id
 from environments.readers.obliq_layout import Collection
 from tools import files as disk
 from tools import plugins as names
 from tools import schemas
-from tools.cli import clean, plural
+from tools.cli import plural, strip_control_characters
 from tools.corpus import Corpus
 from tools.errors import (
     DataError,
@@ -76,14 +76,14 @@ REMEDY = (
 )
 
 
-class Share(TypedDict):
+class DevShare(TypedDict):
     """A dev split of ours: base.DevSplit."""
 
     share: Annotated[float, Field(gt=0, lt=1)]
     seed: NotRequired[str]
 
 
-class LensWords(TypedDict):
+class LensWording(TypedDict):
     """A lens of the task's own, in words: tools/models/prompting.py has what they are for."""
 
     search: str
@@ -107,9 +107,9 @@ class Settings(TypedDict, total=False):
     judgements: dict[
         str, str
     ]  # files, or folders of them, by their names in tables; the first leads
-    split: Share  # in place of the dev split that the data has, if any
+    split: DevShare  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=schemas.LARGEST)]  # documents in a ranking
-    lens: LensWords | str  # tools/models/prompting.py: what makes a document relevant
+    lens: LensWording | str  # tools/models/prompting.py: what makes a document relevant
     attribute: (
         str  # what an index writes down of documents for it; of a lens in words, its `annotate`
     )
@@ -131,23 +131,23 @@ class Settings(TypedDict, total=False):
 FILES = ("judgements", "files", "columns", "excluded", "pools", "comparisons", "twins")
 
 
-def find(name: str) -> tuple[str, str] | None:
+def locate_custom_task(name: str) -> tuple[str, str] | None:
     """Return (full name, place of the data) of what is no task of a table; None where it is none of
     a user's either.
 
     The place leads back to the data from any working folder: a path, an ir_datasets id, or a
     reference.
     """
-    if name in names.known({}, names.TASKS):
-        return f"own/{in_name(name)}", names.check("task", name, {}, names.TASKS)
+    if name in names.list_names({}, names.TASKS):
+        return f"own/{name_slug(name)}", names.resolve("task", name, {}, names.TASKS)
     if name.startswith("ir_datasets:"):
-        return f"own/{in_name(name.partition(':')[2])}", name
+        return f"own/{name_slug(name.partition(':')[2])}", name
     if names.is_reference(name):
         source, _, attribute = name.rpartition(":")
-        whole = str(names.file_of(source)) if source.endswith(".py") else source
-        return f"own/{in_name(attribute)}", f"{whole}:{attribute}"
-    if (folder := disk.expanded(name).resolve()).is_dir():
-        return f"own/{in_name(read_settings(folder).get('name') or folder.name)}", str(folder)
+        whole = str(names.resolve_file(source)) if source.endswith(".py") else source
+        return f"own/{name_slug(attribute)}", f"{whole}:{attribute}"
+    if (folder := disk.expand_user_path(name).resolve()).is_dir():
+        return f"own/{name_slug(read_settings(folder).get('name') or folder.name)}", str(folder)
     if name.startswith((".", "/", "~")):
         raise DataError(
             f"there is no folder {name}; --task takes a folder with data of yours, or a task's name"
@@ -155,7 +155,7 @@ def find(name: str) -> tuple[str, str] | None:
     return None
 
 
-def in_name(text: str) -> str:
+def name_slug(text: str) -> str:
     """Return `text` as a part of a task's name, without what separates its parts."""
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "task"
 
@@ -185,13 +185,13 @@ def check_settings(content: dict[str, Any], where: str) -> Settings:
     if unknown := content.keys() - Settings.__annotations__.keys():
         raise DataError(f"{where}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
     try:
-        schemas.check(Settings, content)
+        schemas.validate(Settings, content)
     except ValueError as error:
         raise DataError(f"{where}: {error}") from None
     return cast(Settings, content)
 
 
-def load(request: Request) -> Environment:
+def load(request: LoadRequest) -> Environment:
     """Load the requested split of a task of the user's own."""
     whole = _open(request)
     if (headline := request.qrels or whole.headline) not in whole.judgements:
@@ -251,18 +251,20 @@ def load(request: Request) -> Environment:
     return replace(asked, split=request.split, metrics=metrics)
 
 
-def _open(request: Request) -> Environment:
+def _open(request: LoadRequest) -> Environment:
     """Return all queries of the task; its name is "own/" where the request names it."""
     place = request.data
     if names.is_reference(place) and not place.startswith("ir_datasets:"):
         try:
-            made = names.pick("task", place, {}, names.TASKS)
+            made = names.load_object("task", place, {}, names.TASKS)
             with names.contained():
                 made = made() if callable(made) else made
         except SextantError:
             raise
         except Exception as error:  # a user's function may raise anything
-            raise OwnCodeFailed(f"{names.label(place)}: {names.describe(error)}") from error
+            raise OwnCodeFailed(
+                f"{names.display_name(place)}: {names.describe_exception(error)}"
+            ) from error
         if isinstance(made, Environment):
             return made
         if not isinstance(made, str | Path):
@@ -271,7 +273,7 @@ def _open(request: Request) -> Environment:
                 "either"
             )
             raise UsageError(
-                f"{names.label(place)} makes a {type(made).__name__}; a task is {what}"
+                f"{names.display_name(place)} makes a {type(made).__name__}; a task is {what}"
             )
         place = str(made)
     elif not place.startswith("ir_datasets:") and not Path(place).is_dir():
@@ -308,7 +310,7 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
     known = {query.query_id: query.text for query in task.queries}
 
     def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
-        return obliq_layout.read_lists(folder / file, known, lest, read_id) if file else {}
+        return obliq_layout.read_id_lists(folder / file, known, lest, read_id) if file else {}
 
     hidden = read(settings.get("excluded"), "a search would show what it must not")
     pools = read(settings.get("pools"), "there would be nothing to rank")
@@ -352,7 +354,7 @@ def _compared(task: Environment, folder: Path, settings: Settings) -> Environmen
         )
         if not re.fullmatch(r"Win\(\w+\)|Triplets", one.label):
             raise DataError(
-                f"{where}: the label {tables.brief(one.label)} is no metric; say Win(...) or "
+                f"{where}: the label {tables.abbreviate(one.label)} is no metric; say Win(...) or "
                 f"Triplets"
             )
         if query_id not in known:
@@ -436,11 +438,11 @@ def of(
     counts["judgements of unknown queries, left out"] = sum(
         len(judged[query_id]) for query_id in unknown
     )
-    said = say_oddities(
+    said = describe_data_issues(
         asked, qrels, corpus, counts, list_missing(qrels, corpus, given.get("max_p", ""))
     )
     task = _make(Collection(corpus, asked, qrels, form="Python data"), {"gold": qrels}, given, said)
-    return replace(task, task=f"own/{in_name(name)}")
+    return replace(task, task=f"own/{name_slug(name)}")
 
 
 def _make(
@@ -489,13 +491,13 @@ def _hints(settings: Settings) -> dict[str, str]:
     return hints
 
 
-def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return (the text of a benchmark.toml for the data in `folder`, what was found in it)."""
-    read = read_collection(folder, disk.home(), columns)
+    read = read_collection(folder, disk.sextant_home(), columns)
     example = next(iter(read.documents.stream())).text[:40]
     mapped = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
     lines = [
-        f"name = {json.dumps(in_name(folder.name))}  # runs and tables call the task own/NAME",
+        f"name = {json.dumps(name_slug(folder.name))}  # runs and tables call the task own/NAME",
         f"objective = {json.dumps(GENERIC)}  # what counts as a find; models read it with every "
         f"query",
         f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',
@@ -515,7 +517,9 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
     said = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
-    return "\n".join([*(f"# {clean(sentence)}" for sentence in said), *lines]) + "\n", said
+    return "\n".join(
+        [*(f"# {strip_control_characters(sentence)}" for sentence in said), *lines]
+    ) + "\n", said
 
 
 SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())

@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ReleaseFile:
     """A file as the pinned release lists it."""
 
     path: str  # inside the release, with slashes
@@ -73,25 +73,25 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     RunConflict while another process fetches the same task, UsageError when the data folder or the
     Hub may not be used.
     """
-    suite_name, name, _ = environments.parts(environments.resolve(full_name))
+    suite_name, name, _ = environments.split_name(environments.resolve(full_name))
     task = f"{suite_name}/{name}"
     suite = environments.suite(suite_name)
     release = suite.release
     paths = suite.tasks[name].files
-    marker = environments.marker_of(task)
+    marker = environments.fetch_marker(task)
     folder = marker.parent
-    listed = list[Listed]()
+    listed = list[ReleaseFile]()
 
     def busy() -> None:
         raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
 
     try:
-        if environments.fetched_from(marker, release) and check_files(task).fine:
+        if environments.is_fetched_from(marker, release) and check_files(task).fine:
             say(f"{task}: all {len(paths)} files from {release} are in {folder} already")
             return folder
         folder.mkdir(parents=True, exist_ok=True)
         # Two fetches of a task would write the same parts. The lock ends with the process.
-        with disk.hold(folder / f".{name}.lock", busy), _connect(release) as client:
+        with disk.lock_file(folder / f".{name}.lock", busy), _connect(release) as client:
             listed = _list_files(client, release, paths)
             missing = [file for file in listed if not _is_here(folder / file.path, file)]
             total = sum(file.size for file in listed)
@@ -144,7 +144,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def _is_here(path: Path, file: Listed) -> bool:
+def _is_here(path: Path, file: ReleaseFile) -> bool:
     return (
         path.is_file() and path.stat().st_size == file.size and _address(path, file) == file.address
     )
@@ -155,7 +155,7 @@ def _size_of(path: Path) -> int:
 
 
 def _download(
-    client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress
+    client: httpx.Client, release: Release, folder: Path, file: ReleaseFile, progress: Progress
 ) -> None:
     """Download one file.
 
@@ -183,7 +183,7 @@ def _download(
     disk.sync(part.parent)
 
 
-def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress) -> None:
+def _receive(client: httpx.Client, file: ReleaseFile, part: Path, progress: Progress) -> None:
     have = _size_of(part)
     if have >= file.size > 0:
         return
@@ -213,7 +213,7 @@ def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress)
                     return  # it is not the listed file, and might have no end
 
 
-def _address(path: Path, file: Listed) -> str:
+def _address(path: Path, file: ReleaseFile) -> str:
     if file.address.startswith("sha256:"):
         return f"sha256:{disk.sha256(path)}"
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
@@ -250,7 +250,9 @@ def _connect(release: Release) -> httpx.Client:
         ) from None
 
 
-def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -> list[Listed]:
+def _list_files(
+    client: httpx.Client, release: Release, paths: tuple[str, ...]
+) -> list[ReleaseFile]:
     """Return the files named by `paths`, as listed.
 
     DataError when one is missing or the listing not to be trusted.
@@ -290,7 +292,7 @@ def _server(variable: str, usual: str) -> str:
     return address
 
 
-def _list_hub(client: httpx.Client, release: Release, base: str) -> list[Listed]:
+def _list_hub(client: httpx.Client, release: Release, base: str) -> list[ReleaseFile]:
     info = _get_json(
         client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}?blobs=true"
     )
@@ -302,11 +304,11 @@ def _list_hub(client: httpx.Client, release: Release, base: str) -> list[Listed]
         name = file["rfilename"]
         lfs = file.get("lfs")
         address = f"sha256:{lfs['sha256']}" if lfs else f"git:{file['blobId']}"
-        rows.append(Listed(name, file["size"], address, f"{files}/{quote(name)}"))
+        rows.append(ReleaseFile(name, file["size"], address, f"{files}/{quote(name)}"))
     return rows
 
 
-def _list_github(client: httpx.Client, release: Release, base: str) -> list[Listed]:
+def _list_github(client: httpx.Client, release: Release, base: str) -> list[ReleaseFile]:
     raw = _server("SEXTANT_GITHUB_RAW", "https://raw.githubusercontent.com")
     files = f"{raw}/{release.repository}/{release.revision}"
     tree = _get_json(
@@ -314,7 +316,9 @@ def _list_github(client: httpx.Client, release: Release, base: str) -> list[List
     )["tree"]
     blobs = [entry for entry in tree if entry["type"] == "blob"]
     return [
-        Listed(blob["path"], blob["size"], f"git:{blob['sha']}", f"{files}/{quote(blob['path'])}")
+        ReleaseFile(
+            blob["path"], blob["size"], f"git:{blob['sha']}", f"{files}/{quote(blob['path'])}"
+        )
         for blob in blobs
     ]
 

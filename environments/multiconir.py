@@ -24,11 +24,11 @@ from environments.base import (
     Comparison,
     DevSplit,
     Environment,
-    Facts,
     Judgements,
+    LoadRequest,
     Release,
-    Request,
     Suite,
+    TaskInfo,
 )
 from environments.readers import files as tables
 from environments.readers.collections import read_port
@@ -101,7 +101,7 @@ TASKS = {
 
 
 @dataclass(slots=True)
-class Draft:
+class EnvironmentDraft:
     """The parts of an environment, gathered record by record."""
 
     objective: str
@@ -163,7 +163,7 @@ class Draft:
         self.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
 
 
-def load(request: Request) -> Environment:
+def load(request: LoadRequest) -> Environment:
     """Load one domain in one variant, from the release or a folder with its datasets."""
     task = TASKS[request.name]
     if not any(
@@ -171,7 +171,7 @@ def load(request: Request) -> Environment:
     ):
         return _ported(request, task)
     padded = LENGTHS.get(request.variant, "")
-    draft = Draft(request.objective(task.objective), padded and f"{padded}-")
+    draft = EnvironmentDraft(request.objective(task.objective), padded and f"{padded}-")
     single = [] if padded else read_csv(request.folder, task.name, "Task1")
     rows = read_csv(request.folder, task.name, padded or "Task2_&_3")
     _add_documents(draft, single, rows)
@@ -196,7 +196,7 @@ def load(request: Request) -> Environment:
     )
 
 
-def _add_documents(draft: Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
+def _add_documents(draft: EnvironmentDraft, single: Sequence[Row], rows: Sequence[Row]) -> None:
     """Add every document of the domain, so that all variants but the padded ones share a corpus."""
     for record, row in enumerate(rows, start=1):
         _ladder(draft, row, record)
@@ -207,7 +207,7 @@ def _add_documents(draft: Draft, single: Sequence[Row], rows: Sequence[Row]) -> 
             draft.document(row[f"HN_{n}"], f"{record}-T1-HN_{n}")
 
 
-def _ladder(draft: Draft, row: Row, record: int) -> list[str]:
+def _ladder(draft: EnvironmentDraft, row: Row, record: int) -> list[str]:
     """Return the ids of a record's positive and its ten negatives, best first."""
     ladder: list[str] = []
     for name in LADDER:
@@ -215,7 +215,7 @@ def _ladder(draft: Draft, row: Row, record: int) -> list[str]:
     return ladder
 
 
-def _ask(draft: Draft, variant: str, row: Row, record: int) -> None:
+def _ask(draft: EnvironmentDraft, variant: str, row: Row, record: int) -> None:
     if variant == COMPLEXITY:
         positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for k in TENS:
@@ -240,7 +240,7 @@ def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
     )
 
 
-def _ported(request: Request, task: Task) -> Environment:
+def _ported(request: LoadRequest, task: Task) -> Environment:
     if request.variant != SEARCH:
         raise DataError(
             f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them"
@@ -288,10 +288,10 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     return rows
 
 
-def _facts(task: Task) -> Facts:
+def _facts(task: Task) -> TaskInfo:
     files = [f"Task1/{task.name}_Task1.csv", f"Task2_&_3/{task.name}_Task2_&_3.csv"]
     files += [f"Task4/{task.name}_{words}.csv" for words in LENGTHS.values()]
-    return Facts(
+    return TaskInfo(
         asked=task.objective,
         metric="Win, Flip",
         protocol=(

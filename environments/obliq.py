@@ -14,11 +14,11 @@ from environments.base import (
     POOLED,
     DevSplit,
     Environment,
-    Facts,
     Judgements,
+    LoadRequest,
     Release,
-    Request,
     Suite,
+    TaskInfo,
 )
 from environments.readers import obliq_layout
 from tools.errors import DataError, NotApplicable
@@ -130,7 +130,7 @@ TASKS = {
 }
 
 
-def load(request: Request) -> Environment:
+def load(request: LoadRequest) -> Environment:
     """Load one task from the release, the task's own folder in it, or a copy in BEIR's or
     TREC's form.
     """
@@ -188,7 +188,7 @@ def load(request: Request) -> Environment:
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
 
-def _facts(task: Task) -> Facts:
+def _facts(task: Task) -> TaskInfo:
     documents, queries = task.counts
     inside = f"{task.folder}/queries+qrels"
     files = [f"{task.folder}/corpus/corpus.jsonl", f"{inside}/queries.jsonl", f"{inside}/qrels.tsv"]
@@ -204,7 +204,7 @@ def _facts(task: Task) -> Facts:
             " Documents are judged by id; a figure with equal texts merged stands beside it."
         )
     dev_split = f"{DEV}; a third in the miniature"
-    return Facts(
+    return TaskInfo(
         task.objective, "nDCG@10", protocol, dev_split, {"": documents}, queries, tuple(files)
     )
 

@@ -13,10 +13,10 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import environments
-from environments.base import EmptySplit, Environment, Facts, Suite
+from environments.base import EmptySplit, Environment, Suite, TaskInfo
 from tools import files
 from tools.errors import DataError
-from tools.files import home
+from tools.files import sextant_home
 from tools.records import Query
 
 Columns = Mapping[str, str] | None  # as environments.load takes them
@@ -28,32 +28,32 @@ READINGS = environments.MINI / "readings.json"
 _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
-def state(task: str) -> str:
+def data_state(task: str) -> str:
     """Return "full" (fetched), "outdated" (fetched at another revision), "mini", or "none"
     (without a miniature).
     """
     try:
-        return environments.folder_of(task, None)[0]
+        return environments.data_folder(task, None)[0]
     except DataError:
-        return "outdated" if environments.marker_of(task).exists() else "none"
+        return "outdated" if environments.fetch_marker(task).exists() else "none"
 
 
-def _known(task: str) -> tuple[Suite, Facts, int | None]:
+def _known(task: str) -> tuple[Suite, TaskInfo, int | None]:
     """Return (the suite, the task's facts, the documents in the paper) for a full name."""
-    suite_name, name, variant = environments.parts(task)
+    suite_name, name, variant = environments.split_name(task)
     suite = environments.suite(suite_name)
     return suite, suite.tasks[name], suite.tasks[name].documents.get(variant or suite.variants[0])
 
 
-def row(task: str) -> dict[str, Any]:
+def task_row(task: str) -> dict[str, Any]:
     """Return a task's line in the list: counts of the data that a run would use now, and of
     the paper.
     """
-    suite_name, name, _ = environments.parts(task)
+    suite_name, name, _ = environments.split_name(task)
     _, facts, documents = _known(task)
     counts: dict[str, Any] = {"documents": None, "dev": None, "test": None}
     if (
-        data := state(task)
+        data := data_state(task)
     ) == "mini":  # a fetched release is too large to be read for a list; `show` counts it
         try:
             dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
@@ -77,7 +77,7 @@ def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Env
     return {"dev": dev, "test": test}
 
 
-def card(task: str, data: str | None = None, columns: Columns = None) -> dict[str, Any]:
+def task_card(task: str, data: str | None = None, columns: Columns = None) -> dict[str, Any]:
     """Return everything that a user should know before running a task."""
     dev, test = _load_splits(task, data, columns).values()
     full_name = test.task
@@ -86,7 +86,7 @@ def card(task: str, data: str | None = None, columns: Columns = None) -> dict[st
         documents = None
         protocol = "; ".join((*test.warnings, *test.notes))
         dev_split = "as the data or its benchmark.toml has it"
-        facts = Facts(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
+        facts = TaskInfo(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
     else:
         suite, facts, documents = _known(full_name)
     relevant = [sum(grade > 0 for grade in grades.values()) for grades in test.qrels.values()]
@@ -155,7 +155,7 @@ def _sample(environment: Environment, query: Query) -> dict[str, Any]:
     }
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check."""
 
     what: str
@@ -163,25 +163,27 @@ class Finding(NamedTuple):
     said: str
 
 
-def findings(task: str, data: str | None = None, columns: Columns = None) -> Iterator[Finding]:
+def run_checks(
+    task: str, data: str | None = None, columns: Columns = None
+) -> Iterator[CheckResult]:
     """Yield the findings of `check` on a task's data; the first is whether it loads."""
-    for digests in (home() / "corpora").glob(
+    for digests in (sextant_home() / "corpora").glob(
         "*/.digests.json"
     ):  # of layouts.py: so that every byte is read
         digests.unlink(missing_ok=True)
     try:
         parts = _load_splits(task, data, columns)
     except DataError as error:
-        yield Finding("loading", False, str(error))
+        yield CheckResult("loading", False, str(error))
         return
     dev, test = parts.values()
-    yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
+    yield CheckResult("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     if test.data == "full":
         yield check_files(test.task)
     yield _counts(dev, test)
     for warning in dict.fromkeys((*test.warnings, *dev.warnings)):
-        yield Finding("data", False, warning)
-    yield from (Finding("note", True, note) for note in test.notes)
+        yield CheckResult("data", False, warning)
+    yield from (CheckResult("note", True, note) for note in test.notes)
     both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
     repeated = (
         len(dev.queries)
@@ -193,7 +195,7 @@ def findings(task: str, data: str | None = None, columns: Columns = None) -> Ite
         if both
         else f"no query in both; {repeated} query texts that come again"
     )
-    yield Finding("dev and test", not both, text)
+    yield CheckResult("dev and test", not both, text)
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
@@ -202,7 +204,7 @@ def findings(task: str, data: str | None = None, columns: Columns = None) -> Ite
             yield from _judgements(part, split, name, units or part.documents)
     yield _masks(test)
     repeats = len(test.documents.repeats())
-    yield Finding(
+    yield CheckResult(
         "equal texts",
         True,
         f"{repeats} documents repeat an earlier one's text; judged by id, never merged",
@@ -210,51 +212,53 @@ def findings(task: str, data: str | None = None, columns: Columns = None) -> Ite
     yield _golden(test)
     if test.data == "mini":
         for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
-            if environments.parts(name)[:2] == environments.parts(test.task)[:2]:
+            if environments.split_name(name)[:2] == environments.split_name(test.task)[:2]:
                 agreed, answers, queries = count_agreement(name, read)
-                yield Finding("blind reading", True, f"{queries}, {agreed} of {answers} as judged")
+                yield CheckResult(
+                    "blind reading", True, f"{queries}, {agreed} of {answers} as judged"
+                )
 
 
-def check_files(task: str) -> Finding:
+def check_files(task: str) -> CheckResult:
     """Return whether all files of a fetched task are there, as they were fetched."""
-    marker = environments.marker_of(task)
+    marker = environments.fetch_marker(task)
     try:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
         places = {marker.parent / path: marked[path]["sha256"] for path in _known(task)[1].files}
         if changed := next(
             (place for place, digest in places.items() if files.sha256(place) != digest), None
         ):
-            return Finding(
+            return CheckResult(
                 "files", False, f"{changed} has changed since it was fetched; fetch it again"
             )
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return Finding(
+        return CheckResult(
             "files", False, f"they cannot be compared with the marker ({error}); fetch them again"
         )
-    return Finding(
+    return CheckResult(
         "files", True, f"{len(places)} files, each with the SHA-256 that it was fetched with"
     )
 
 
-def _counts(dev: Environment, test: Environment) -> Finding:
+def _counts(dev: Environment, test: Environment) -> CheckResult:
     said = (
         f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test "
         f"queries"
     )
     if test.data != "full":
-        return Finding("counts", True, said)
+        return CheckResult("counts", True, said)
     _, facts, documents = _known(test.task)
     queries = len(test.queries) + (len(dev.queries) if test.split_note else 0)
     if test.comparisons:  # a record has several queries
         queries = len({query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)})
     fine = queries == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
-    return Finding("counts", fine, f"{said}; {paper}")
+    return CheckResult("counts", fine, f"{said}; {paper}")
 
 
 def _judgements(
     part: Environment, split: str, name: str, known: Container[str]
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Yield whether all judged documents are `known`, and whether every query has a relevant
     one.
     """
@@ -287,13 +291,13 @@ def _judgements(
         f"{given.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
     )
     own = part.task.startswith("own/")  # whose quirks are counted
-    yield Finding(where, not lost or (own and len(missing) * 2 <= len(everything)), said)
-    yield Finding(
+    yield CheckResult(where, not lost or (own and len(missing) * 2 <= len(everything)), said)
+    yield CheckResult(
         f"queries without {where}", own or not without, f"{without} have nothing relevant"
     )
 
 
-def _masks(environment: Environment) -> Finding:
+def _masks(environment: Environment) -> CheckResult:
     masked = [
         (query.query_id, doc_id) for query in environment.queries for doc_id in query.excluded
     ]
@@ -305,22 +309,22 @@ def _masks(environment: Environment) -> Finding:
     said = f"{len(masked)} of them; {unknown} name no document, {positive} are judged relevant"
     # What is not there cannot be shown; own.py refuses ids that are only spelled differently.
     absence = environment.task.startswith("own/") or not unknown
-    return Finding("masked documents", absence and not positive, said)
+    return CheckResult("masked documents", absence and not positive, said)
 
 
-def _golden(test: Environment) -> Finding:
+def _golden(test: Environment) -> CheckResult:
     digests = digest_records(test)
     listed = ", ".join(f"{what} {digest}" for what, digest in digests.items())
     recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" else {}
     if test.task not in recorded:
-        return Finding("golden records", True, f"none on record for this data; {listed}")
+        return CheckResult("golden records", True, f"none on record for this data; {listed}")
     wrong = [what for what, digest in recorded[test.task].items() if digests.get(what) != digest]
     said = (
         f"first, tenth and last are as recorded ({listed})"
         if not wrong
         else f"the {wrong[0]} is another one"
     )
-    return Finding("golden records", not wrong, said)
+    return CheckResult("golden records", not wrong, said)
 
 
 def digest_records(environment: Environment) -> dict[str, str]:

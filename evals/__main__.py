@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tools import installation
-from tools.cli import Parser, put_out, run_and_leave, run_command, say, spell
+from tools.cli import CommandParser, print_stderr, print_stdout, run_and_leave, run_command, spell
 from tools.errors import UnknownName
 
 # A name -> what `python -m` is given for it, a module and its sub-command if any, and what the
@@ -52,11 +52,11 @@ def main() -> None:
     if name == "--version":
         show(installation.version())
     elif name in ("-h", "--help"):
-        show(overview(typed))
+        show(list_commands(typed))
     elif name in COMMANDS:
         run_by_name(name, rest, typed)
     else:
-        say(f"error: {UnknownName('command', name, COMMANDS)}")
+        print_stderr(f"error: {UnknownName('command', name, COMMANDS)}")
         sys.exit(UnknownName.exit_code)
 
 
@@ -64,10 +64,10 @@ def show(text: str) -> None:
     """Print a text, and exit."""
 
     def command(_: Namespace) -> int:
-        put_out(f"{text}\n")
+        print_stdout(f"{text}\n")
         return 0
 
-    sys.exit(run_command(Parser(), command, []))  # whose arguments have been read here
+    sys.exit(run_command(CommandParser(), command, []))  # whose arguments have been read here
 
 
 def run_by_name(name: str, arguments: list[str], typed: str) -> None:
@@ -82,7 +82,7 @@ def run_by_name(name: str, arguments: list[str], typed: str) -> None:
     run_and_leave(module.parser(), module.command)
 
 
-def overview(typed: str) -> str:
+def list_commands(typed: str) -> str:
     """Return a line for each command: how it is called, the module behind it, and what it does."""
     lines = [f"usage: {typed} COMMAND ...     each command has --help", ""]
     for name, (started_by, about) in COMMANDS.items():

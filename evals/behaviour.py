@@ -8,15 +8,15 @@ import argparse
 import json
 from pathlib import Path
 
-from evals.running.request import SETTLED, Common
+from evals.running.request import SETTLED, SharedRequest
 from tools import cli_options
-from tools.cli import Parser, positive, put_out, run_and_leave
+from tools.cli import CommandParser, positive, print_stdout, run_and_leave
 from tools.errors import UsageError
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.behaviour",
         description="Say what searchers do, and where documents are lost.",
     )
@@ -32,7 +32,9 @@ def parser() -> Parser:
     add("--name-failures", type=positive, metavar="N", help=named)
     add("--dry-run", action="store_true", help="say what naming will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object, with the steps of each figure")
-    cli_options.add_options(made, Common, without=("program", "task", "parameters", *SETTLED))
+    cli_options.add_options(
+        made, SharedRequest, without=("program", "task", "parameters", *SETTLED)
+    )
     return made
 
 
@@ -42,19 +44,19 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
     from evals.scoring import behaviour  # NumPy and rich: not for --help
 
-    found = behaviour.behave(arguments.paths)
-    text = behaviour.render(found)
+    found = behaviour.compare_behaviour(arguments.paths)
+    text = behaviour.render_behaviour(found)
     if arguments.name_failures:
         from evals.judging import loss_causes  # DSPy
 
         about = {"program": "programs.llm_tasks.loss_explainer:Explainer", "task": found["task"]}
-        request = cli_options.from_options(Common, vars(arguments) | about)
-        named = loss_causes.name_failures(
+        request = cli_options.from_options(SharedRequest, vars(arguments) | about)
+        named = loss_causes.label_loss_causes(
             arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run
         )
         found = found | named
-        text = text + loss_causes.render(named)
-    put_out(json.dumps(found) + "\n" if arguments.json else text)
+        text = text + loss_causes.render_loss_causes(named)
+    print_stdout(json.dumps(found) + "\n" if arguments.json else text)
     return 0
 
 

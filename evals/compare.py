@@ -9,12 +9,12 @@ import json
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.cli import Parser, put_out, run_and_leave
+from tools.cli import CommandParser, print_stdout, run_and_leave
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.compare", description="Compare runs with a baseline, paired by query."
     )
     add = made.add_argument
@@ -54,13 +54,13 @@ def command(arguments: argparse.Namespace) -> int:
 
     result = compare([arguments.baseline, *arguments.runs], arguments.metric, force=arguments.force)
     if arguments.json:
-        put_out(json.dumps(result) + "\n")
+        print_stdout(json.dumps(result) + "\n")
         return 0
     from evals import text_tables  # rich: not for --help or --json
     from evals.reporting import comparison_tables  # rich: not for --help or --json
 
     form = "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"
-    put_out(text_tables.FORMS[form](comparison_tables.lay_out_comparison(result)))
+    print_stdout(text_tables.FORMS[form](comparison_tables.lay_out_comparison(result)))
     return 0
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from evals.run_folder import check_output
 from tools import files
-from tools.cli import Parser, put_out, run_and_leave
+from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.errors import UsageError
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.curves",
         description="A metric after each search, call, token and cent.",
     )
@@ -60,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"{path} cannot be written: {error.strerror or error}; name another file"
             ) from None
-    put_out(json.dumps(result) + "\n" if arguments.json else render_curves(result))
+    print_stdout(json.dumps(result) + "\n" if arguments.json else render_curves(result))
     return 0
 
 

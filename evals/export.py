@@ -12,9 +12,16 @@ from typing import Any
 
 from evals.formats import FOLDERS, SERVICES
 from tools import files
-from tools.cli import Parser, clean, positive, put_out, run_and_leave, say
+from tools.cli import (
+    CommandParser,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+    strip_control_characters,
+)
 from tools.errors import UnknownName, UsageError
-from tools.plugins import pick
+from tools.plugins import load_object
 
 
 def export(
@@ -38,7 +45,7 @@ def export(
     from evals.formats import export_run  # here, for the sake of --help
 
     to = "otlp" if to == "openinference" and "://" in out else to
-    write = pick("format", to, FOLDERS | SERVICES)
+    write = load_object("format", to, FOLDERS | SERVICES)
     source = None
     notes = list[str]()
     made = dict[str, Any](format=to)
@@ -58,9 +65,9 @@ def export(
     return {"out": out, **made}
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the parser of the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.export",
         description="Write a scored run in another format; nothing is run.",
     )
@@ -92,10 +99,10 @@ def command(arguments: argparse.Namespace) -> int:
     table = FOLDERS | SERVICES
     if to == "list":
         known = {
-            name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0]
+            name: (inspect.getdoc(load_object("format", name, table)) or "").partition("\n")[0]
             for name in table
         }
-        put_out(
+        print_stdout(
             json.dumps(known) + "\n"
             if as_json
             else "".join(f"{n:<15}{a}\n" for n, a in known.items())
@@ -115,8 +122,8 @@ def command(arguments: argparse.Namespace) -> int:
     }
     made = export(arguments.run, to, out, **chosen, force=arguments.force)
     for note in () if as_json else made["notes"]:
-        say(note)
-    put_out(f"{json.dumps(made) if as_json else clean(made['out'])}\n")
+        print_stderr(note)
+    print_stdout(f"{json.dumps(made) if as_json else strip_control_characters(made['out'])}\n")
     return 0
 
 

@@ -5,12 +5,12 @@ retriever; shards.py does it.
 import argparse
 from pathlib import Path
 
-from tools.cli import Parser, run_and_leave
+from tools.cli import CommandParser, run_and_leave
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.gather", description="Join the shards of a run, and score it."
     )
     made.add_argument(

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import environments
 from evals import run_folder
-from tools.cli import Parser, plural, put_out, queries, run_and_leave, say
-from tools.cli_options import pair
+from tools.cli import CommandParser, plural, print_stderr, print_stdout, queries, run_and_leave
+from tools.cli_options import parse_name_value
 from tools.errors import DataError, UsageError
 from tools.installation import find_page
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the parser of the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.import_run",
         description="Make a run of another system's rankings; score it.",
     )
@@ -43,7 +43,7 @@ def parser() -> Parser:
     )
     add(
         "--column",
-        type=pair,
+        type=parse_name_value,
         action="append",
         default=[],
         metavar="NAME=COLUMN",
@@ -80,13 +80,13 @@ def command(arguments: argparse.Namespace) -> int:
         inspect_log,
     )
     from evals.reporting.score_table import show_scores  # as above
-    from evals.scoring.score_run import count_looks, record_look  # as above
+    from evals.scoring.score_run import count_test_uses, record_test_use  # as above
 
     if arguments.form:
         made = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
         rows = [{"file": str(file), "run": str(one)} for file, one in made]
         lines = "".join(f"{row['file']}: {row['run']}\n" for row in rows)
-        put_out(json.dumps(rows) + "\n" if arguments.json else lines)
+        print_stdout(json.dumps(rows) + "\n" if arguments.json else lines)
         refused = [one for _, one in made if isinstance(one, DataError)]
         if refused:
             raise DataError(
@@ -94,7 +94,7 @@ def command(arguments: argparse.Namespace) -> int:
                 f"{refused[0]}"
             )
         return 0
-    if arguments.name is not None and arguments.name != (fit := import_run.as_name(arguments.name)):
+    if arguments.name is not None and arguments.name != (fit := import_run.slugify(arguments.name)):
         raise UsageError(
             f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}"
         )
@@ -109,13 +109,13 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError("say with --task which task the run is of")
     environment = environments.load(arguments.task, arguments.data, arguments.split, **judged)
     if not arguments.json:
-        say(f"{environment.task}: {queries(len(environment.queries))}")
+        print_stderr(f"{environment.task}: {queries(len(environment.queries))}")
     given = {key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")}
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.run
         name = arguments.name or ""
         if file.suffix in (".json", ".eval"):
-            model, file, given["trajectories"] = inspect_log.unpack(file, Path(folder))
+            model, file, given["trajectories"] = inspect_log.convert_inspect_log(file, Path(folder))
             given |= {"model": arguments.model or model, "encoded": True}
         try:
             path = import_run.import_run(file, environment, name=name, **given)
@@ -126,9 +126,11 @@ def command(arguments: argparse.Namespace) -> int:
                 ) from None
             raise
     config = run_folder.read_config(path)
-    record_look(config, path)
+    record_test_use(config, path)
     scores = json.loads((path / "scores.json").read_bytes())
-    show_scores({"run": str(path), **scores, "looks": count_looks(config)}, as_json=arguments.json)
+    show_scores(
+        {"run": str(path), **scores, "looks": count_test_uses(config)}, as_json=arguments.json
+    )
     return 7 if scores["failed"] else 0
 
 

@@ -10,14 +10,14 @@ import argparse
 import json
 from pathlib import Path
 
-from evals.running.request import SETTLED, Common
+from evals.running.request import SETTLED, SharedRequest
 from tools import cli_options
-from tools.cli import Parser, positive, put_out, run_and_leave
+from tools.cli import CommandParser, positive, print_stdout, run_and_leave
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.judge",
         description="Have a model judge what runs bring and nobody has judged.",
     )
@@ -60,7 +60,7 @@ def parser() -> Parser:
     )
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    cli_options.add_options(made, Common, without=("program", *SETTLED))
+    cli_options.add_options(made, SharedRequest, without=("program", *SETTLED))
     return made
 
 
@@ -69,13 +69,13 @@ def command(arguments: argparse.Namespace) -> int:
     from evals.judging import llm_judge  # DSPy and SciPy: not for --help
 
     request = cli_options.from_options(
-        Common, vars(arguments) | {"program": "programs.llm_tasks.relevance_judge:Judge"}
+        SharedRequest, vars(arguments) | {"program": "programs.llm_tasks.relevance_judge:Judge"}
     )
     named = {
         key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")
     }
-    found = llm_judge.judge(request, arguments.paths, **named)
-    put_out(json.dumps(found) + "\n" if arguments.json else llm_judge.render(found))
+    found = llm_judge.judge_runs(request, arguments.paths, **named)
+    print_stdout(json.dumps(found) + "\n" if arguments.json else llm_judge.render_judgements(found))
     return 7 if found.get("left") else 0
 
 

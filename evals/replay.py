@@ -10,12 +10,12 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.cli import Parser, positive, put_out, run_and_leave
+from tools.cli import CommandParser, positive, print_stdout, run_and_leave
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.replay",
         description="Issue the searches of a run again; no model is called.",
     )
@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
     from evals.running.replay import replay  # NumPy and retrievers: not for --help
 
     result = replay(arguments.run, arguments.retriever, arguments.depth)
-    put_out(json.dumps(result) + "\n" if arguments.json else render_replay(result))
+    print_stdout(json.dumps(result) + "\n" if arguments.json else render_replay(result))
     return 0
 
 

@@ -12,12 +12,12 @@ import json
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.cli import Parser, plural, put_out, run_and_leave
+from tools.cli import CommandParser, plural, print_stdout, run_and_leave
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.report", description="Tables and plots of many runs; nothing is run."
     )
     add = made.add_argument
@@ -68,11 +68,11 @@ def command(arguments: argparse.Namespace) -> int:
     index = out / "index.html"
     if arguments.json:
         about = {"runs": made.runs, "left_out": made.left_out, "notes": made.warnings}
-        put_out(json.dumps({"report": str(index), "files": files} | about) + "\n")
+        print_stdout(json.dumps({"report": str(index), "files": files} | about) + "\n")
         return 0
     lines = [made.summary, *made.warnings, *(f"left out: {why}" for why in made.left_out.values())]
     lines += [f"{plural(len(made.tables), 'table')}, {plural(len(made.plots), 'plot')}: {index}"]
-    put_out("".join(f"{run_groups.readable(line)}\n" for line in lines))
+    print_stdout("".join(f"{run_groups.printable(line)}\n" for line in lines))
     return 0
 
 

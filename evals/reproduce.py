@@ -9,13 +9,13 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.cli import Parser, dollars, positive, put_out, run_and_leave
+from tools.cli import CommandParser, dollars, positive, print_stdout, run_and_leave
 from tools.installation import find_page
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.reproduce",
         description="Make a paper's table again, beside its figures.",
     )
@@ -71,11 +71,13 @@ def command(arguments: argparse.Namespace) -> int:
 
     Cells that nobody can make are no failure, but those not made here are.
     """
-    from evals.papers.reproduce import make  # what these import takes time that --help has not
+    from evals.papers.reproduce import (
+        reproduce_table,  # what these import takes time that --help has not
+    )
 
     given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
-    made = make(arguments.name, **given, quiet=arguments.json)
-    put_out(json.dumps(made.json) + "\n" if arguments.json else made.text)
+    made = reproduce_table(arguments.name, **given, quiet=arguments.json)
+    print_stdout(json.dumps(made.json) + "\n" if arguments.json else made.text)
     return made.end()
 
 

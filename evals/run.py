@@ -19,7 +19,15 @@ from agents import AGENTS
 from evals.running.request import SYSTEMS, Request, find_program
 from programs import PROGRAMS
 from tools import cli_options, plugins
-from tools.cli import Parser, clean, is_interrupted, plural, put_out, run_and_leave, say
+from tools.cli import (
+    CommandParser,
+    is_interrupted,
+    plural,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+    strip_control_characters,
+)
 from tools.cli_options import list_parameters
 from tools.errors import (
     BudgetReached,
@@ -32,8 +40,8 @@ from tools.errors import (
 )
 
 if TYPE_CHECKING:
-    from evals.running.evaluate import Opened, Result
-    from evals.running.events import Events
+    from evals.running.evaluate import LoadedRun, Result
+    from evals.running.events import EventWriter
 
 # The errors that a command over several tasks may end with; the first that a task has met decides.
 ERRORS_BY_WEIGHT = (BudgetReached, RunIncomplete, ProviderRefused, DataError, UsageError)
@@ -44,9 +52,9 @@ ABOUT = (
 )
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.run", description=ABOUT)
+    made = CommandParser(prog="python -m evals.run", description=ABOUT)
     cli_options.add_options(made, Request)
     made.lists.add("--task")
     add = made.add_argument
@@ -68,14 +76,14 @@ def command(arguments: argparse.Namespace) -> int:
     """
     if not arguments.json_events:
         return _command(arguments)
-    from evals.running.events import Events  # with what it imports, --help would take longer
+    from evals.running.events import EventWriter  # with what it imports, --help would take longer
 
-    with Events() as events:
+    with EventWriter() as events:
         events.code = _command(arguments, events)
     return events.code
 
 
-def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> int:
+def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None) -> int:
     if arguments.program == "list":
         show_programs(as_json=arguments.json)
         return 0
@@ -86,13 +94,15 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         from evals.running import cost_estimate  # as above
 
         found = cost_estimate.forecast(request)
-        put_out(json.dumps(found) + "\n" if arguments.json else cost_estimate.render(found))
+        print_stdout(
+            json.dumps(found) + "\n" if arguments.json else cost_estimate.render_estimate(found)
+        )
         return 0
     result = run_request(request, arguments, events)
     if events:
         events.result = result.json()
     elif arguments.json:
-        put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
+        print_stdout(json.dumps(result.json()) + "\n", kept="in the run folder")
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0
@@ -101,24 +111,24 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
 def run_request(
     request: Request,
     arguments: argparse.Namespace,
-    events: "Events | None",
-    opening: "Callable[[Request], Opened] | None" = None,
+    events: "EventWriter | None",
+    opening: "Callable[[Request], LoadedRun] | None" = None,
 ) -> "Result":
     """Run one request, and print its scores where a person reads them."""
-    from tools.forkserver import starting  # not for --help
+    from tools.forkserver import fork_server  # not for --help
 
-    with starting("evals.running.workers.worker") if request.forks else nullcontext() as start:
+    with fork_server("evals.running.workers.worker") if request.forks else nullcontext() as start:
         from evals.running import evaluate  # as above, and while workers import what they need
 
-        opening = opening or evaluate.open_run
+        opening = opening or evaluate.load_run
         if events:
-            return evaluate.run(request, events.report, opening=opening, start=start)
+            return evaluate.run_request(request, events.report, opening=opening, start=start)
         if arguments.json:
-            return evaluate.run(request, opening=opening, start=start)
+            return evaluate.run_request(request, opening=opening, start=start)
         from evals.reporting.score_table import show_scores  # as above
         from evals.running.progress_display import report  # rich: not for --json
 
-        result = evaluate.run(request, report, opening=opening, start=start)
+        result = evaluate.run_request(request, report, opening=opening, start=start)
         show_scores(result.json())
         return result
 
@@ -141,17 +151,17 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
         tuple[str, str | None], str
     ]()  # a task may be named twice, by its short and its full name
     requests = dict[str, Request]()
-    named = environments.expand(arguments.task)
+    named = environments.expand_tasks(arguments.task)
     for task in named:
         data = environments.choose_data(task, arguments.data, named)
-        if tasks.setdefault(environments.locate(task, data), task) == task:
+        if tasks.setdefault(environments.locate_task(task, data), task) == task:
             requests[task] = cli_options.from_options(
                 Request, vars(arguments) | {"task": task, "data": data}
             )
     return requests
 
 
-def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
+def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> int:
     """Run each task in turn, or say ahead what it takes.
 
     A task that fails keeps no other from running.
@@ -163,12 +173,12 @@ def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
         evaluate,
     )
 
-    budget = evaluate.make_terms(next(iter(requests.values()))).budget
+    budget = evaluate.make_resources(next(iter(requests.values()))).budget
 
-    def open_on_shared_budget(request: Request) -> "Opened":
-        terms = evaluate.make_terms(request)
+    def open_on_shared_budget(request: Request) -> "LoadedRun":
+        terms = evaluate.make_resources(request)
         terms.budget = budget
-        return evaluate.open_run(request, terms)
+        return evaluate.load_run(request, terms)
 
     if not arguments.dry_run:
         earlier.count_all(requests.values(), budget, open_on_shared_budget)
@@ -182,10 +192,10 @@ def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
             if arguments.dry_run:
                 values = cost_estimate.forecast(request)
                 if not arguments.json:
-                    put_out(("\n" if results else "") + cost_estimate.render(values))
+                    print_stdout(("\n" if results else "") + cost_estimate.render_estimate(values))
             else:
                 if results and not (arguments.json or events):
-                    put_out("\n")
+                    print_stdout("\n")
                 result = run_request(request, arguments, events, open_on_shared_budget)
                 values = result.json()
                 problem = result.problem
@@ -195,14 +205,14 @@ def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
         if problem:
             if is_interrupted() or isinstance(problem, Interrupted):
                 raise problem
-            say(f"{task}: {problem}")
+            print_stderr(f"{task}: {problem}")
             problems[task] = problem
             values = values | {"error": str(problem)}
         results.append(values)
         if events:
             events.result = {"runs": results}
     if arguments.json:
-        put_out(json.dumps({"runs": results}) + "\n", kept="in the run folders")
+        print_stdout(json.dumps({"runs": results}) + "\n", kept="in the run folders")
     if problems:
         raise summarise(problems, len(requests), failed_queries)
     return 7 if failed_queries else 0
@@ -229,7 +239,9 @@ def show_programs(*, as_json: bool) -> None:
     rows = list[dict[str, Any]]()
     lines = list[str]()
     installed = {
-        name: whose for name, whose in plugins.known(SYSTEMS, plugins.PROGRAMS).items() if whose
+        name: whose
+        for name, whose in plugins.list_names(SYSTEMS, plugins.PROGRAMS).items()
+        if whose
     }
     for kind, table in (("program", PROGRAMS), ("agent", AGENTS), ("installed program", installed)):
         lines += [f"{kind}s"] * bool(table)
@@ -244,9 +256,11 @@ def show_programs(*, as_json: bool) -> None:
                 }
             except UsageError as error:  # an installed package may be broken
                 about = f"cannot be used: {error}"
-            about = clean(f"{about} ({installed[name]})".strip() if name in installed else about)
+            about = strip_control_characters(
+                f"{about} ({installed[name]})".strip() if name in installed else about
+            )
             rows.append({"name": name, "kind": kind, "about": about, "parameters": values})
-            lines.append(f"  {clean(name):<18}{about}")
+            lines.append(f"  {strip_control_characters(name):<18}{about}")
             plain = {
                 key: str(value).lower() if isinstance(value, bool) else value
                 for key, value in values.items()
@@ -256,7 +270,7 @@ def show_programs(*, as_json: bool) -> None:
                     f"  {'':<18}-P {' '.join(f'{key}={value}' for key, value in plain.items())}"
                 )
     lines.append("your own: --program FILE.py:NAME or package.module:NAME")
-    put_out(json.dumps(rows) + "\n" if as_json else "\n".join(lines) + "\n")
+    print_stdout(json.dumps(rows) + "\n" if as_json else "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

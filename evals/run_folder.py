@@ -70,12 +70,12 @@ def digest(config: Config) -> str:
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def place(runs: Path, config: Config) -> Path:
+def run_path(runs: Path, config: Config) -> Path:
     """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
     return (
         place_of_task(runs, config["task"])
-        / f"{program_part(config['program'])}-{model}-{digest(config)}"
+        / f"{program_slug(config['program'])}-{model}-{digest(config)}"
     )
 
 
@@ -90,7 +90,7 @@ def keep_identity(runs: Path, config: Config) -> Config:
 
     It goes on in its folder. The two are alike in all but "code", which nobody can compute again.
     """
-    new = place(runs, config)
+    new = run_path(runs, config)
     if (new / "config.json").exists():
         return config
     formers = dict[Path, Config]()
@@ -132,7 +132,7 @@ def find_other_shards(shard: Path) -> list[Path]:
     ]
 
 
-def program_part(program: str) -> str:
+def program_slug(program: str) -> str:
     """Return the name of a program as it stands in a folder's name, which the system bounds."""
     return re.sub(r"[^\w.+-]+", "-", program)[:80]
 
@@ -140,7 +140,7 @@ def program_part(program: str) -> str:
 def check_place(runs: Path) -> None:
     """Raise UsageError when no run folder can be made in `runs`."""
     try:
-        files.make_private(runs)
+        files.mkdir_private(runs)
         if not os.access(runs, os.W_OK | os.X_OK):
             raise PermissionError(None, "no permission to write")
     except OSError as error:
@@ -161,7 +161,7 @@ def check_output(path: Path) -> None:
 
 
 @dataclass(eq=False)
-class Rows(Mapping[str, dict[str, Any]]):
+class JsonlIndex(Mapping[str, dict[str, Any]]):
     """query_id -> row of a JSON Lines file, read on access: memory holds where each line begins, and its checksum.
 
     A line that is not the one that was checked when the file was opened is refused.
@@ -205,7 +205,7 @@ class RunFolder:
 
     path: Path
     digest: str  # of its configuration
-    outcomes: Rows  # of this and earlier sittings
+    outcomes: JsonlIndex  # of this and earlier sittings
 
     @property
     def usage(self) -> Usage:
@@ -243,7 +243,7 @@ class RunFolder:
         query_id = outcome["query_id"]
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
-            self.outcomes.starts[query_id] = files.append_line(path, seal(line, self.digest))
+            self.outcomes.starts[query_id] = files.append_line(path, sign_line(line, self.digest))
         except OSError as error:
             what = (
                 f"{path}: {error.strerror or error}; query {query_id!r} could not be written and "
@@ -270,8 +270,8 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         raise RunBusy(f"another process is running {path}; wait for it")
 
     try:
-        files.make_private(path)
-        lock = files.hold(path / ".lock", busy, files.PRIVATE)
+        files.mkdir_private(path)
+        lock = files.lock_file(path / ".lock", busy, files.PRIVATE)
     except OSError as error:
         raise UsageError(
             f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs"
@@ -325,7 +325,7 @@ def read_config(path: Path, *, named: bool = True) -> Config:
     return config
 
 
-def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Rows:
+def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> JsonlIndex:
     """Read the outcomes so far of the run in `path`.
 
     DataError for a damaged line; `skim` checks it on access only.
@@ -368,13 +368,13 @@ def read_rows(
     read: Callable[[bytes], dict[str, Any]] = files.loads,
     repair: bool = False,
     mend: str = "score the run again",
-) -> Rows:
+) -> JsonlIndex:
     """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each
     query counts.
 
     DataError where `query_of` raises ValueError. `read` parses a line on access.
     """
-    rows = Rows(path, {}, read)
+    rows = JsonlIndex(path, {}, read)
     start = 0
     for line, query_id in files.read_lines(path, query_of, mend, repair=repair):
         rows.starts[query_id] = start
@@ -383,14 +383,14 @@ def read_rows(
     return rows
 
 
-def generalize(message: str) -> str:
+def error_template(message: str) -> str:
     """Return the first line of a message with numbers and quoted names replaced, so that like
     messages are equal.
     """
     return re.sub(r"""\d+|'[^']*'|"[^"]*\"""", "_", message.strip().partition("\n")[0])
 
 
-def headline(error: str) -> str:
+def first_error_line(error: str) -> str:
     """Return the first line of an outcome's error, and the line of a user's code that it ends
     with.
     """
@@ -420,20 +420,20 @@ def writing(path: Path) -> Iterator[TextIO]:
         raise RunIncomplete(f"{path}: {error.strerror or error}; {mend}") from None
 
 
-def seal(line: bytes, config_digest: str) -> bytes:
+def sign_line(line: bytes, config_digest: str) -> bytes:
     """Return a JSON object, without a line end, with a digest as its last key."""
     over = hashlib.sha256(b"%b\n%b" % (config_digest.encode(), line)).hexdigest()[:_LENGTH]
     return line[:-1] + _HEAD + over.encode() + b'"}'
 
 
 def is_sealed(line: bytes, config_digest: str) -> bool:
-    """Return whether `seal` made a line; ValueError where it has changed since, or is of
+    """Return whether `sign_line` made a line; ValueError where it has changed since, or is of
     another run.
     """
     line = line.rstrip(b"\r\n")
     if not line[-_TAIL:].startswith(_HEAD):
         return False
-    if seal(line[:-_TAIL] + b"}", config_digest) != line:
+    if sign_line(line[:-_TAIL] + b"}", config_digest) != line:
         raise ValueError("it was edited, or is of another run")
     return True
 
@@ -469,7 +469,7 @@ def check_scores(scores: dict[str, Any], config_digest: str) -> None:
         raise ValueError("config.json was edited after the run was scored")
 
 
-class BadRanking(ValueError):
+class InvalidRanking(ValueError):
     """A ranking that its query cannot have; `doc_id` is the document that is wrong in it."""
 
     def __init__(self, doc_id: str, why: str) -> None:
@@ -490,17 +490,17 @@ def check_ranking(
     """
     if len(set(ranking)) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
-        raise BadRanking(twice, f"is there twice for query {query.query_id!r}")
+        raise InvalidRanking(twice, f"is there twice for query {query.query_id!r}")
     for doc_id in set(ranking).difference(known or ()):
         if doc_id not in documents:
-            raise BadRanking(doc_id, "is not in the corpus")
+            raise InvalidRanking(doc_id, "is not in the corpus")
         if known is not None:
             known.add(doc_id)
     if hidden := query.excluded.intersection(ranking):
         why = f"is excluded for query {query.query_id!r}, so no system may find it"
-        raise BadRanking(min(hidden, key=ranking.index), why)
+        raise InvalidRanking(min(hidden, key=ranking.index), why)
     if query.candidates is not None and (outside := set(ranking) - query.candidates):
-        raise BadRanking(
+        raise InvalidRanking(
             min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}"
         )
 

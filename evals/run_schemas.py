@@ -11,8 +11,8 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from tools import schemas
-from tools.plugins import pick
-from tools.schemas import Amount, Count, Number, TraceForm, UsageForm, read, read_file  # noqa: F401  # for folder.py
+from tools.plugins import load_object
+from tools.schemas import Amount, Count, Number, TraceSchema, UsageSchema, parse_json, read_file  # noqa: F401  # for folder.py
 
 
 class Fate(StrEnum):
@@ -42,14 +42,14 @@ FATE_LABELS: dict[Fate, str] = {  # what a reader sees; {k} is the cutoff
 }
 
 SCHEMAS = {  # file -> its form, or that of its lines
-    "config.json": "evals.run_schemas:ConfigForm",
-    "outcomes.jsonl": "evals.run_schemas:OutcomeForm",
-    "trace": "tools.schemas:TraceForm",
-    "scores.json": "evals.run_schemas:ScoresForm",
-    "attribution.jsonl": "evals.run_schemas:JudgedForm",
+    "config.json": "evals.run_schemas:ConfigSchema",
+    "outcomes.jsonl": "evals.run_schemas:OutcomeSchema",
+    "trace": "tools.schemas:TraceSchema",
+    "scores.json": "evals.run_schemas:ScoresSchema",
+    "attribution.jsonl": "evals.run_schemas:JudgedSchema",
     "compiled.json": "programs.compiled:Compiled",
     "cassette.jsonl": "tools.models.storage.request_store:CassetteLine",
-    "trajectories.jsonl": "evals.formats.import_run:Line",
+    "trajectories.jsonl": "evals.formats.import_run:ImportedLine",
 }
 
 
@@ -87,7 +87,7 @@ class _Provenance(TypedDict):
     judgements: str
 
 
-class ConfigForm(TypedDict):
+class ConfigSchema(TypedDict):
     """config.json: what comparing, scoring and showing read of it."""
 
     task: str
@@ -108,15 +108,15 @@ class ConfigForm(TypedDict):
     provenance: _Provenance
 
 
-class OutcomeForm(TypedDict):
+class OutcomeSchema(TypedDict):
     """A line of outcomes.jsonl."""
 
     query_id: str
     ranking: list[str]
     scores: NotRequired[list[Number] | None]
     answer: NotRequired[str | None]
-    trace: TraceForm
-    usage: UsageForm
+    trace: TraceSchema
+    usage: UsageSchema
     error: str | None
     traceback: NotRequired[str]
     seconds: NotRequired[Amount | None]
@@ -153,7 +153,7 @@ class _Read(TypedDict):
     left_out: Count
 
 
-class ScoresForm(TypedDict):
+class ScoresSchema(TypedDict):
     """scores.json."""
 
     task: NotRequired[str]
@@ -205,7 +205,7 @@ class _Relevant(TypedDict):
     decision_step: NotRequired[Count | None]
 
 
-class JudgedForm(TypedDict):
+class JudgedSchema(TypedDict):
     """A line of attribution.jsonl."""
 
     query_id: str
@@ -221,7 +221,7 @@ def write_schemas(source: object, folder: Path) -> list[str]:
     Without a RUN.
     """
     for name in SCHEMAS:
-        schema = schemas.schema(pick("form", name, SCHEMAS)) | {"title": name}
+        schema = schemas.schema(load_object("form", name, SCHEMAS)) | {"title": name}
         (folder / f"{name}.schema.json").write_text(
             json.dumps(schema, indent=2) + "\n", encoding="utf-8"
         )

@@ -8,12 +8,14 @@ import argparse
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.cli import Parser, run_and_leave
+from tools.cli import CommandParser, run_and_leave
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.score", description="Score a run again; nothing is run.")
+    made = CommandParser(
+        prog="python -m evals.score", description="Score a run again; nothing is run."
+    )
     made.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     made.add_argument(
         "--qrels", default="", metavar="NAME", help="which judgements lead; those of the run"

@@ -14,12 +14,12 @@ from dataclasses import fields
 from importlib import import_module
 
 from evals.running.request import Request
-from evals.serving.client_config import TOKEN, Place, print_config
+from evals.serving.client_config import TOKEN, ServerAddress, print_config
 from tools import cli_options
-from tools.cli import Parser, cost, positive, run_and_leave, say
+from tools.cli import CommandParser, cost, positive, print_stderr, run_and_leave
 from tools.errors import UsageError
 from tools.installation import explain_missing
-from tools.models.model_spec import Settings
+from tools.models.model_spec import ModelSettings
 
 # A door -> what serves a host there, as serve(host, place).
 DOORS = {
@@ -30,7 +30,7 @@ DOORS = {
 # Options that say what a reward is, which nobody is told without --rewards.
 _OF_REWARDS = ("reward", "shaping", "search_cost", "token_cost", "allow_test")
 # Options of a run that an agent outside has no use for.
-_WITHOUT = {one.name for one in fields(Settings)}
+_WITHOUT = {one.name for one in fields(ModelSettings)}
 _WITHOUT |= {
     "lm",
     "program",
@@ -44,9 +44,9 @@ _WITHOUT |= {
 }
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.serve", description="Hand the queries of a run out to agents outside."
     )
     cli_options.add_options(made, Request, without=_WITHOUT)
@@ -130,7 +130,7 @@ def command(arguments: argparse.Namespace) -> int:
             [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())],
         )
         if missing := _find_missing(arguments):
-            say(f"before an agent can come in, {missing}")
+            print_stderr(f"before an agent can come in, {missing}")
         return 0
     from evals.serving import episode, episode_server  # what a run takes: not for --help
 
@@ -142,8 +142,10 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.allow_test,
     )
     name = next(door for door in DOORS if getattr(arguments, door))
-    reward = episode.Reward(*worth) if arguments.rewards else None
-    result = episode_server.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
+    reward = episode.RewardSettings(*worth) if arguments.rewards else None
+    result = episode_server.serve_command(
+        DOORS[name], request, place, reward, repeat=arguments.repeat
+    )
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0
@@ -171,9 +173,11 @@ def _find_missing(arguments: argparse.Namespace) -> str:
     return ""
 
 
-def _place(arguments: argparse.Namespace) -> Place:
+def _place(arguments: argparse.Namespace) -> ServerAddress:
     token = os.environ.get(TOKEN, "")
-    place = Place(arguments.address, arguments.port, token, arguments.mcp or "", arguments.rewards)
+    place = ServerAddress(
+        arguments.address, arguments.port, token, arguments.mcp or "", arguments.rewards
+    )
     if not place.is_here and not token:
         proposal = secrets.token_urlsafe(24)
         raise UsageError(

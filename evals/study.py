@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from evals.studies.command_result import CommandResult
-from tools.cli import Parser, put_out, run_and_leave
+from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.study",
         description="Run many systems on many tasks, and compare them.",
     )
@@ -60,16 +60,16 @@ def run(
         study_file,
     )
 
-    study = study_file.read(Path(file))
-    cells = study_file.cells(study, runs)
-    run_cells.check(cells)
+    study = study_file.read_study(Path(file))
+    cells = study_file.expand_cells(study, runs)
+    run_cells.validate_rows(cells)
     if dry_run:
-        ahead, cannot = run_cells.look_ahead(cells)
+        ahead, cannot = run_cells.estimate_cells(cells)
         reasons, problem = explain(cannot)
-        text = results.printed(run_cells.lay_out_ahead(ahead))
+        text = results.render_terminal(run_cells.lay_out_ahead(ahead))
         return CommandResult({"study": study.name, **ahead}, text, problem, reasons=reasons)
     made = run_cells.run_cells(
-        cells, None if quiet else run_cells.Board(cells), study.compare.get("metric", "")
+        cells, None if quiet else run_cells.StudyProgress(cells), study.compare.get("metric", "")
     )
     gathered = results.gather(study, made)
     page = results.write(gathered, runs)
@@ -85,7 +85,7 @@ def run(
     failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
     found = {**gathered.json(), "failed": failed, "report": page and str(page)}
     reasons, problem = explain(made)
-    return CommandResult(found, results.printed(told), problem, failed, reasons)
+    return CommandResult(found, results.render_terminal(told), problem, failed, reasons)
 
 
 def explain(made: Sequence[Any]) -> tuple[list[str], SextantError | None]:
@@ -111,7 +111,7 @@ def command(arguments: argparse.Namespace) -> int:
     cells are unfinished.
     """
     done = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
-    put_out(
+    print_stdout(
         json.dumps(done.json) + "\n" if arguments.json else done.text,
         kept="in the folder of the study",
     )

@@ -19,18 +19,18 @@ from rich.table import Table
 from rich.text import Text
 
 from programs import SCHEMES
-from tools.cli import clean, is_terminal, spell_in
+from tools.cli import is_terminal, spell_in, strip_control_characters
 
 WIDTH = 80  # characters that a table has to fit into, where its cells are short
 
 
-class Best(str):
+class BoldCell(str):
     """A cell that is the better of a row: bold."""
 
     __slots__ = ()
 
 
-class Grid(NamedTuple):
+class TextTable(NamedTuple):
     """A table. The columns in `names` hold words, the others numbers."""
 
     title: str
@@ -40,10 +40,10 @@ class Grid(NamedTuple):
     note: str = ""  # what a reader has to know of it where it stands alone
 
 
-Part = str | Grid
+TextBlock = str | TextTable
 
 
-def printed(parts: Iterable[Part]) -> str:
+def render_terminal(parts: Iterable[TextBlock]) -> str:
     """Return lines and tables as they are printed on stdout; text of the data is shown as it
     is, never as markup.
     """
@@ -60,7 +60,7 @@ def printed(parts: Iterable[Part]) -> str:
     }
     console = Console(file=text, highlight=False, soft_wrap=True, **as_real)
     for part in parts:
-        if isinstance(part, Grid) and part.title:
+        if isinstance(part, TextTable) and part.title:
             console.print(_plain(part.title, real.encoding))
         console.print(
             _plain(part, real.encoding) if isinstance(part, str) else _draw(part, real.encoding)
@@ -69,10 +69,13 @@ def printed(parts: Iterable[Part]) -> str:
 
 
 def _plain(text: str, encoding: str) -> Text:
-    return Text(spell_in(encoding, clean(text)), style="bold" if isinstance(text, Best) else "")
+    return Text(
+        spell_in(encoding, strip_control_characters(text)),
+        style="bold" if isinstance(text, BoldCell) else "",
+    )
 
 
-def _draw(grid: Grid, encoding: str) -> Table:
+def _draw(grid: TextTable, encoding: str) -> Table:
     widths = [max(map(len, column)) for column in zip(grid.heads, *grid.rows, strict=True)]
     padding = (0, 0 if sum(widths) + 3 * len(widths) > WIDTH else 1)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding, collapse_padding=False)
@@ -85,7 +88,7 @@ def _draw(grid: Grid, encoding: str) -> Table:
     return table
 
 
-def to_markdown(parts: Sequence[Part]) -> str:
+def to_markdown(parts: Sequence[TextBlock]) -> str:
     """Return lines and tables as Markdown; the notes of tables are left out, because the
     lines say the same.
     """
@@ -112,24 +115,26 @@ def in_markdown(text: str) -> str:
     """Return text that GitHub shows as it is: what has a meaning there has a backslash, also
     the bar between cells.
     """
-    text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", clean(text))
+    text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", strip_control_characters(text))
     # So has the sign that begins a list, or the point after its number.
     return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
 
 
-def to_latex(parts: Sequence[Part]) -> str:
+def to_latex(parts: Sequence[TextBlock]) -> str:
     """Return floats with captions and booktabs' rules; lines are comments, because a paper
     has its own words.
     """
     blocks = [
-        _float(part) if isinstance(part, Grid) else f"% {clean(part)}".rstrip()
+        _float(part)
+        if isinstance(part, TextTable)
+        else f"% {strip_control_characters(part)}".rstrip()
         for part in parts
         if part
     ]
     return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
 
 
-def _float(grid: Grid) -> str:
+def _float(grid: TextTable) -> str:
     def cell(text: str, place: int) -> str:
         return _embolden(text, _in_latex(text, number=place not in grid.names), "\\textbf{", "}")
 
@@ -159,14 +164,14 @@ _LATEX = str.maketrans(
 
 
 def _in_latex(text: str, *, number: bool = False) -> str:
-    escaped = clean(text).translate(_LATEX)
+    escaped = strip_control_characters(text).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
     return re.sub(r"-(?=-)", "-{}", escaped)  # two in a row would become a dash
 
 
 def _embolden(cell: str, text: str, start: str, end: str) -> str:
-    return f"{start}{text}{end}" if isinstance(cell, Best) else text
+    return f"{start}{text}{end}" if isinstance(cell, BoldCell) else text
 
 
 def to_csv(rows: Iterable[Iterable[object]]) -> str:
@@ -176,21 +181,21 @@ def to_csv(rows: Iterable[Iterable[object]]) -> str:
     return text.getvalue()
 
 
-FORMS: dict[str, Callable[[Sequence[Part]], str]] = {
-    "terminal": printed,
+FORMS: dict[str, Callable[[Sequence[TextBlock]], str]] = {
+    "terminal": render_terminal,
     "markdown": to_markdown,
     "latex": to_latex,
 }
 
 
-def model(name: str, program: str = "") -> str:
+def model_name(name: str, program: str = "") -> str:
     """Return a model's name as it is shown; agents outside have one of their own."""
     if program.partition(":")[0] in SCHEMES:
         return "the agent's own"
     return "offline, no language model" if name == "offline" else name
 
 
-def task_line(scores: dict[str, Any]) -> str:
+def describe_task(scores: dict[str, Any]) -> str:
     """Return the task, split and judgements of a run, and whether its data is invented."""
     kind = scores["data"]
     note = (
@@ -202,16 +207,16 @@ def task_line(scores: dict[str, Any]) -> str:
     return f"{scores['task']}  {scores['split']} split{judgements}  ({note})"
 
 
-def system_line(scores: dict[str, Any]) -> str:
+def describe_system(scores: dict[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
     system = (
         f"{scores['program']} over {scores['retriever']}, model: "
-        f"{model(scores['lm'], scores['program'])}"
+        f"{model_name(scores['lm'], scores['program'])}"
     )
     if compiled := scores.get("compiled"):
         system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
         system += (
-            f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})"
+            f", prompts: {strip_control_characters(compiled['file'])} (edited: {compiled['edited']})"
             if "edited" in compiled
             else ""
         )

@@ -16,13 +16,22 @@ from pathlib import Path
 
 from evals.run_folder import check_output
 from tools import files
-from tools.cli import Parser, clean, plural, port, positive, put_out, run_and_leave, say
+from tools.cli import (
+    CommandParser,
+    plural,
+    port,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+    strip_control_characters,
+)
 from tools.errors import DataError, UsageError
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m evals.view",
         description="Look at runs in a browser, or write them into one file.",
     )
@@ -85,12 +94,12 @@ def serve(arguments: argparse.Namespace) -> None:
     from evals.viewer import data  # not for --help
     from evals.viewer import server as page_server  # as above
 
-    answers = data.Answers(arguments.runs)
+    answers = data.ViewerApi(arguments.runs)
     for path, why in answers.unreadable:
-        say(f"not shown: {path}: {why}")
-    say(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
+        print_stderr(f"not shown: {path}: {why}")
+    print_stderr(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with page_server.open_server(answers, arguments.port) as server, suppress(KeyboardInterrupt):
-        put_out(f"{server.address}\n")
+        print_stdout(f"{server.address}\n")
         # A browser is opened where a person sees it: not in a script, nor on a machine without a
         # screen.
         screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -127,11 +136,11 @@ def export(arguments: argparse.Namespace) -> None:
 
     texts = not arguments.no_texts
     prompts = arguments.prompts
-    answers = data.Answers(
+    answers = data.ViewerApi(
         arguments.runs, exported=True, texts=texts, prompts=prompts, chosen=choose
     )
     for folder, why in answers.unreadable:
-        say(f"left out: {folder}: {why}")
+        print_stderr(f"left out: {folder}: {why}")
     if not answers.run_ids:
         raise DataError("none of these runs can be shown, so nothing is written")
     known = [answers.query_ids(run_id) for run_id in answers.run_ids]
@@ -147,7 +156,7 @@ def export(arguments: argparse.Namespace) -> None:
     contents = (
         f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"
     )
-    put_out(f"{clean(str(path))}: {contents}, {size / 1e6:.1f} MB\n")
+    print_stdout(f"{strip_control_characters(str(path))}: {contents}, {size / 1e6:.1f} MB\n")
 
 
 if __name__ == "__main__":

@@ -30,18 +30,18 @@ import dspy
 from dspy.utils.parallelizer import ParallelExecutor
 
 from evals.run_folder import Outcome
-from evals.running.runner import OUTAGE, answer
+from evals.running.runner import OUTAGE, answer_query
 from evals.scoring.metrics import ranking_of
-from optimizers.evaluation_log import Books, Candidate, Evaluation
+from optimizers.evaluation_log import Candidate, Evaluation, EvaluationLog
 from optimizers.request import CompileRequest
-from optimizers.trainset.demonstrations import example, trim
+from optimizers.trainset.demonstrations import to_example, trim_traced_call
 from optimizers.trainset.feedback import feedback
 from optimizers.trainset.objective import Objective
-from optimizers.trainset.splits import Training
+from optimizers.trainset.splits import Trainset
 from tools import cli, schemas
-from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
+from tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
 from tools.models.client import DEADLINE
-from tools.models.provider_errors import fault, refusal
+from tools.models.provider_errors import format_refusal, responsible_party
 from tools.records import Query, Trace, total, usage_from_json
 
 OBJECTIVE = "--instruction"  # among a candidate's parameters: what its queries say of their task
@@ -57,13 +57,13 @@ class Rollout(dspy.Prediction):
     outputs: Mapping[str, Sequence[str]] = {}  # output fields, by predictor
 
 
-class Study(Books):
+class CandidateEvaluator(EvaluationLog):
     """Evaluates the states of one program on the training queries, and keeps the books. Threads share it."""
 
     def __init__(
         self,
         folder: Path,
-        training: Training,
+        training: Trainset,
         *objectives: Objective,  # one a task, all of one metric
         workers: int = 1,  # evaluations at a time
         query_seconds: float = math.inf,  # that each of them may take
@@ -108,7 +108,7 @@ class Study(Books):
 
     def examples(self, part: str) -> list[dspy.Example]:
         """Return the queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
-        return [example(query) for query in self.parts[part]]
+        return [to_example(query) for query in self.parts[part]]
 
     def metric(
         self,
@@ -134,7 +134,7 @@ class Study(Books):
             return ""  # nothing is learnt from the judgements that candidates are chosen by
         return feedback(
             query,
-            schemas.make(Trace, {"query_id": query.query_id, **outcome["trace"]}),
+            schemas.build_dataclass(Trace, {"query_id": query.query_id, **outcome["trace"]}),
             ranking_of(outcome),
             self._objectives[query.query_id].environment,
             cutoff=self._cutoff,
@@ -198,7 +198,7 @@ class Study(Books):
     def _roll_out(self, program: Any, query_id: str, parameters: Mapping[str, Any]) -> Rollout:
         """Do the program's work for one query, score it and write it down. Halt when it cannot be done now."""
         if self._stopped.is_set():
-            raise Halt(Interrupted())
+            raise AbortCompilation(Interrupted())
         query = self._queries[query_id]
         candidate = self.candidate(program, parameters)
         sample = self._sample(program)
@@ -213,7 +213,7 @@ class Study(Books):
             )
             other = self._answer(program, replace(twin, **told), traced=False)[0] if twin else None
             if listener is not None:
-                listener += map(trim, trace)
+                listener += map(trim_traced_call, trace)
             evaluation = self._book(candidate, query, sample, outcome, other)
         made = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
         made.evaluation = evaluation
@@ -235,18 +235,20 @@ class Study(Books):
                     time.monotonic() + self._query_seconds
                 )  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
-                    return answer(partial(type(program).forward, program), query, documents)
+                    return answer_query(partial(type(program).forward, program), query, documents)
 
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):
                 return result, trace
             if isinstance(result, SextantError):
-                raise Halt(result)
-            if fault(result) == "refused":
-                raise Halt(refusal(result, str(dspy.settings.lm.model)))
+                raise AbortCompilation(result)
+            if responsible_party(result) == "refused":
+                raise AbortCompilation(format_refusal(result, str(dspy.settings.lm.model)))
             problem = result
         first = str(problem).strip().partition("\n")[0]
-        raise Halt(RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}"))
+        raise AbortCompilation(
+            RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}")
+        )
 
     def _book(
         self,
@@ -310,11 +312,11 @@ def _identity(lm: Any) -> tuple[Any, ...]:
 
 
 @dataclass(slots=True)
-class Job:
+class TeleprompterContext:
     """All that a teleprompter works with."""
 
-    study: Study
-    inputs: Any  # optimizers.setup.Inputs: the plan, the models, and what makes programs
+    study: CandidateEvaluator
+    inputs: Any  # optimizers.setup.CompilationInputs: the plan, the models, and what makes programs
     request: CompileRequest
     student: Any  # the program, instrumented
     options: Mapping[str, Any]
@@ -327,7 +329,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TeleprompterResult:
     """What a teleprompter returns: a program to validate, and what of it is no prompt."""
 
     program: Any

@@ -17,13 +17,13 @@ os.environ.setdefault(
 
 from optimizers.request import CompileRequest
 from tools import cli_options
-from tools.cli import Parser, run_and_leave, say
+from tools.cli import CommandParser, print_stderr, run_and_leave
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """The command line."""
     what = "Compile a program on the dev split: its prompts, or its parameters."
-    made = Parser(prog="python -m optimizers.compile", description=what)
+    made = CommandParser(prog="python -m optimizers.compile", description=what)
     cli_options.add_options(made, CompileRequest)
     made.lists |= {"--task", "--held-out"}
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -40,12 +40,12 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     request = cli_options.from_options(CompileRequest, vars(arguments))
     from optimizers.compile_program import compile_program  # imports DSPy, which takes seconds
-    from optimizers.result_report import show  # as above
+    from optimizers.result_report import print_result  # as above
 
     # The terminal as it is now: DSPy's bars are kept away from it while it works.
-    tell = (lambda line: None) if arguments.json else partial(say, to=sys.stderr)
+    tell = (lambda line: None) if arguments.json else partial(print_stderr, to=sys.stderr)
     found, problem = compile_program(request, tell)
-    show(found | {"seconds": round(time.monotonic() - started, 2)}, as_json=arguments.json)
+    print_result(found | {"seconds": round(time.monotonic() - started, 2)}, as_json=arguments.json)
     if problem:
         raise problem
     return 0

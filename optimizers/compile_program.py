@@ -17,19 +17,19 @@ from typing import Any
 from environments import load
 from evals import run_folder
 from evals.running import resolve
-from evals.running.evaluate import Opened, open_run, run
+from evals.running.evaluate import LoadedRun, load_run, run_request
 from evals.running.request import Request
 from evals.scoring.comparison import compare
-from evals.scoring.score_run import count_looks
+from evals.scoring.score_run import count_test_uses
 from optimizers import result_report
-from optimizers.candidate_evaluator import OBJECTIVE, Study
+from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
 from optimizers.evaluation_log import Candidate
 from optimizers.request import SAME, UNTRAINED, CompileRequest
-from optimizers.setup import Inputs, compile_with, plan
-from optimizers.trainset.objective import Objective, objective
-from optimizers.trainset.prompt_leaks import Passage, Split, collect_passages, find_leaks
-from optimizers.trainset.splits import divide, fold, join
-from programs.compiled import Compiled, prompts_of, write
+from optimizers.setup import CompilationInputs, compile_with, plan
+from optimizers.trainset.objective import Objective, make_objective
+from optimizers.trainset.prompt_leaks import LeakSource, Split, collect_passages, find_leaks
+from optimizers.trainset.splits import make_folds, merge_trainsets, split_dev
+from programs.compiled import Compiled, get_prompts, write
 from tools import cli_options, retrievers, schemas
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import model_spec as models
@@ -57,16 +57,19 @@ def compile_program(
         name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")
     }
     how |= {"seed": request.split_seed, "share": request.train_share}
-    training = join([divide(task, request.data_of(task), **how) for task in request.tasks])
+    training = merge_trainsets(
+        [split_dev(task, request.data_of(task), **how) for task in request.tasks]
+    )
     usual = request.limit is None and request.train_share == CompileRequest.train_share
-    training = fold(
+    training = make_folds(
         training, request.folds or (None if usual and request.optimizer not in UNTRAINED else 1)
     )
-    aim = objective(training.environment, request.metric, request.price)
+    aim = make_objective(training.environment, request.metric, request.price)
     aims = [
-        objective(environment, aim.metric, request.price) for environment in training.environments
+        make_objective(environment, aim.metric, request.price)
+        for environment in training.environments
     ]
-    inputs = Inputs(unfitted.fit_to(training), training, tell)
+    inputs = CompilationInputs(unfitted.fit_to(training), training, tell)
     config = _configuration(inputs, aim)
     # RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>
     named = {
@@ -74,14 +77,14 @@ def compile_program(
         "program": f"{request.program_label}-{request.optimizer}",
         "task": training.task[:100],
     }
-    path = run_folder.place(request.runs / "compiled", named)
+    path = run_folder.run_path(request.runs / "compiled", named)
     path = path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
     if not (path / "evaluations.jsonl").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
         how = {"workers": request.at_once, "query_seconds": inputs.terms.query_seconds, "say": tell}
-        study = Study(path, inputs.training, *aims, **how)
+        study = CandidateEvaluator(path, inputs.training, *aims, **how)
         inputs.open(study)
         for part, queries in study.parts.items():
             if not queries:
@@ -93,20 +96,20 @@ def compile_program(
         found, problem = _conclude(inputs, study, compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
         found["looks"] = sum(
-            count_looks({**config, "task": one.task}) for one in training.environments
+            count_test_uses({**config, "task": one.task}) for one in training.environments
         )
         return found, problem
 
 
 def _configuration(
-    inputs: Inputs, aim: Objective
+    inputs: CompilationInputs, aim: Objective
 ) -> run_folder.Config:  # without budgets, concurrency, places
     request = inputs.request
     plan = inputs.plan
     environment = inputs.training.environment
-    of_run = resolve.configuration(plan.resolved, environment, inputs.retriever, inputs.student)
+    of_run = resolve.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
-    own = resolve.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    own = resolve.code_and_versions(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     if pool := plan.resolved.pool:
         of_run["pool"] = pool.config(list(map(str, pool.parts)), environment)
     several = [[one.task, one.fingerprint] for one in inputs.training.environments]
@@ -127,7 +130,7 @@ def _configuration(
     }
 
 
-def _announce(inputs: Inputs, study: Study) -> None:
+def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
     training = study.training
     optimizer = inputs.request.optimizer
     train, validation, *folds = study.sizes.values()
@@ -160,9 +163,9 @@ def _announce(inputs: Inputs, study: Study) -> None:
 
 
 def _conclude(
-    inputs: Inputs, study: Study, problem: SextantError | None
+    inputs: CompilationInputs, study: CandidateEvaluator, problem: SextantError | None
 ) -> tuple[Found, SextantError | None]:
-    best = result_report.choose(study)
+    best = result_report.choose_candidate(study)
     if best is None:
         problem = problem or RunIncomplete("compiling broke off")
         raise problem.saying(
@@ -181,7 +184,7 @@ def _conclude(
     if told:
         run_folder.write(
             Path(found["instruction"]),
-            f"{schemas.toml(study.training.task.partition(':')[0])} = {schemas.toml(told)}\n",
+            f"{schemas.to_toml(study.training.task.partition(':')[0])} = {schemas.to_toml(told)}\n",
         )
     found |= result_report.summarise(study, best, inputs.usage(study), str(problem or ""))
     _keep(study, found)
@@ -215,11 +218,11 @@ def _again(problem: SextantError) -> str:
     return "the same command" + (" with a larger budget" if larger else "")
 
 
-def _keep(study: Study, found: Mapping[str, Any]) -> None:
+def _keep(study: CandidateEvaluator, found: Mapping[str, Any]) -> None:
     run_folder.write(study.folder / "learnt.json", json.dumps(found, indent=2) + "\n")
 
 
-def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
+def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate) -> Compiled:
     """Return a candidate as a compiled program; a form that keeps its prompts in itself has the program's own."""
     request = inputs.request
     plan = inputs.plan
@@ -227,11 +230,11 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
     chosen = best.parameters if plan.ranges else {}
     # What a prompt is compiled for is the signature that it has in the code, with the same
     # parameters.
-    original = prompts_of(inputs.program(chosen))
+    original = get_prompts(inputs.program(chosen))
     prompts = (
         best.prompts
         if best.prompts.keys() == original.keys()
-        else prompts_of(inputs.program_to_start())
+        else get_prompts(inputs.program_to_start())
     )
     origin = {
         "task": training.task,
@@ -250,28 +253,28 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
         "price": study.objective.price,
         "code": run_folder.read_config(study.folder)["code"],
         "usage": usage_json(inputs.usage(study)),
-        "before": result_report.measure(study, study.before, "validation", best.digest),
-        "after": result_report.measure(study, best.digest, "validation"),
+        "before": result_report.measure_candidate(study, study.before, "validation", best.digest),
+        "after": result_report.measure_candidate(study, best.digest, "validation"),
         "gain": result_report.measure_gain(study, best),
     }
     prompts = {
         name: replace(prompt, signature=original[name].signature, before=original[name].before)
         for name, prompt in prompts.items()
     }
-    retriever = str(retrievers.check(plan.retriever(chosen)))
+    retriever = str(retrievers.canonicalize(plan.retriever(chosen)))
     form = study.returned.get(best.digest, {})
     return Compiled(
         request.program_label, plan.parameters(chosen), retriever, prompts, origin=origin, **form
     )
 
 
-def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]]:
+def _leaks(inputs: CompilationInputs, compiled: Compiled, told: str) -> list[dict[str, Any]]:
     request = inputs.request
     training = inputs.training
     texts = result_report.list_texts(compiled) | ({OBJECTIVE: told} if told else {})
     if not texts:
         return []
-    passages: list[Passage] = []
+    passages: list[LeakSource] = []
     for environment in training.environments:
         # By the place that this environment was read from: of one's own data the name alone leads
         # nowhere.
@@ -294,7 +297,9 @@ def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]
     return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
-def _about(inputs: Inputs, study: Study, file: Path, told: str) -> dict[str, Any]:
+def _about(
+    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, told: str
+) -> dict[str, Any]:
     request = inputs.request
     training = study.training
     own = (
@@ -302,7 +307,9 @@ def _about(inputs: Inputs, study: Study, file: Path, told: str) -> dict[str, Any
     )  # whose folder no compiled file has
     taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
     instruction = {OBJECTIVE: str(file.with_name("instruction.toml"))} if told else {}
-    words = cli_options.words(taken_up, leave_out=(*BUDGETS, *(["instruction"] if told else [])))
+    words = cli_options.to_command_line(
+        taken_up, leave_out=(*BUDGETS, *(["instruction"] if told else []))
+    )
     return {
         "task": training.task,
         "data": training.environment.data,
@@ -330,13 +337,13 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
 
 
 def _compare_on_test(
-    inputs: Inputs, study: Study, file: Path, start: Path | None, told: str
+    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, start: Path | None, told: str
 ) -> list[dict[str, Any]]:
     request = inputs.request
     plan = inputs.plan
 
-    def opening(one: Request) -> Opened:  # on what is left of the budget and the time
-        opened = open_run(one)
+    def opening(one: Request) -> LoadedRun:  # on what is left of the budget and the time
+        opened = load_run(one)
         opened.terms.budget = inputs.terms.budget
         return opened
 
@@ -360,7 +367,7 @@ def _compare_on_test(
     for task, (name, fields) in product(request.held_out_tasks, systems.items()):
         inputs.tell(f"{task}, test split, {name}")
         metrics = (study.objective.metric,)
-        ran = run(_on_test(request, task=task, metrics=metrics, **fields), opening=opening)
+        ran = run_request(_on_test(request, task=task, metrics=metrics, **fields), opening=opening)
         if ran.problem:
             raise ran.problem
         folders.setdefault(task, []).append(ran.folder)

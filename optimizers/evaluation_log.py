@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from programs.compiled import Prompt, prompts_of
+from programs.compiled import Prompt, get_prompts
 from tools import files, schemas
-from tools.errors import Halt, RunIncomplete
+from tools.errors import AbortCompilation, RunIncomplete
 from tools.records import Query
 from tools.schemas import Amount, Count, Number
 
@@ -49,7 +49,7 @@ class Evaluation:
         return self.candidate, self.query_id, self.sample
 
 
-class Books:
+class EvaluationLog:
     """The candidates and evaluations of a compilation's folder. Threads share them."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Books:
 
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
         """Return the candidate that a program is as it stands; written down when it is new."""
-        prompts = prompts_of(program)
+        prompts = get_prompts(program)
         digest = _digest(prompts, parameters)
         with self._lock:
             self._made_in.setdefault(digest, set()).add(self.fold)
@@ -154,18 +154,18 @@ class Books:
                 f"{path}: {error.strerror or error}; what was evaluated before is safe; "
                 f"{files.remedy(error)}"
             )
-            raise Halt(RunIncomplete(reason)) from None
+            raise AbortCompilation(RunIncomplete(reason)) from None
 
 
 def _read_candidate(line: bytes) -> Candidate:
-    candidate = schemas.make(Candidate, schemas.read_whole(dict[str, Any], line))
+    candidate = schemas.build_dataclass(Candidate, schemas.parse_json_exact(dict[str, Any], line))
     if candidate.digest != _digest(candidate.prompts, candidate.parameters):
         raise ValueError("it was edited")
     return candidate
 
 
 def _read_evaluation(line: bytes) -> Evaluation:
-    return schemas.make(Evaluation, schemas.read(dict[str, Any], line))
+    return schemas.build_dataclass(Evaluation, schemas.parse_json(dict[str, Any], line))
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:

@@ -11,19 +11,19 @@ from contextlib import suppress
 
 import dspy
 
-from optimizers.candidate_evaluator import OBJECTIVE, Found, Job
+from optimizers.candidate_evaluator import OBJECTIVE, TeleprompterContext, TeleprompterResult
 from programs.llm_tasks.objective_writer import WriteObjective, write_objective
-from tools.models.prompting import UnusableAnswer, lens
+from tools.models.prompting import UnusableAnswer, get_lens
 
 QUERY = 1200  # characters of a query that are shown
 
 
-def search(job: Job) -> Found:
+def search(job: TeleprompterContext) -> TeleprompterResult:
     """Have drafts written, each from a few training queries and beside those before; return the best."""
     study = job.study
     queries = job.study.parts["train"]
     own = queries[0].objective
-    relevance = lens(study.training.environment.hints.get("lens", "")).recognise
+    relevance = get_lens(study.training.environment.hints.get("lens", "")).recognise
     drafts = [own] if own else []
     programs = [job.student]
     for number in range(job.options["drafts"]):
@@ -36,7 +36,7 @@ def search(job: Job) -> Found:
             told = {OBJECTIVE: drafts[-1]} if drafts[-1] != own else {}
             programs.append(study.instrument(job.inputs.program_to_start(), told))
     digests = {study.evaluate(program, "validation")[0].candidate: program for program in programs}
-    return Found(
+    return TeleprompterResult(
         digests[max(digests, key=lambda digest: study.mean(digest, "validation"))]
     )  # of equal ones the first
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evals.running.request import parse_parameters
-from optimizers.candidate_evaluator import Found, Job
+from optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
 from tools.cli_options import list_parameters
 from tools.errors import UnknownName, UsageError
 
@@ -50,7 +50,9 @@ USUAL: Mapping[str, str] = {
 Ranges = Mapping[str, list[Any]]
 
 
-def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, str]) -> Ranges:
+def parse_ranges(
+    program: str, constructor: Any, retriever: str, given: Mapping[str, str]
+) -> Ranges:
     """Parse `--range`: name -> values; without any, the usual ones of the parameters that the program has."""
     known = list_parameters(constructor)
     places = re.findall(r"\{(\w+)\}", retriever)
@@ -103,7 +105,7 @@ def _values(name: str, text: str) -> list[str]:
     return [str(numbers[round(place * (len(numbers) - 1) / (most - 1))]) for place in range(most)]
 
 
-def fill(retriever: str, chosen: Mapping[str, Any]) -> str:
+def fill_template(retriever: str, chosen: Mapping[str, Any]) -> str:
     """Return the retriever of a combination: its own, or the one of the command line with its {names} filled in."""
     text = str(chosen.get(RETRIEVER, retriever))
     return re.sub(r"\{(\w+)\}", lambda match: str(chosen[match[1]]), text)
@@ -117,7 +119,7 @@ def each_retriever(template: str, declared: Ranges) -> list[str]:
         else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
     )
     product = itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
-    return [fill(template, dict(zip(names, one, strict=True))) for one in product]
+    return [fill_template(template, dict(zip(names, one, strict=True))) for one in product]
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
@@ -139,7 +141,7 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
     return drawn
 
 
-def search(job: Job) -> Found:
+def search(job: TeleprompterContext) -> TeleprompterResult:
     """Find the combination that is best on validation, of those that are best in training."""
 
     def variant(chosen: Mapping[str, Any]) -> Any:
@@ -152,4 +154,6 @@ def search(job: Job) -> Found:
     tried = sorted(
         drawn, key=lambda chosen: -mean(chosen, "train")
     )  # stable: of equal ones as they were drawn
-    return Found(variant(max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))))
+    return TeleprompterResult(
+        variant(max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation")))
+    )

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from environments import choose_data, expand
-from evals.running.request import Common, Request
+from environments import choose_data, expand_tasks
+from evals.running.request import Request, SharedRequest
 from tools.cli import positive
-from tools.cli_options import Option, pair
+from tools.cli_options import Option, parse_name_value
 
 EFFORT = ("light", "medium", "heavy")
 OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds to import
@@ -33,7 +33,7 @@ _LIST = "python -m optimizers.compile --optimizer list"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileRequest(Common):
+class CompileRequest(SharedRequest):
     """What a compilation can be asked for. `lm` is the student, `limit` takes so many of the dev queries."""
 
     optimizer: Annotated[
@@ -48,7 +48,8 @@ class CompileRequest(Common):
         ),
     ] = "light"
     options: Annotated[
-        Mapping[str, Any], Option("an option of the optimizer", "NAME=VALUE", pair, flag="-O")
+        Mapping[str, Any],
+        Option("an option of the optimizer", "NAME=VALUE", parse_name_value, flag="-O"),
     ] = field(default_factory=dict)
     teacher: Annotated[
         str | None, Option("a model that makes demonstrations in the student's place", "SPEC")
@@ -89,7 +90,8 @@ class CompileRequest(Common):
         tuple[Path, ...], Option("a compiled program, for ensemble; repeatable", "FILE")
     ] = ()
     ranges: Annotated[
-        Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range")
+        Mapping[str, str],
+        Option("for tune: 1..6 or a|b|c", "NAME=VALUES", parse_name_value, flag="--range"),
     ] = field(default_factory=dict)
     held_out: Annotated[
         str,
@@ -104,18 +106,22 @@ class CompileRequest(Common):
     @property
     def tasks(self) -> list[str]:
         """The tasks that are compiled on."""
-        return expand(self.task)
+        return expand_tasks(self.task)
 
     @property
     def held_out_tasks(self) -> list[str]:
         """The tasks whose test queries are asked at the end."""
         return (
-            self.tasks if self.held_out == SAME else expand(self.held_out) if self.held_out else []
+            self.tasks
+            if self.held_out == SAME
+            else expand_tasks(self.held_out)
+            if self.held_out
+            else []
         )
 
     def run(self, **others: Any) -> Request:
         """Return the request of a run with the same program, task (the first), model and limits, but for `others`."""
-        shared = {one.name: getattr(self, one.name) for one in fields(Common)}
+        shared = {one.name: getattr(self, one.name) for one in fields(SharedRequest)}
         asked = shared | {"task": self.tasks[0], "pool": self.pool} | others
         return Request(**asked | {"data": self.data_of(asked["task"])})
 

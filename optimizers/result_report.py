@@ -17,13 +17,13 @@ from typing import Any
 
 from evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_rows
 from evals.scoring.statistics import bootstrap_mean, holm, paired
-from evals.text_tables import Grid, Part, printed
-from optimizers.candidate_evaluator import OBJECTIVE, Study
+from evals.text_tables import TextBlock, TextTable, render_terminal
+from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
 from optimizers.evaluation_log import Candidate
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.trainset.demonstrations import texts_in
 from programs.compiled import Compiled, Prompt
-from tools.cli import clean, number, put_out, queries
+from tools.cli import number, print_stdout, queries, strip_control_characters
 from tools.records import Usage, usage_json
 
 SIGNIFICANT = 0.05
@@ -32,7 +32,7 @@ ROWS = 12  # candidates in the table; learnt.json has all
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
 
 
-def choose(study: Study) -> Candidate | None:
+def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
     """Return the candidate to keep; None where not even the program before was evaluated on all validation queries."""
 
     def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, float, str]:
@@ -50,7 +50,7 @@ def choose(study: Study) -> Candidate | None:
     return max(whole, key=rank, default=None)
 
 
-def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
+def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> dict[str, Any]:
     """Return the paired difference of a candidate to the program before, on the validation queries."""
     both = (
         study.values(digest, "validation", candidate.digest)
@@ -70,14 +70,16 @@ def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def measure(study: Study, digest: str, part: str, like: str = "") -> dict[str, Any]:
+def measure_candidate(
+    study: CandidateEvaluator, digest: str, part: str, like: str = ""
+) -> dict[str, Any]:
     """Return the mean of a candidate's values on a part, with its interval, and how many queries it is over."""
     values = study.values(digest, part, like)
     summary = bootstrap_mean(values)._asdict() if values else dict.fromkeys(("mean", "low", "high"))
     return {**summary, "queries": len(values)}
 
 
-def list_tasks(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
+def list_tasks(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str, Any]]:
     """Return a row a task, where there are several, with the gain on its validation queries."""
     rows = []
     for task in dict.fromkeys(study.tasks.values()):
@@ -100,7 +102,9 @@ def list_tasks(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     return _adjust(rows) if len(rows) > 1 else []
 
 
-def list_held_out(compared: Sequence[Mapping[str, Any]], study: Study) -> list[dict[str, Any]]:
+def list_held_out(
+    compared: Sequence[Mapping[str, Any]], study: CandidateEvaluator
+) -> list[dict[str, Any]]:
     """Return a row a task with the gain on its test queries."""
     rows = [one["comparisons"][-1] | {"task": one["task"]} for one in compared]
     return _adjust([row | {"compiled_on": row["task"] in study.tasks.values()} for row in rows])
@@ -111,15 +115,15 @@ def _adjust(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # p, fo
     return [{**row, "p_holm": None if row["p"] is None else next(adjusted)} for row in rows]
 
 
-def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
+def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[TextBlock]:
     names = [
         row["task"] + ("" if row.get("compiled_on", True) else ", not compiled on") for row in rows
     ]
     named = [{**row, "metric": name} for row, name in zip(rows, names, strict=True)]
-    return [Grid(title, ["task", *HEADS], metric_rows(named))] if rows else []
+    return [TextTable(title, ["task", *HEADS], metric_rows(named))] if rows else []
 
 
-def list_candidates(study: Study) -> list[dict[str, Any]]:
+def list_candidates(study: CandidateEvaluator) -> list[dict[str, Any]]:
     """Return every candidate with its scores and what its evaluations used, the best on validation first."""
     rows: list[dict[str, Any]] = []
     for digest, candidate in study.candidates.items():
@@ -132,7 +136,7 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
             "before": digest == study.before,
             "start": digest == study.start,
             "returned": digest in study.returned,
-            **{part: measure(study, digest, part) for part in study.parts},
+            **{part: measure_candidate(study, digest, part) for part in study.parts},
             "whole": study.is_whole(digest, "validation"),
             "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
             "parameters": dict(candidate.parameters),
@@ -177,7 +181,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]}..."
 
 
-def _moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
+def _moved(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str, Any]]:
     before = study.of(study.before, "validation", candidate.digest)
     pairs = zip(before, study.of(candidate.digest, "validation"), strict=True)
     rows: list[dict[str, Any]] = [
@@ -193,7 +197,9 @@ def _moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["difference"], row["query_id"]))
 
 
-def summarise(study: Study, candidate: Candidate, usage: Usage, stopped: str) -> dict[str, Any]:
+def summarise(
+    study: CandidateEvaluator, candidate: Candidate, usage: Usage, stopped: str
+) -> dict[str, Any]:
     """Return what is shown, and kept as learnt.json; `stopped` is why it ended early, if it did.
 
     The texts of judged documents and queries that prompts repeat, "leaks", are looked for afterwards.
@@ -216,8 +222,8 @@ def summarise(study: Study, candidate: Candidate, usage: Usage, stopped: str) ->
     return {
         "kept": {study.start: "start", study.before: "before"}.get(candidate.digest, "compiled"),
         "candidate": candidate.digest,
-        "before": measure(study, study.before, "validation", candidate.digest),
-        "after": measure(study, candidate.digest, "validation"),
+        "before": measure_candidate(study, study.before, "validation", candidate.digest),
+        "after": measure_candidate(study, candidate.digest, "validation"),
         "gain": measure_gain(study, candidate),
         **({"tasks": rows} if (rows := list_tasks(study, candidate)) else {}),
         # Stable, so the one that is kept is the first also of those that are as good.
@@ -255,10 +261,10 @@ def list_texts(found: Compiled) -> dict[str, str]:
     return texts
 
 
-def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
+def print_result(found: Mapping[str, Any], *, as_json: bool = False) -> None:
     """Print what was learnt, on stdout."""
     if as_json:
-        put_out(json.dumps(found) + "\n", kept="in learnt.json")
+        print_stdout(json.dumps(found) + "\n", kept="in learnt.json")
         return
     parts = (_notes, _gain, _changes, _queries_moved, _leaks_found, _footings)
     lines = [line for part in parts for line in part(found)]
@@ -269,8 +275,8 @@ def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
         if "tasks" in held_out
         else lay_out_comparison(held_out)
     )
-    put_out(
-        printed([*_headings(found), _candidates(found), *tables, *lines, *test]),
+    print_stdout(
+        render_terminal([*_headings(found), _candidates(found), *tables, *lines, *test]),
         kept="in learnt.json",
     )
 
@@ -282,7 +288,7 @@ def show_table(*, as_json: bool) -> None:
             name: {"what": row.what, "options": dict(row.options)}
             for name, row in TELEPROMPTERS.items()
         }
-        put_out(json.dumps(rows) + "\n")
+        print_stdout(json.dumps(rows) + "\n")
         return
     width = max(map(len, TELEPROMPTERS))
     lines = []
@@ -303,7 +309,7 @@ def show_table(*, as_json: bool) -> None:
         "values at --budget light|medium|heavy; one that stands alone is for all three",
         "",
     ]
-    put_out("\n".join(lines))
+    print_stdout("\n".join(lines))
 
 
 def _headings(found: Mapping[str, Any]) -> list[str]:
@@ -322,7 +328,7 @@ def _headings(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _candidates(found: Mapping[str, Any]) -> Grid:
+def _candidates(found: Mapping[str, Any]) -> TextTable:
     tuned = any(row["parameters"] for row in found["candidates"])
     folded = ["change"] if any("change" in row for row in found["candidates"]) else []
     heads = [
@@ -357,7 +363,9 @@ def _candidates(found: Mapping[str, Any]) -> Grid:
                 *used,
             ]
         )
-    return Grid("", [*heads, "calls", "tokens", "price"], rows, names=(0, 4) if tuned else (0,))
+    return TextTable(
+        "", [*heads, "calls", "tokens", "price"], rows, names=(0, 4) if tuned else (0,)
+    )
 
 
 def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
@@ -407,7 +415,7 @@ def _gain(found: Mapping[str, Any]) -> list[str]:
 def _changes(found: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, values in found["parameters"].items():
-        old, new = (clean(str(value)) or '""' for value in values)
+        old, new = (strip_control_characters(str(value)) or '""' for value in values)
         between = " to " if len(old + new) < SHORT else "\nto "
         lines += f"{name}: {old}{between}{new}".splitlines()
     for name, difference in found["changes"].items():

@@ -15,38 +15,45 @@ from typing import Any
 import dspy
 
 import environments
-from evals.running.evaluate import connect, make_terms
+from evals.running.evaluate import connect, make_resources
 from evals.running.request import find_program, query_limits
-from evals.running.resolve import Engines, Resolved, check_prices, fit, resolve, trial
+from evals.running.resolve import (
+    ResolvedRequest,
+    RunRetrievers,
+    check_prices,
+    fit_to_task,
+    resolve,
+    try_construct,
+)
 from evals.running.runner import GRACE
 from optimizers import parameter_search
-from optimizers.candidate_evaluator import Job, Study
+from optimizers.candidate_evaluator import CandidateEvaluator, TeleprompterContext
 from optimizers.request import UNTRAINED, CompileRequest
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
-from optimizers.trainset.demonstrations import label
-from optimizers.trainset.splits import Training
+from optimizers.trainset.demonstrations import label_example
+from optimizers.trainset.splits import Trainset
 from programs.compiled import Compiled, read
 from tools import files, retrievers
-from tools.cli import in_thread, say, wait_until
-from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError
+from tools.cli import print_stderr, start_thread, wait_until
+from tools.errors import AbortCompilation, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import language_model
 from tools.models.adapter import Adapter
-from tools.models.model_spec import hide_keys, parse
+from tools.models.model_spec import parse, redact
 from tools.models.offline import Rules
-from tools.models.provider_errors import fault, refusal
+from tools.models.provider_errors import format_refusal, responsible_party
 from tools.plugins import show
 from tools.records import Query, Usage
-from tools.retriever import RanksOnly
-from tools.session import Session, Shared, Toolbox
+from tools.retriever import ScoreHidingRetriever
+from tools.session import Session, SharedOnDeepcopy, Toolbox
 from tools.text import TermStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResolvedCompilation:
     """The request of a compilation with every name looked up. No data has been read yet, but by `fit_to`."""
 
     request: CompileRequest
-    resolved: Resolved  # of the program as it is before
+    resolved: ResolvedRequest  # of the program as it is before
     optimizer: Teleprompter
     options: Mapping[str, Any]  # of the optimizer
     members: Mapping[Path, Compiled]  # of an ensemble, by their files; no two are equal
@@ -66,12 +73,12 @@ class Plan:
     def retriever(self, chosen: Mapping[str, Any]) -> str:
         """Return the expression of the retriever of a combination."""
         return (
-            parameter_search.fill(self.template, chosen)
+            parameter_search.fill_template(self.template, chosen)
             if self.ranges and chosen
             else str(self.resolved.retriever)
         )
 
-    def fit_to(self, training: Training) -> "Plan":
+    def fit_to(self, training: Trainset) -> "ResolvedCompilation":
         """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
         request = self.request
         resolved = self.resolved
@@ -79,7 +86,7 @@ class Plan:
         for (
             environment
         ) in training.environments:  # several get the same prompts, so none sets anything by itself
-            resolved = fit(
+            resolved = fit_to_task(
                 self.resolved, replace(environment, hints={}) if several else environment
             )
         fitted = replace(self, resolved=resolved)
@@ -87,13 +94,16 @@ class Plan:
             for chosen in parameter_search.combinations(
                 self.ranges, self.options["trials"], request.seed
             ):
-                trial(resolved.constructor, fitted.parameters(chosen))
-        if self.optimizer.prompts and not trial(resolved.constructor, resolved.values).predictors():
+                try_construct(resolved.constructor, fitted.parameters(chosen))
+        if (
+            self.optimizer.prompts
+            and not try_construct(resolved.constructor, resolved.values).predictors()
+        ):
             remedy = "--optimizer tune searches its parameters and retriever"
             raise UsageError(f"{request.program_label} has no prompts; {remedy}")
         for file, member in self.members.items():
             own = {**resolved.values, **member.parameters}
-            member.check(request.program_label, trial(resolved.constructor, own), str(file))
+            member.check(request.program_label, try_construct(resolved.constructor, own), str(file))
             if dict(member.parameters) != resolved.values or member.retriever != str(
                 resolved.retriever
             ):
@@ -102,7 +112,7 @@ class Plan:
         return fitted
 
 
-def plan(request: CompileRequest) -> Plan:
+def plan(request: CompileRequest) -> ResolvedCompilation:
     """Look up every name of a request. UsageError, UnknownName or DataError for what there is not."""
     if request.optimizer not in TELEPROMPTERS:
         raise UnknownName("optimizer", request.optimizer, TELEPROMPTERS)
@@ -138,14 +148,16 @@ def plan(request: CompileRequest) -> Plan:
     template = first = request.retriever or "bm25"
     ranges: parameter_search.Ranges = {}
     if request.optimizer == "tune":
-        ranges = parameter_search.ranges(
+        ranges = parameter_search.parse_ranges(
             request.program_label, find_program(request.program), template, request.ranges
         )
-        choices = list(map(retrievers.check, parameter_search.each_retriever(template, ranges)))
+        choices = list(
+            map(retrievers.canonicalize, parameter_search.each_retriever(template, ranges))
+        )
         for chosen in choices:
-            retrievers.require(chosen)
+            retrievers.validate(chosen)
         check_prices(request, (), choices)
-        first = parameter_search.fill(
+        first = parameter_search.fill_template(
             template,
             {name: values[0] for name, values in ranges.items()}
             | {parameter_search.RETRIEVER: template},
@@ -162,7 +174,9 @@ def plan(request: CompileRequest) -> Plan:
         **resolved.values,
         **{name: value for name, value in forced if name not in resolved.fixed},
     }
-    return Plan(request, replace(resolved, values=values), row, options, members, ranges, template)
+    return ResolvedCompilation(
+        request, replace(resolved, values=values), row, options, members, ranges, template
+    )
 
 
 def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
@@ -189,7 +203,7 @@ def _check_tasks(request: CompileRequest) -> None:
     """Check that there are such tasks, and that no two places have one name: queries are kept by their task's."""
     places = dict[str, tuple[str, str | None]]()
     for task in (*request.tasks, *request.held_out_tasks):
-        name, place = environments.locate(task, request.data_of(task))
+        name, place = environments.locate_task(task, request.data_of(task))
         before, known = places.setdefault(name, (task, place))
         if known != place:
             raise UsageError(
@@ -212,7 +226,7 @@ def _check_models(request: CompileRequest, row: Teleprompter) -> None:
             check_prices(request, [spec], ())
 
 
-class Toolboxes(Shared):
+class ToolboxByTask(SharedOnDeepcopy):
     """Opens a session for each query in the corpus of its own task."""
 
     def __init__(self, by_query: Mapping[str, Toolbox]) -> None:
@@ -224,11 +238,14 @@ class Toolboxes(Shared):
         return self._by_query[query.query_id].open(query, snapshot)
 
 
-class Inputs:
+class CompilationInputs:
     """The models, retrievers and programs of a compilation. Each corpus is there once."""
 
     def __init__(
-        self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None
+        self,
+        plan: ResolvedCompilation,
+        training: Trainset,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         request = plan.request
         resolved = plan.resolved
@@ -236,11 +253,12 @@ class Inputs:
         self.plan = plan
         self.training = training
         self.tell = tell
-        self.terms = make_terms(
+        self.terms = make_resources(
             request, repeats=True
         )  # of student, teacher, who writes prompts, and retrievers
         rooms = [
-            (environment, Engines(environment, self.terms)) for environment in training.environments
+            (environment, RunRetrievers(environment, self.terms))
+            for environment in training.environments
         ]
         if pool := resolved.pool:
             rooms = [
@@ -264,39 +282,39 @@ class Inputs:
             model.name == "offline" for model in models
         )  # no ledger has their calls
 
-    def _connect(self, spec: str, rules: Rules | None = None) -> language_model.Model:
+    def _connect(self, spec: str, rules: Rules | None = None) -> language_model.ConnectedModel:
         documents = self.training.environment.documents
         made = connect(self.request, self.terms, documents, self.retriever, spec=spec, rules=rules)
         made.lm.meet()
         return made
 
-    def _open_rooms(self, retriever: retrievers.Spec) -> Toolboxes:
+    def _open_rooms(self, retriever: retrievers.RetrieverSpec) -> ToolboxByTask:
         boxes: dict[str, Toolbox] = {}
         for environment, engines in {id(room): room for room in self._rooms.values()}.values():
             specs = {"": retriever, **self.plan.resolved.others}
             others = {name: engines.build(spec) for name, spec in specs.items()}
             if self.plan.resolved.pool:
-                others = {name: RanksOnly(one) for name, one in others.items()}
+                others = {name: ScoreHidingRetriever(one) for name, one in others.items()}
             box = Toolbox(environment.documents, others.pop(""), others=others)
             boxes |= {query.query_id: box for query in environment.queries}
-        return Toolboxes(boxes)
+        return ToolboxByTask(boxes)
 
     def label(self, queries: Sequence[Query]) -> list[dspy.Example]:
         """Return examples of training queries with labels (demonstrations.py)."""
         spec = self.plan.resolved.retriever
         rooms = [self._rooms[query.query_id] for query in queries]
         return [
-            label(one, room[0], room[1].build(spec))
+            label_example(one, room[0], room[1].build(spec))
             for one, room in zip(queries, rooms, strict=True)
         ]
 
-    def open(self, study: Study) -> None:
+    def open(self, study: CandidateEvaluator) -> None:
         """Take up what earlier sittings of this compilation paid for."""
         self.terms.open(study.folder, self.request.runs)
         if self._offline:  # else a ledger has told
             self.terms.budget.resume(self.usage(study))
 
-    def usage(self, study: Study) -> Usage:
+    def usage(self, study: CandidateEvaluator) -> Usage:
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
         return (
             Usage(calls=study.calls)
@@ -310,7 +328,7 @@ class Inputs:
         toolbox = self._toolbox
         values = self.plan.parameters(chosen)
         if chosen and self.plan.ranges:
-            toolbox = self._open_rooms(retrievers.check(self.plan.retriever(chosen)))
+            toolbox = self._open_rooms(retrievers.canonicalize(self.plan.retriever(chosen)))
         # One line of work at a time inside a query: which predictor was asked first is then the
         # same every time.
         one_line = {"parallel": 1} if "parallel" in values else {}
@@ -325,7 +343,7 @@ class Inputs:
         return start.assemble(self.program()) if start else self.program()
 
 
-def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
+def compile_with(inputs: CompilationInputs, study: CandidateEvaluator) -> SextantError | None:
     """Evaluate the program before, and what the teleprompter finds; return why it ended before its time."""
     context = dspy.context(
         lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.at_once
@@ -334,28 +352,32 @@ def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
         with context, study.working(inputs.student.lm), _quiet(study):
             _work_interruptibly(inputs, study)
         return None
-    except Halt as halted:
+    except AbortCompilation as halted:
         reason = halted.reason
         if isinstance(reason, SextantError):
             return reason
-        if fault(reason) == "refused":  # a bare one is of the model that writes instructions
-            return refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
+        if (
+            responsible_party(reason) == "refused"
+        ):  # a bare one is of the model that writes instructions
+            return format_refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
         first = str(reason).strip().partition("\n")[0]
         return RunIncomplete(f"the model's provider failed: {first}")
     except KeyboardInterrupt:
-        say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
+        print_stderr(
+            f"what was answered and evaluated is safe in {study.folder}; the same command goes on"
+        )
         raise
     except SextantError:
         raise
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
-        first = hide_keys(" ".join(f"{type(error).__name__}: {show(error)}".split()))
+        first = redact(" ".join(f"{type(error).__name__}: {show(error)}".split()))
         return RunIncomplete(
             f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more"
         )
 
 
 def _work(
-    inputs: Inputs, study: Study
+    inputs: CompilationInputs, study: CandidateEvaluator
 ) -> None:  # what it books is on disk when it ends, however it does
     plan = inputs.plan
     try:
@@ -379,7 +401,9 @@ def _work(
                 student = study.instrument(inputs.program_to_start(), plan.start)
                 teacher = inputs.teacher and inputs.teacher.lm
                 found = plan.optimizer.run(
-                    Job(study, inputs, inputs.request, student, plan.options, teacher)
+                    TeleprompterContext(
+                        study, inputs, inputs.request, student, plan.options, teacher
+                    )
                 )
                 study.returned[study.evaluate(found.program, "validation")[0].candidate] = (
                     found.form
@@ -388,11 +412,11 @@ def _work(
         inputs.terms.settle()
 
 
-def _work_interruptibly(inputs: Inputs, study: Study) -> None:
+def _work_interruptibly(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
     # In another thread, so that Ctrl-C breaks off no model call half-way. After the first one
     # nothing begins, and what is in flight is waited for, GRACE seconds at most: it is paid for. At
     # the second one nothing is waited for.
-    work = in_thread(lambda: _work(inputs, study))
+    work = start_thread(lambda: _work(inputs, study))
     try:
         wait_until(work.done)
         work.result()
@@ -405,12 +429,12 @@ def _work_interruptibly(inputs: Inputs, study: Study) -> None:
 
 class _Log(io.TextIOWrapper):
     def write(self, text: str) -> int:
-        return super().write(hide_keys(text))  # a provider's words may repeat one
+        return super().write(redact(text))  # a provider's words may repeat one
 
 
 @contextmanager
 def _quiet(
-    study: Study,
+    study: CandidateEvaluator,
 ) -> Iterator[None]:  # what DSPy prints and logs goes to optimizer.log, not our own talk
     file = files.open_file(study.folder / "optimizer.log", "ab")
     with _Log(file, encoding="utf-8", errors="backslashreplace") as log:

@@ -20,19 +20,19 @@ from dspy.teleprompt.gepa import InstructionProposer
 from evals.running.request import read_value
 from optimizers import objective_search
 from optimizers import parameter_search as tuning
-from optimizers.candidate_evaluator import Found, Job
+from optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResult
 from optimizers.request import EFFORT
 from optimizers.trainset.objective import TIE
-from programs.compiled import Neighbour, Neighbours, fuse, plain
+from programs.compiled import NearestDemonstrations, NeighbourExample, fuse_rankings, to_json_values
 from tools.errors import UnknownName, UsageError
 from tools.models.adapter import Adapter
-from tools.models.prompting import instructed
+from tools.models.prompting import with_instructions
 
 Options = Mapping[
     str, tuple[Any, Any, Any]
 ]  # what `-O name=value` may set -> its values at each effort
 Made = tuple[Any, dict[str, Any]]  # (DSPy's object, the arguments of its compile())
-Make = Callable[[Job], Any]  # makes that, or does the work itself and returns Found
+Make = Callable[[TeleprompterContext], Any]  # makes that, or does the work itself and returns Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,14 @@ class Teleprompter:
     proposes: bool = False  # whether it asks a model for instructions
     prompts: bool = True  # whether it needs a program that has any
 
-    def run(self, job: Job) -> Found:
+    def run(self, job: TeleprompterContext) -> TeleprompterResult:
         """Let it work to its end."""
         made = self.make(job)
-        return made if isinstance(made, Found) else Found(made[0].compile(job.student, **made[1]))
+        return (
+            made
+            if isinstance(made, TeleprompterResult)
+            else TeleprompterResult(made[0].compile(job.student, **made[1]))
+        )
 
 
 TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are listed
@@ -77,20 +81,20 @@ def _shuffled(
     return examples
 
 
-def _label(job: Job) -> list[dspy.Example]:
+def _label(job: TeleprompterContext) -> list[dspy.Example]:
     return _shuffled(job.inputs.label(job.study.parts["train"]), job.request.seed)
 
 
-def _train(job: Job) -> dict[str, Any]:
+def _train(job: TeleprompterContext) -> dict[str, Any]:
     return {"trainset": _shuffled(job.study.examples("train"), job.request.seed)}
 
 
-def _both(job: Job) -> dict[str, Any]:
+def _both(job: TeleprompterContext) -> dict[str, Any]:
     return {**_train(job), "valset": job.study.examples("validation")}
 
 
 def _threshold(
-    job: Job,
+    job: TeleprompterContext,
 ) -> float:  # from which a trajectory is worth showing; DSPy's own default takes any but 0
     if job.options["threshold"]:
         return float(job.options["threshold"])
@@ -98,7 +102,7 @@ def _threshold(
     return max(start, 2 * TIE)  # more than the tie-breaker alone can give
 
 
-def _bootstrapping(job: Job) -> dict[str, Any]:
+def _bootstrapping(job: TeleprompterContext) -> dict[str, Any]:
     return {
         "metric": job.study.metric,
         "metric_threshold": _threshold(job),
@@ -113,13 +117,13 @@ _DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 
 
 @_row({"k": (2, 4, 8)})
-def labeled(job: Job) -> Made:
+def labeled(job: TeleprompterContext) -> Made:
     """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
     return dspy.LabeledFewShot(k=job.options["k"]), {"trainset": _label(job)}
 
 
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
-def bootstrap(job: Job) -> Made:
+def bootstrap(job: TeleprompterContext) -> Made:
     """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
     return dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"]), _train(
         job
@@ -127,7 +131,7 @@ def bootstrap(job: Job) -> Made:
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
-def bootstrap_rs(job: Job) -> Made:
+def bootstrap_rs(job: TeleprompterContext) -> Made:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
     given = {
         "num_candidate_programs": job.options["candidates"],
@@ -137,7 +141,7 @@ def bootstrap_rs(job: Job) -> Made:
 
 
 @_row({"k": (2, 3, 4), **_THRESHOLD}, teacher=True, step=False)
-def knn(job: Job) -> Found:
+def knn(job: TeleprompterContext) -> TeleprompterResult:
     """Demonstrations of the training queries nearest to each query (after KNNFewShot)."""
     queries = job.study.parts["train"]
 
@@ -157,25 +161,25 @@ def knn(job: Job) -> Found:
         for predictor, inputs, outputs in trace:
             if name := names.get(id(predictor)):
                 demos[name] = [
-                    {**inputs, **plain(outputs)}
+                    {**inputs, **to_json_values(outputs)}
                 ]  # the last call of each: it has seen the most
-        neighbours.append(Neighbour(query.query_id, query.text, demos))
+        neighbours.append(NeighbourExample(query.query_id, query.text, demos))
     if not neighbours:
-        return Found(job.student)
+        return TeleprompterResult(job.student)
     nearest = job.options["k"]
-    program = Neighbours(job.inputs.program_to_start(), neighbours, nearest)
+    program = NearestDemonstrations(job.inputs.program_to_start(), neighbours, nearest)
     parameters = {"nearest": nearest, "neighbours": len(neighbours)}
     parameters |= (
         {"fold": job.study.fold} if job.study.fold_of else {}
     )  # else those of two folds were one candidate
-    return Found(
+    return TeleprompterResult(
         job.study.instrument(program, parameters),
         {"neighbours": tuple(neighbours), "nearest": nearest},
     )
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16), "trials": (12, 24, 48)}, teacher=True, proposes=True)
-def mipro(job: Job) -> Made:
+def mipro(job: TeleprompterContext) -> Made:
     """Instructions and demonstrations together, by Bayesian search (MIPROv2)."""
     made = dspy.MIPROv2(
         **_bootstrapping(job),
@@ -193,7 +197,7 @@ def mipro(job: Job) -> Made:
 
 
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
-def copro(job: Job) -> Made:
+def copro(job: TeleprompterContext) -> Made:
     """Instructions, improved from the scores of earlier ones (COPRO)."""
     made = dspy.COPRO(
         prompt_model=job.inputs.prompter.lm,
@@ -213,7 +217,7 @@ def copro(job: Job) -> Made:
     teacher=True,
     proposes=True,
 )
-def simba(job: Job) -> Made:
+def simba(job: TeleprompterContext) -> Made:
     """Rules and demonstrations from where sampled trajectories differ (SIMBA)."""
     made = dspy.SIMBA(
         metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
@@ -230,7 +234,7 @@ def simba(job: Job) -> Made:
 
 
 @_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
-def gepa(job: Job) -> Made:
+def gepa(job: TeleprompterContext) -> Made:
     """Instructions, evolved by reflecting on feedback in words (GEPA)."""
     made = dspy.GEPA(
         metric=job.study.metric,
@@ -254,7 +258,7 @@ class _InferRules(
         instructions = (
             f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
         )
-        predictor.signature = instructed(predictor.signature, instructions)
+        predictor.signature = with_instructions(predictor.signature, instructions)
 
 
 _RULES_FROM = (
@@ -263,7 +267,7 @@ _RULES_FROM = (
 
 
 @_row({**_DEMOS, "candidates": (3, 6, 10), "rules": (5, 10, 10)}, teacher=True, proposes=True)
-def infer_rules(job: Job) -> Made:
+def infer_rules(job: TeleprompterContext) -> Made:
     """Rules that a model infers from labelled examples, and demonstrations (InferRules)."""
     made = _InferRules(
         **_bootstrapping(job),
@@ -284,7 +288,7 @@ _SEPARATOR = " -> "
     proposes=True,
     step=False,
 )
-def better_together(job: Job) -> Found:
+def better_together(job: TeleprompterContext) -> TeleprompterResult:
     """Several of these after one another, each from where the last one ended (BetterTogether)."""
     steps = _steps(job.options["strategy"])
     made = {}
@@ -311,7 +315,7 @@ def better_together(job: Job) -> Found:
     best.set_lm(None)
     if best.flag_compilation_error_occurred:
         raise RuntimeError("a step of better_together failed; optimizer.log in the folder says why")
-    return Found(best)
+    return TeleprompterResult(best)
 
 
 def _freed(teleprompter: Any) -> Any:
@@ -338,24 +342,24 @@ def _steps(strategy: str) -> list[str]:
 
 
 @_row({}, step=False)
-def ensemble(job: Job) -> Found:
+def ensemble(job: TeleprompterContext) -> TeleprompterResult:
     """Compiled programs side by side, their rankings fused (Ensemble); --of names them."""
     members = tuple(job.inputs.plan.members.values())
-    program = dspy.Ensemble(reduce_fn=fuse).compile(
+    program = dspy.Ensemble(reduce_fn=fuse_rankings).compile(
         [member.assemble(job.inputs.program_to_start()) for member in members]
     )
     parameters = {"members": [member.digest() for member in members]}
-    return Found(job.study.instrument(program, parameters), {"members": members})
+    return TeleprompterResult(job.study.instrument(program, parameters), {"members": members})
 
 
 @_row({"trials": (8, 16, 32)}, prompts=False, step=False)
-def tune(job: Job) -> Found:
+def tune(job: TeleprompterContext) -> TeleprompterResult:
     """Parameters and retriever instead of prompts, by a seeded search over --range (ours)."""
     return tuning.search(job)
 
 
 @_row({"drafts": (2, 4, 8), "cases": (5, 5, 5)}, proposes=True, prompts=False, step=False)
-def objective(job: Job) -> Found:
+def objective(job: TeleprompterContext) -> TeleprompterResult:
     """What queries say of their task instead of prompts: the best of some drafts (ours)."""
     return objective_search.search(job)
 

@@ -9,16 +9,16 @@ import json
 from typing import Any
 
 from evals.running.request import find_program, parse_parameters
-from evals.running.resolve import trial
+from evals.running.resolve import try_construct
 from programs.prompts import describe, write_toml
-from tools.cli import Parser, put_out, run_and_leave
-from tools.cli_options import pair
+from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.cli_options import parse_name_value
 from tools.errors import UsageError
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m programs", description="The prompts of a program, to edit, or its graph."
     )
     verbs = made.add_subparsers(dest="verb", required=True, metavar="show | draw")
@@ -29,7 +29,12 @@ def parser() -> Parser:
         verb = verbs.add_parser(name, help=about, description=about)
         verb.add_argument("program", metavar="NAME", help="as evals.run takes it")
         verb.add_argument(
-            "-P", dest="parameters", action="append", default=[], type=pair, metavar="NAME=VALUE"
+            "-P",
+            dest="parameters",
+            action="append",
+            default=[],
+            type=parse_name_value,
+            metavar="NAME=VALUE",
         )
         verb.add_argument(
             "--json", action="store_true", help="print one JSON object and nothing else"
@@ -40,7 +45,7 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Print the prompts, or the graph."""
     constructor = find_program(arguments.program)
-    program = trial(
+    program = try_construct(
         constructor, parse_parameters(arguments.program, constructor, dict(arguments.parameters))
     )
     if arguments.verb == "draw":
@@ -48,13 +53,13 @@ def command(arguments: argparse.Namespace) -> int:
         if not hasattr(graph, "get_graph"):
             raise UsageError(f"{arguments.program} is no LangGraph graph, and has none in `graph`")
         drawn = graph.get_graph().draw_mermaid()
-        put_out(json.dumps({"mermaid": drawn}) + "\n" if arguments.json else drawn)
+        print_stdout(json.dumps({"mermaid": drawn}) + "\n" if arguments.json else drawn)
         return 0
     if not (prompts := describe(program)):
         raise UsageError(
             f"{arguments.program} has no predictor of DSPy's, so no prompt that a file could set"
         )
-    put_out(json.dumps(prompts) + "\n" if arguments.json else write_toml(program))
+    print_stdout(json.dumps(prompts) + "\n" if arguments.json else write_toml(program))
     return 0
 
 

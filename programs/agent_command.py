@@ -35,8 +35,8 @@ from tools.errors import UsageError
 from tools.files import read_object
 from tools.installation import explain_missing
 from tools.models.client import DEADLINE, read_report
-from tools.models.model_spec import hide_keys
-from tools.models.provider_errors import OutOfTime
+from tools.models.model_spec import redact
+from tools.models.provider_errors import QueryTimeout
 from tools.plugins import show
 from tools.records import Query, Submission, Usage
 
@@ -115,7 +115,7 @@ class Command(Program):
         ):
             opened = episode.desk.session
             folder = Path(name)
-            session.enter(opened)
+            session.set_current(opened)
             given = {
                 "SEXTANT_MCP_URL": server["url"],
                 "SEXTANT_TOKEN": token,
@@ -132,18 +132,16 @@ class Command(Program):
         used = _book(opened, printed, episode.reported)
         budget.resume(used, used.calls or 1)
         if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
-            opened.note_at_end(hide_keys(kept)[-KEPT:])
+            opened.note_at_end(redact(kept)[-KEPT:])
         if code is None and not episode.submission:
-            raise OutOfTime("the query's time is up (--query-timeout), and the agent was ended")
+            raise QueryTimeout("the query's time is up (--query-timeout), and the agent was ended")
         if code and not any(step.tool != "note" for step in opened.trace.steps):
             last = (said or "it said nothing").splitlines()[-1]
-            raise AgentFailed(
-                f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}"
-            )
+            raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {redact(last)[:500]}")
         # The agent has ended by itself. If a search was refused, the session says that its limit
         # was the reason.
         episode.cut(why="error" if code else "done")
-        session.enter(None)
+        session.set_current(None)
         submission: Submission = replace(episode.submission, usage=opened.usage)
         return submission
 
@@ -194,7 +192,7 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
     usd: float | None = None
     if cost is not None:
         try:
-            usd = float(schemas.check(schemas.Amount, cost))
+            usd = float(schemas.validate(schemas.Amount, cost))
         except ValueError:
             wrong = f"total_cost_usd is {show(cost)[:40]}, which is no price"
             opened.note_at_end(f"{wrong}; what the agent cost is not known")

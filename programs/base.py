@@ -14,7 +14,7 @@ from tools.records import Query, Submission
 from tools.session import Toolbox
 
 
-class About(dspy.Signature):
+class QuerySignature(dspy.Signature):
     """What a call is told of its query; signatures of programs begin with it."""
 
     objective: str = dspy.InputField(desc="what the collection is, and what counts as a find")
@@ -55,7 +55,7 @@ class Program(dspy.Module):
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""
         try:
-            with offline.follow(self.offline):
+            with offline.using_rules(self.offline):
                 return super().__call__(*args, **named)  # type: ignore[no-any-return]
         except ExceptionGroup as group:  # of a TaskGroup of asyncio's
             if group.subgroup(LimitReached):

@@ -17,13 +17,13 @@ from typing import ClassVar
 import dspy
 
 from programs.base import Program
-from programs.query_rewriting import LIKE, instruct
-from tools.errors import LimitReached, at_least
+from programs.query_rewriting import LIKE, search_instruction
+from tools.errors import LimitReached, require_at_least
 from tools.models import offline as rules
 from tools.models.prompting import ask, filled
 from tools.records import Query, Submission
 from tools.session import Session
-from tools.text import all_words, index_runs, longest_runs
+from tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 RUN = 5  # words one after another that guess and document share: appendix I's measure for RELIC
 TITLE = 1_000_000  # the sign of a title, above that of any run
@@ -58,7 +58,7 @@ class ClosedBook(Program):
     document: str = ""  # what a document of the task is, in words
 
     def __post_init__(self) -> None:
-        at_least(1, "closed_book", guesses=self.guesses, lookup=self.lookup)
+        require_at_least(1, "closed_book", guesses=self.guesses, lookup=self.lookup)
         self.guess = dspy.Predict(GuessDocuments)
 
     def forward(self, query: Query) -> Submission:
@@ -88,9 +88,11 @@ class ClosedBook(Program):
         return session.submit(ranking, why=why, answer="\n".join(guesses))
 
     def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
-        found = session.search(guess, self.lookup, instruction=instruct(query, LIKE))
+        found = session.search(guess, self.lookup, instruction=search_instruction(query, LIKE))
         signs = {
-            hit.doc_id: sign(guess, hit.title, session.read_whole(hit.doc_id), query.text)
+            hit.doc_id: search_words_of_guess(
+                guess, hit.title, session.read_whole(hit.doc_id), query.text
+            )
             for hit in found
         }
         doc_id = max(
@@ -104,20 +106,20 @@ class ClosedBook(Program):
         return [doc_id]
 
 
-def sign(guess: str, title: str, text: str, query: str) -> int:
+def search_words_of_guess(guess: str, title: str, text: str, query: str) -> int:
     """Return TITLE if `guess` is the title or first line, else the words of the longest run; less the query's words."""
-    guessed = all_words(guess)
-    request = all_words(query)
-    heading = all_words(title or next(iter(text.strip().splitlines()), ""))
+    guessed = tokens(guess)
+    request = tokens(query)
+    heading = tokens(title or next(iter(text.strip().splitlines()), ""))
     copied = any(request[first : first + len(guessed)] == guessed for first in range(len(request)))
     if guessed and guessed == heading and not copied:
         return TITLE
-    return longest_run(guessed, all_words(text), request)
+    return longest_run(guessed, tokens(text), request)
 
 
 def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str]) -> int:
     """Return the length of the longest shared run of which no five words in a row are in `query`; 0 if under five."""
-    places = index_runs({"": text}, RUN)
-    for copied in index_runs({"": query}, RUN):
+    places = index_ngrams({"": text}, RUN)
+    for copied in index_ngrams({"": query}, RUN):
         places.pop(copied, None)
-    return len(longest_runs(guess, places, RUN).get("", ()))
+    return len(longest_shared_ngrams(guess, places, RUN).get("", ()))

@@ -28,12 +28,12 @@ from tools import files, installation, schemas
 from tools.cli import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
-from tools.models.prompting import instructed
+from tools.models.prompting import with_instructions
 from tools.records import Document, Query, Submission, Trace, total
 from tools.retrievers.fusion import CONSTANT
 from tools.retrievers.lexical.bm25 import BM25
 from tools.schemas import Count
-from tools.session import Shared
+from tools.session import SharedOnDeepcopy
 
 FORMAT = 1
 NAME = "compiled.json"
@@ -46,7 +46,7 @@ def _get_versions() -> dict[str, str]:
     return {"format": str(FORMAT), "sextant": installation.version(), "dspy": version("dspy")}
 
 
-class Versions(TypedDict):
+class CompiledHeader(TypedDict):
     """The part of a compiled program that is read first."""
 
     versions: NotRequired[dict[str, Annotated[str, Field(pattern=r"^[\w.+-]{1,60}$")] | Count]]
@@ -67,7 +67,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class NeighbourExample:
     """A training query, and what each predictor was asked and answered for it."""
 
     query_id: str
@@ -84,7 +84,7 @@ class Compiled:
     retriever: str
     prompts: Mapping[str, Prompt]
     members: tuple["Compiled", ...] = ()  # of an ensemble
-    neighbours: tuple[Neighbour, ...] = ()
+    neighbours: tuple[NeighbourExample, ...] = ()
     nearest: int = 0  # of the neighbours, how many a query gets
     origin: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=_get_versions)
@@ -102,7 +102,7 @@ class Compiled:
         """UsageError, which names the file `where`, unless it was made for the program `name` as that is now."""
         if self.program != name:
             raise UsageError(f"{where} was compiled for --program {self.program}, not {name}")
-        current = prompts_of(program)
+        current = get_prompts(program)
         for place, prompt in self.prompts.items():
             if place not in current:
                 raise UsageError(f"{where}: {UnknownName(f'predictor of {name}', place, current)}")
@@ -124,24 +124,28 @@ class Compiled:
         """Make the system that this describes of a fresh `program`."""
         if self.members:
             members = [member.assemble(program.deepcopy()) for member in self.members]
-            return dspy.Ensemble(reduce_fn=fuse).compile(members)
+            return dspy.Ensemble(reduce_fn=fuse_rankings).compile(members)
         for name, predictor in program.named_predictors():
             if prompt := self.prompts.get(name):
                 now = predictor.signature
-                predictor.signature = instructed(
+                predictor.signature = with_instructions(
                     now, prompt.instructions or now.instructions, prompt.descriptions
                 )
                 predictor.demos = (
                     predictor.demos if self.by_hand else [dict(demo) for demo in prompt.demos]
                 )
-        return Neighbours(program, self.neighbours, self.nearest) if self.neighbours else program
+        return (
+            NearestDemonstrations(program, self.neighbours, self.nearest)
+            if self.neighbours
+            else program
+        )
 
     def without_defaults(self, program: Any) -> "Compiled | None":
         """Return of what a user wrote that which `program` does not have anyway; None where nothing is left."""
         if not self.by_hand:
             return self
-        before = prompts_of(program)
-        after = prompts_of(self.assemble(program))
+        before = get_prompts(program)
+        after = get_prompts(self.assemble(program))
         kept = dict[str, Prompt]()
         for name, prompt in after.items():
             same = prompt.instructions == before[name].instructions
@@ -216,7 +220,7 @@ def read(path: Path) -> Compiled:
     mend = "it is torn or no compiled program; compile again"
     now = _get_versions()
     try:
-        body = schemas.read_file(Versions, file, mend)
+        body = schemas.read_file(CompiledHeader, file, mend)
     except FileNotFoundError:
         raise DataError(
             f"there is no compiled program {file}; python -m optimizers.compile makes one"
@@ -230,7 +234,7 @@ def read(path: Path) -> Compiled:
             )
     intact = body.pop("digest", None) == _digest(json.dumps(body, sort_keys=True))[:16]
     try:
-        found = schemas.make(Compiled, body)
+        found = schemas.build_dataclass(Compiled, body)
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}); {mend}") from None
     return (
@@ -240,7 +244,7 @@ def read(path: Path) -> Compiled:
     )
 
 
-def prompts_of(program: Any) -> dict[str, Prompt]:
+def get_prompts(program: Any) -> dict[str, Prompt]:
     """Return what each predictor of a program has now, by name; its own signature is what it is compiled for."""
     prompts = {}
     for name, predictor in program.named_predictors():
@@ -248,7 +252,7 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
         known = signature.fields
         instructions = signature.instructions
         demos = [
-            {key: plain(one) for key, one in dict(demo).items() if key in known}
+            {key: to_json_values(one) for key, one in dict(demo).items() if key in known}
             for demo in predictor.demos
         ]
         fields = _list_fields("in", signature.input_fields) + _list_fields(
@@ -274,7 +278,7 @@ def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def plain(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """Return `value` as JSON holds it: what a predictor was asked or answered, without objects of ours or DSPy's."""
     return json.loads(json.dumps(value, default=_open))
 
@@ -287,7 +291,7 @@ def _open(value: Any) -> Any:
     return sorted(value) if isinstance(value, set | frozenset) else str(value)
 
 
-def fuse(submissions: Sequence[Submission]) -> Submission:
+def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
     """Fuse submissions for a query: the ranking by reciprocal ranks, of equal sums the first, and all traces."""
     points: dict[str, float] = defaultdict(float)
     for submission in submissions:
@@ -320,10 +324,10 @@ def fuse(submissions: Sequence[Submission]) -> Submission:
     return Submission(ranking, trace, first.answer, usage, scores)
 
 
-class Neighbours(Shared, dspy.Module):
+class NearestDemonstrations(SharedOnDeepcopy, dspy.Module):
     """A program whose demonstrations are those of the training queries nearest to the query."""
 
-    def __init__(self, program: Any, neighbours: Sequence[Neighbour], nearest: int) -> None:
+    def __init__(self, program: Any, neighbours: Sequence[NeighbourExample], nearest: int) -> None:
         super().__init__()
         self.program = program
         self._neighbours = {neighbour.query_id: neighbour for neighbour in neighbours}

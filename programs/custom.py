@@ -7,7 +7,7 @@ do.
     a function                answer(query, search, read) -> ids, sync or async; also as an object that is called
     a maker                   a function of tools that returns a graph, a module or a function
 
-`Own` makes a ranking of what they return. docs/guide/own-programs.md shows each form.
+`CustomProgram` makes a ranking of what they return. docs/guide/own-programs.md shows each form.
 """
 
 import inspect
@@ -27,19 +27,19 @@ import pydantic
 from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
-from programs.custom_results import ANSWERS, QUERY, describe, list_ids
-from programs.search_tools import DESK, Desk, make_tools, read, search, select
+from programs.custom_results import ANSWERS, QUERY, describe, extract_doc_ids
+from programs.search_tools import DESK, SearchTools, make_tools, read, search, select
 from tools import plugins, session
 from tools.errors import OwnCodeFailed, SextantError, UsageError
 from tools.models import offline
 from tools.models.language_model import LanguageModel
-from tools.models.prompting import Fault
+from tools.models.prompting import InvalidAnswer
 from tools.records import Query, Snippet, Submission
 from tools.session import Toolbox
 from tools.text import TermStatistics
 from tools.threads import REMEDY, EventLoop, instrument_threads, lend_event_loop, run_coroutine
 
-__all__ = ["adapt", "read", "search", "select"]
+__all__ = ["make_program_class", "read", "search", "select"]
 
 _FUNCTIONS = (
     *QUERY,
@@ -55,7 +55,7 @@ _OTHER_LOOP = re.compile("different (?:event )?loop|[Ee]vent loop is closed")
 _DOCUMENTS = re.compile(r"answer|doc|ids?$|passage|rank|relevant|select")  # in the name of a field
 
 
-def adapt(made: Any, name: str) -> Any:
+def make_program_class(made: Any, name: str) -> Any:
     """Return a constructor as programs have it, for what `name` refers to; UsageError where that is no program."""
     instrument_threads()
     if isinstance(made, type) and issubclass(made, Program):
@@ -81,20 +81,20 @@ def adapt(made: Any, name: str) -> Any:
         for one in asked.values()
         if one.name not in (*needed, *offered)
     ]
-    base = inspect.signature(Own.__init__).parameters
+    base = inspect.signature(CustomProgram.__init__).parameters
     about = {
-        "__init__": Own.__init__,  # a dataclass would make another one
+        "__init__": CustomProgram.__init__,  # a dataclass would make another one
         "__doc__": inspect.getdoc(made) if callable(made) else None,
         "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
         "source": (made,),  # a function by itself would be a method
-        "label": plugins.label(name),
+        "label": plugins.display_name(name),
         "asks": tuple(
             one for one in asked if one in (*needed, *offered)
         ),  # what it is given by name
         "answers": answers,  # whether it is a function of a query
     }
     _watch_requests()
-    return type(plugins.label(name).rpartition(":")[2], (Own,), about)
+    return type(plugins.display_name(name).rpartition(":")[2], (CustomProgram,), about)
 
 
 def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
@@ -172,7 +172,7 @@ def is_graph(made: Any) -> bool:
     return any(one.__module__.startswith("langgraph.") for one in type(made).__mro__)
 
 
-class _There:
+class _Awaitable:
     """Something that is there already, and that `await` returns as well."""
 
     def __await__(self) -> Generator[None, None, Self]:
@@ -180,13 +180,13 @@ class _There:
         return self
 
 
-class Hits(_There, list[Snippet]):
+class AwaitableHits(_Awaitable, list[Snippet]):
     """What a search returned, best first."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # asyncio.gather wants one
 
 
-class Text(_There, str):
+class AwaitableText(_Awaitable, str):
     """A text; a query's has `text`, `objective` and `query_id`."""
 
 
@@ -196,7 +196,7 @@ class Text(_There, str):
 # the query.
 
 
-class Guesses(dict[str, Any]):
+class GuessingRules(dict[str, Any]):
     """Rules for all fields there can be."""
 
     def __contains__(self, name: object) -> bool:
@@ -217,7 +217,7 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
     shown = "\n".join(texts.values())
     desk = DESK.get()
     ids = [doc_id for doc_id in (desk.best_rank if desk else ()) if doc_id in shown]
-    words = offline.rewrite({"description": asked[0]}, statistics)
+    words = offline.rewrite_query({"description": asked[0]}, statistics)
     if name == "next_tool_name":  # of dspy.ReAct
         return "search" if "search" in get_args(kind) and not ids else "finish"
     if name == "next_tool_args":
@@ -255,10 +255,10 @@ def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
     return words
 
 
-class Own(Program):
-    """A user's own program. Subclasses, which `adapt` makes, say which."""
+class CustomProgram(Program):
+    """A user's own program. Subclasses, which `make_program_class` makes, say which."""
 
-    offline: ClassVar[Mapping[str, Any]] = Guesses()
+    offline: ClassVar[Mapping[str, Any]] = GuessingRules()
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, **parameters: Any) -> None:
         super().__init__(toolbox, depth=depth)
@@ -273,7 +273,7 @@ class Own(Program):
             raise
         except Exception as error:  # a user's code may raise anything
             raise OwnCodeFailed(
-                f"{self.label} cannot be made: {plugins.describe(error)}"
+                f"{self.label} cannot be made: {plugins.describe_exception(error)}"
             ) from error
         if isinstance(self.inner, dspy.Module) and "toolbox" not in self.asks:
             self.inputs = _inputs_of(self.inner, self.label)
@@ -357,14 +357,18 @@ class Own(Program):
     def forward(self, query: Query) -> Submission:
         """Search for one query."""
         with (
-            dspy.context(callbacks=[*dspy.settings.callbacks, _Watch(dspy.settings.lm)]),
+            dspy.context(
+                callbacks=[*dspy.settings.callbacks, _ForeignCallCounter(dspy.settings.lm)]
+            ),
             lend_event_loop(),
         ):
             try:
                 return self._answer(query)
             except Exception as error:
                 if wrong := _explain(error):
-                    raise UsageError(f"{self.label} {wrong}{plugins.user_line(error)}") from error
+                    raise UsageError(
+                        f"{self.label} {wrong}{plugins.user_code_line(error)}"
+                    ) from error
                 if isinstance(error, RuntimeError) and plugins.show(error).startswith(
                     "dspy.settings can only be changed"
                 ):
@@ -379,16 +383,16 @@ class Own(Program):
             if isinstance(found, Submission):
                 return found
             return self._hand_in(
-                query, Desk(session.current() or self.toolbox.open(query)), found, "done"
+                query, SearchTools(session.current() or self.toolbox.open(query)), found, "done"
             )
-        desk = Desk(self.toolbox.open(query), hops=0)
+        desk = SearchTools(self.toolbox.open(query), hops=0)
         DESK.set(desk)
         found, why = self._ask(query, desk)
         if found is None and is_graph(self.inner):
             return desk.session.submit(desk.rank_all()[: self.depth], why=why)
         return self._hand_in(query, desk, found, why)
 
-    def _ask(self, query: Query, desk: Desk) -> tuple[Any, str]:
+    def _ask(self, query: Query, desk: SearchTools) -> tuple[Any, str]:
         if is_graph(self.inner):
             state, why = self._runner.run(query)
             if not isinstance(state, Mapping):  # of LangGraph's functional API
@@ -411,8 +415,8 @@ class Own(Program):
             found = self._own_loop.run(found) if self._own_loop else run_coroutine(found)
         return list(found) if inspect.isgenerator(found) else found, "done"
 
-    def _call(self, query: Query, desk: Desk) -> Any:
-        text = Text(query.text)
+    def _call(self, query: Query, desk: SearchTools) -> Any:
+        text = AwaitableText(query.text)
         vars(text).update(text=query.text, objective=query.objective, query_id=query.query_id)
         tools = _Tools(desk)
         given: dict[str, Any] = {
@@ -428,7 +432,7 @@ class Own(Program):
         in_place = [arguments.pop(name) for name in by_place if name in arguments]
         return self.inner(*in_place, **arguments)
 
-    def _hand_in(self, query: Query, desk: Desk, found: Any, why: str) -> Submission:
+    def _hand_in(self, query: Query, desk: SearchTools, found: Any, why: str) -> Submission:
         """End the session with the documents that the program returned, of those that it can have found."""
         made = self.source[0]
         code = getattr(
@@ -438,12 +442,12 @@ class Own(Program):
         )
         place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
         try:
-            named = list_ids(found)
+            named = extract_doc_ids(found)
         except TypeError as error:
             raise TypeError(f"{self.label} {error}{place}") from None
         try:
             known = named if "toolbox" in self.asks else desk.known(named, query)
-        except Fault as fault:
+        except InvalidAnswer as fault:
             raise ValueError(f"{fault}{place}") from None
         return desk.hand_in(known, self.depth, why=why)
 
@@ -451,16 +455,16 @@ class Own(Program):
 class _Tools:
     """The tools of one query for a function, which gets records instead of texts for a model."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SearchTools) -> None:
         self._desk = desk
 
-    def search(self, text: str, k: int = 10) -> Hits:
+    def search(self, text: str, k: int = 10) -> AwaitableHits:
         """Search the collection."""
-        return Hits(self._desk.find(text, k))
+        return AwaitableHits(self._desk.find(text, k))
 
-    def read(self, doc_id: str) -> Text:
+    def read(self, doc_id: str) -> AwaitableText:
         """Return the whole text of a document that a search returned."""
-        return Text(self._desk.session.read(doc_id))
+        return AwaitableText(self._desk.session.read(doc_id))
 
 
 async def _collect(found: Any) -> list[Any]:
@@ -528,7 +532,7 @@ def _watch_requests() -> None:
     def counted(send: Callable[..., Any], host: Callable[..., str]) -> Callable[..., Any]:
         @wraps(send)
         def sent(client: Any, *arguments: Any, **options: Any) -> Any:
-            session.count_unbooked(host(client, *arguments, **options))
+            session.count_unmetered_request(host(client, *arguments, **options))
             return send(client, *arguments, **options)
 
         return sent
@@ -541,7 +545,7 @@ def _watch_requests() -> None:
     )
 
 
-class _Watch(BaseCallback):
+class _ForeignCallCounter(BaseCallback):
     """A callback of DSPy's that counts a program's own calls of models other than the one `given`."""
 
     def __init__(self, given: Any) -> None:
@@ -550,7 +554,7 @@ class _Watch(BaseCallback):
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Count a call, and then no more of how it is sent."""
         if instance is not self._given and not isinstance(instance, LanguageModel):
-            session.count_unbooked(instance.model)
+            session.count_unmetered_request(instance.model)
             session.BOOKED.set(True)
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:

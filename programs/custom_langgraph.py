@@ -20,13 +20,13 @@ from langgraph.errors import GraphRecursionError
 from programs.custom_results import ANSWERS, QUERY
 from programs.search_tools import convert_arguments, make_tools
 from tools import plugins as names
-from tools.cli import in_thread
+from tools.cli import start_thread
 from tools.errors import OwnCodeFailed, UsageError
-from tools.models.offline import Call, publish
+from tools.models.offline import PredictorCall, expose_call
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, identify, read_arguments
 from tools.records import Query
-from tools.session import Shared
+from tools.session import SharedOnDeepcopy
 from tools.threads import EventLoop, run_coroutine
 
 STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's default is 10,007
@@ -99,7 +99,7 @@ class Model(BaseChatModel):
             return None
         inputs = {"conversation": conversation, "tools": [*self.offered]}
         try:
-            with publish(Call(None, NextMessage, inputs)):
+            with expose_call(PredictorCall(None, NextMessage, inputs)):
                 answer = model.converse(conversation, [*self.offered])
         except dspy.LMUnsupportedFeatureError:
             if not self.offered:
@@ -127,7 +127,7 @@ class Model(BaseChatModel):
         return {"content": answer.message, "calls": calls}
 
 
-class Runner(Shared):
+class Runner(SharedOnDeepcopy):
     """Runs a user's graph for one query after another, in threads. UsageError for a graph that cannot be run."""
 
     def __init__(self, graph: Any, label: str, loop: EventLoop | None = None) -> None:
@@ -218,13 +218,13 @@ class Runner(Shared):
             return True
         try:
             for saver in savers:
-                in_thread(
+                start_thread(
                     partial(saver.get_tuple, somewhere)
                 ).result()  # as queries are answered in threads
         except Exception as error:
             remedy = "with sqlite3, connect(FILE, check_same_thread=False)"
             wrong = f"the checkpointer of {self._label} cannot be used in a thread; {remedy}"
-            raise OwnCodeFailed(f"{wrong}: {names.describe(error)}") from error
+            raise OwnCodeFailed(f"{wrong}: {names.describe_exception(error)}") from error
         return False
 
 

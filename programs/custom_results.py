@@ -30,7 +30,7 @@ _ID_NAMES = (
 _EXPECTED = "a list of document ids is expected"
 
 
-def list_ids(returned: Any) -> list[str]:
+def extract_doc_ids(returned: Any) -> list[str]:
     """Return the ids in what a program returned, in their order. TypeError, as the end of a sentence, for none."""
     documents = _find_documents(returned)
     if isinstance(documents, set | frozenset):

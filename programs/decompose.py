@@ -18,10 +18,10 @@ import pydantic
 
 from programs.base import Program
 from programs.passage_reading import search
-from programs.query_rewriting import Request
-from tools.errors import at_least
+from programs.query_rewriting import InformationRequest
+from tools.errors import require_at_least
 from tools.models import offline as rules
-from tools.models.prompting import Check, Fault, Outputs, ask, filled
+from tools.models.prompting import AnswerCheck, InvalidAnswer, Outputs, ask, filled
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
 
@@ -43,7 +43,7 @@ class SubQuery(pydantic.BaseModel):
     )
 
 
-class SplitRequest(Request):
+class SplitRequest(InformationRequest):
     """Split a request for documents into the conditions that it sets, each with a search of its own.
 
     A condition is something that a document can meet or fail by itself. Conditions that all have to hold
@@ -63,7 +63,7 @@ class SplitRequest(Request):
 class Decompose(Program):
     """Split the query into conditions, search for each, fuse by their roles: must, may, not."""
 
-    offline: ClassVar = {"subqueries": rules.split}
+    offline: ClassVar = {"subqueries": rules.split_clauses}
 
     parts: int = 5  # the most sub-queries
     per_search: int = 1000  # documents of each
@@ -72,8 +72,8 @@ class Decompose(Program):
     )
 
     def __post_init__(self) -> None:
-        at_least(1, "decompose", parts=self.parts, per_search=self.per_search)
-        at_least(0, "decompose", exclude_depth=self.exclude_depth)
+        require_at_least(1, "decompose", parts=self.parts, per_search=self.per_search)
+        require_at_least(0, "decompose", exclude_depth=self.exclude_depth)
         self.split = dspy.Predict(SplitRequest)
 
     def forward(self, query: Query) -> Submission:
@@ -91,11 +91,11 @@ class Decompose(Program):
                 why = "budget"  # what the other sub-queries found is still a legal submission
                 break
             session.note(f"{subquery.role}, weight {subquery.weight:g}: {subquery.reading.strip()}")
-            parts.append(Part(subquery.role, subquery.weight, doc_ids))
+            parts.append(SubQueryResult(subquery.role, subquery.weight, doc_ids))
         return session.submit(fuse(parts, self.exclude_depth)[: self.depth], why=why)
 
 
-class Part(NamedTuple):
+class SubQueryResult(NamedTuple):
     """What the search of one sub-query found."""
 
     role: Role
@@ -103,7 +103,7 @@ class Part(NamedTuple):
     doc_ids: Sequence[str]  # best first, none twice
 
 
-def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
+def fuse(parts: Sequence[SubQueryResult], exclude_depth: int) -> list[str]:
     """Return the documents of the must and may parts, best first; what only a not part found is left out.
 
     Documents among the first `exclude_depth` of a not part come last; before that, those in more must parts first, then
@@ -126,28 +126,28 @@ def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
     )
 
 
-def check_usable(most: int) -> Check:
+def check_usable(most: int) -> AnswerCheck:
     """Return the check that each has a search text and a weight from 0 to 1, and one is no "not"; `most` are used."""
 
     def check(outputs: Outputs) -> None:
         subqueries: list[SubQuery] = outputs["subqueries"]
         for subquery in subqueries:
             if not subquery.search.strip():
-                raise Fault(
+                raise InvalidAnswer(
                     "empty",
                     f"the search of the condition {subquery.reading!r} is empty; it is needed",
                 )
             if not 0 <= subquery.weight <= 1:
-                raise Fault(
+                raise InvalidAnswer(
                     "wrong type", f"a weight is {subquery.weight:g}; it is a number from 0 to 1"
                 )
         # Judged by what would be used, should the answer have too many.
         if all(subquery.role == "not" for subquery in subqueries[:most]):
-            raise Fault(
+            raise InvalidAnswer(
                 "empty", "every condition is shut out; one at least has to say what is wanted"
             )
         if len(subqueries) > most:
-            raise Fault(
+            raise InvalidAnswer(
                 "wrong type",
                 f"there are {len(subqueries)} conditions; {most} at most",
                 tolerable=True,

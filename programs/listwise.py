@@ -23,22 +23,28 @@ from typing import Any, ClassVar
 import dspy
 import pydantic
 
-from programs.base import About, Program
-from programs.passage_reading import OFFLINE, RankCandidates, complete, find_candidates, rank
-from tools.errors import DataError, UsageError, at_least
-from tools.files import InputFile, read_input, read_object
+from programs.base import Program, QuerySignature
+from programs.passage_reading import (
+    OFFLINE,
+    RankCandidates,
+    complete_ranking,
+    find_candidates,
+    rank,
+)
+from tools.errors import DataError, UsageError, require_at_least
+from tools.files import InputFilePath, read_input, read_object
 from tools.models import offline as rules
 from tools.models.prompting import (
     Passage,
     ask,
-    defuse,
+    escape_markers,
     filled,
     fit_length,
-    fits,
-    known_ids,
-    lens,
-    show,
-    through,
+    get_lens,
+    prompt_fits,
+    require_known_ids,
+    show_passages,
+    with_advice,
 )
 from tools.records import Query, Submission
 from tools.session import Session
@@ -46,7 +52,7 @@ from tools.session import Session
 _LARGEST_SOLUTIONS = 1 << 30  # bytes of the file
 
 
-def slide(
+def sliding_window_rank(
     doc_ids: Sequence[str],
     rank_window: Callable[[list[str]], Sequence[str]],
     window: int,
@@ -57,7 +63,9 @@ def slide(
     for end in range(len(order), 0, -step):
         first = max(0, end - window)
         shown = order[first:end]
-        order[first:end] = complete(rank_window(list(shown)), shown) if len(shown) > 1 else shown
+        order[first:end] = (
+            complete_ranking(rank_window(list(shown)), shown) if len(shown) > 1 else shown
+        )
         if first == 0:
             break
     return order
@@ -75,9 +83,9 @@ class Rank(Program):
     read_chars: int = 0  # characters of each document, 0 all
 
     def __post_init__(self) -> None:
-        at_least(1, "rank", pool=self.pool, step=self.step)
-        at_least(0, "rank", read_chars=self.read_chars)
-        at_least(2, "rank", window=self.window)
+        require_at_least(1, "rank", pool=self.pool, step=self.step)
+        require_at_least(0, "rank", read_chars=self.read_chars)
+        require_at_least(2, "rank", window=self.window)
         if self.step > self.window:
             bound = f"rank needs a step of at most window={self.window}"
             raise UsageError(f"{bound}, not {self.step}: it would pass documents over")
@@ -91,7 +99,7 @@ class Rank(Program):
         order_window = partial(
             rank, session, self.rank_candidates, query, read_chars=self.read_chars
         )
-        order = slide(pool, order_window, self.window, self.step)
+        order = sliding_window_rank(pool, order_window, self.window, self.step)
         session.rank(order)
         return session.submit(order[: self.depth])
 
@@ -118,7 +126,11 @@ def tournament(
     shuffle(left)
 
     def ranked(shown: list[str], stay: int) -> list[str]:
-        return complete(rank_batch(list(shown), number, stay), shown) if len(shown) > 1 else shown
+        return (
+            complete_ranking(rank_batch(list(shown), number, stay), shown)
+            if len(shown) > 1
+            else shown
+        )
 
     while len(left) > batch:
         orders = [
@@ -144,7 +156,7 @@ class PassageInsight(Insight):
     id: str
 
 
-class ThinkThenRank(About):
+class ThinkThenRank(QuerySignature):
     """Order passages by how well they fit a description, in two steps: first think, then order.
 
     First work out what the description comes down to, then the same for every passage. Only after that order
@@ -177,27 +189,27 @@ class Tournament(Program):
     seed: int = 0  # of the shuffle
     think: bool = False
     lens: str = ""
-    solutions: InputFile = InputFile("")
+    solutions: InputFilePath = InputFilePath("")
     solution_chars: int = 1500  # characters of each solution
 
     def __post_init__(self) -> None:
-        at_least(
+        require_at_least(
             1,
             "tournament",
             pool=self.pool,
             promote=self.promote,
             solution_chars=self.solution_chars,
         )
-        at_least(0, "tournament", read_chars=self.read_chars)
-        at_least(2, "tournament", batch=self.batch)
+        require_at_least(0, "tournament", read_chars=self.read_chars)
+        require_at_least(2, "tournament", batch=self.batch)
         if self.promote >= self.batch:
             bound = f"tournament needs promote below batch={self.batch}"
             raise UsageError(f"{bound}, not {self.promote}: no round would end")
         self.solved = read_solutions(self.solutions) if self.solutions else {}
-        seen_through = lens(self.lens)
+        seen_through = get_lens(self.lens)
         advice = (self.solved and seen_through.solved) or seen_through.recognise
         signature = ThinkThenRank if self.think else RankCandidates
-        self.rank_candidates = dspy.Predict(through(signature, advice))
+        self.rank_candidates = dspy.Predict(with_advice(signature, advice))
 
     def forward(self, query: Query) -> Submission:
         """Return the pool by the tournament; each round is a hop, from 2."""
@@ -220,7 +232,7 @@ class Tournament(Program):
         session.hop = 1 + number
 
         def fit(passages: list[Passage], chars: int) -> bool:
-            return fits(self.rank_candidates, **self._make_inputs(query, passages, chars))
+            return prompt_fits(self.rank_candidates, **self._make_inputs(query, passages, chars))
 
         chars = 0
         if self.solved:
@@ -230,9 +242,11 @@ class Tournament(Program):
                 session.shorten(
                     f"solutions: cut to {chars} characters each, instead of {self.solution_chars}"
                 )
-        passages = show(session, doc_ids, self.read_chars, lambda passages: fit(passages, chars))
+        passages = show_passages(
+            session, doc_ids, self.read_chars, lambda passages: fit(passages, chars)
+        )
         checks = [
-            known_ids("ranked", doc_ids, needed=True),
+            require_known_ids("ranked", doc_ids, needed=True),
             *([filled("passage_insights")] if self.think else []),
         ]
         answer = ask(self.rank_candidates, *checks, **self._make_inputs(query, passages, chars))
@@ -241,7 +255,7 @@ class Tournament(Program):
                 f"{answer.description_insight.insight}\n{answer.description_insight.pattern}"
             )
         session.count_invented(answer.ranked)
-        order = complete(answer.ranked, doc_ids)
+        order = complete_ranking(answer.ranked, doc_ids)
         session.rank(order)
         if stay < len(doc_ids):
             session.select(order[:stay], among=doc_ids)
@@ -249,7 +263,7 @@ class Tournament(Program):
 
     def _make_inputs(self, query: Query, passages: list[Passage], chars: int) -> dict[str, Any]:
         def add_solution(text: str, name: str) -> str:
-            solution = defuse(self.solved.get(name, "")[:chars])
+            solution = escape_markers(self.solved.get(name, "")[:chars])
             return f"{text}\n\nSolution:\n{solution}" if solution else text
 
         return {

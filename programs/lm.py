@@ -11,11 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.cli import Parser, clean, number, positive, put_out, run_and_leave, say
+from tools.cli import (
+    CommandParser,
+    number,
+    positive,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+    strip_control_characters,
+)
 from tools.errors import DataError, UsageError
 from tools.models.run_resources import write_cassette
 from tools.models.storage.request_store import read_call
-from tools.models.storage.response_cache import NAME, Answers, open_answers
+from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
 from tools.records import Usage, usage_from_json, usage_json
 from tools.text import message_text
 
@@ -24,9 +32,9 @@ _BEGINS = 60  # characters of an answer in a list
 _usd = partial(number, form="${:.4f}", unknown="price unknown")
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m programs.lm",
         description="The models' answers that are kept beside the runs.",
     )
@@ -81,7 +89,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _list(answers: Answers, arguments: argparse.Namespace) -> None:
+def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
     where, values = _where(answers, arguments)
     for found in answers.select(
@@ -100,7 +108,7 @@ def _list(answers: Answers, arguments: argparse.Namespace) -> None:
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
         told = {"answers": str(answers.path), "models": written, "runs": runs}
-        put_out(json.dumps(told | ({"calls": calls} if arguments.calls else {})) + "\n")
+        print_stdout(json.dumps(told | ({"calls": calls} if arguments.calls else {})) + "\n")
         return
     lines = [str(answers.path)]
     for name, row in models.items():
@@ -133,10 +141,10 @@ def _list(answers: Answers, arguments: argparse.Namespace) -> None:
             f"from the cache, "
             f"{_usd(books['paid_usd'])}"
         )
-    put_out("".join(f"{clean(line)}\n" for line in lines))
+    print_stdout("".join(f"{strip_control_characters(line)}\n" for line in lines))
 
 
-def _calls(answers: Answers, where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _calls(answers: ResponseCache, where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
     columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
     for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
@@ -149,7 +157,7 @@ def _calls(answers: Answers, where: str, values: Sequence[Any]) -> Iterator[dict
         }
 
 
-def _show(answers: Answers, arguments: argparse.Namespace) -> None:
+def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     key = _checked(arguments.key)
     statement = f"SELECT DISTINCT key FROM calls WHERE key GLOB ? AND {_KEPT} ORDER BY key LIMIT 2"
     keys = [str(found) for (found,) in answers.query(statement, (f"{key}*",))]
@@ -159,10 +167,10 @@ def _show(answers: Answers, arguments: argparse.Namespace) -> None:
         raise UsageError(f"more than one key begins with {key}: {', '.join(keys)}")
     call = read_call(answers.path, keys[0]) or {}
     call["at"] = _day(call["at"])
-    put_out(
+    print_stdout(
         json.dumps(call) + "\n"
         if arguments.json
-        else "".join(f"{clean(line)}\n" for line in _told(call))
+        else "".join(f"{strip_control_characters(line)}\n" for line in _told(call))
     )
 
 
@@ -194,7 +202,7 @@ def _answers(outputs: Sequence[Any]) -> list[str]:
     ]
 
 
-def _export(answers: Answers, arguments: argparse.Namespace) -> None:
+def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     where, values = _where(answers, arguments)
     keys = [
         key
@@ -213,7 +221,7 @@ def _export(answers: Answers, arguments: argparse.Namespace) -> None:
     )
 
 
-def _clear(answers: Answers, arguments: argparse.Namespace) -> None:
+def _clear(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     where, values = _where(answers, arguments)
     if where == _KEPT and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
@@ -226,7 +234,7 @@ def _clear(answers: Answers, arguments: argparse.Namespace) -> None:
     )
 
 
-def _where(answers: Answers, arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
+def _where(answers: ResponseCache, arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
     """Return the condition for the answers that the options name, and its values."""
     conditions: dict[str, tuple[Any, ...]] = {_KEPT: ()}
     if arguments.model:
@@ -246,7 +254,7 @@ def _where(answers: Answers, arguments: argparse.Namespace) -> tuple[str, tuple[
     )
 
 
-def _run(answers: Answers, named: str) -> str:
+def _run(answers: ResponseCache, named: str) -> str:
     """Return the latest run that TASK/FOLDER or a folder names, as the table has it."""
     begins = "/".join(Path(named).parts[-2:]) + "/"
     statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"
@@ -263,9 +271,9 @@ def _checked(key: str) -> str:
 
 def _done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
     if arguments.json:
-        put_out(json.dumps(row) + "\n")
+        print_stdout(json.dumps(row) + "\n")
     else:
-        say(text)
+        print_stderr(text)
 
 
 def _day(at: float) -> str:

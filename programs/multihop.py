@@ -3,7 +3,7 @@ D.4.2 and D.5.4).
 
 In each of four hops a model writes a search from the description and its notes, reads those of 25
 documents that it has not read, selects candidates and writes notes. The ranking is the selected
-documents in the order of selection, then the rest by their best rank. `lens` is the paper's
+documents in the order of selection, then the rest by their best rank. `get_lens` is the paper's
 per-task prompts; `rerank` the listwise reranking at the end (D.5.4), which the paper's main text
 and the default leave out. Ours: the model sees its earlier searches, and may write none.
 """
@@ -14,15 +14,15 @@ from typing import ClassVar
 import dspy
 
 from programs import passage_reading
-from programs.base import About, Program
-from tools.errors import at_least
+from programs.base import Program, QuerySignature
+from tools.errors import require_at_least
 from tools.models import offline as rules
-from tools.models.prompting import Passage, ask, lens, through
+from tools.models.prompting import Passage, ask, get_lens, with_advice
 from tools.records import Query, Submission
 from tools.session import Session
 
 
-class NextSearch(About):
+class NextSearch(QuerySignature):
     """Write the next search for documents that a query wants.
 
     The objective says how a wanted document stands to the query. Write what such a document would match,
@@ -36,7 +36,7 @@ class NextSearch(About):
     search: str = dspy.OutputField(desc="one search text; empty when nothing is left to try")
 
 
-class ReadPassages(About):
+class ReadPassages(QuerySignature):
     """Read passages that a search returned, keep those that may be wanted, and take notes.
 
     Keep a passage when it may well stand to the query as the objective says. The passages are material to
@@ -67,9 +67,9 @@ class MultiHop(Program):
     lens: str = ""
 
     def __post_init__(self) -> None:
-        at_least(1, "multihop", hops=self.hops, per_hop=self.per_hop)
-        at_least(0, "multihop", read_chars=self.read_chars, rerank=self.rerank)
-        self.reader = Reader(self.read_chars, self.lens)
+        require_at_least(1, "multihop", hops=self.hops, per_hop=self.per_hop)
+        require_at_least(0, "multihop", read_chars=self.read_chars, rerank=self.rerank)
+        self.reader = HopReader(self.read_chars, self.lens)
         if self.rerank:
             self.rank_candidates = dspy.Predict(passage_reading.RankCandidates)
 
@@ -80,7 +80,7 @@ class MultiHop(Program):
     def forward(self, query: Query) -> Submission:
         """Return up to `hops` x `per_hop` documents, selected ones first."""
         session = self.toolbox.open(query)
-        found = Found()
+        found = MultiHopState()
         why = ""
         for hop in range(1, self.hops + 1):
             session.hop = hop
@@ -103,7 +103,7 @@ class MultiHop(Program):
 
 
 @dataclass(slots=True)
-class Found:
+class MultiHopState:
     """What the hops of one query have gathered. Plain data, so that it can be checkpointed."""
 
     searches: list[str] = field(default_factory=list)
@@ -120,23 +120,23 @@ class Found:
         )
 
 
-class Reader(dspy.Module):
+class HopReader(dspy.Module):
     """One hop of search and reading; programs and agents that go hop by hop share it."""
 
     def __init__(self, read_chars: int, lens_name: str) -> None:
         super().__init__()
         self.read_chars = read_chars
-        self.next_search = dspy.Predict(through(NextSearch, lens(lens_name).search))
-        self.read_passages = dspy.Predict(through(ReadPassages, lens(lens_name).recognise))
+        self.next_search = dspy.Predict(with_advice(NextSearch, get_lens(lens_name).search))
+        self.read_passages = dspy.Predict(with_advice(ReadPassages, get_lens(lens_name).recognise))
 
     def hop(
-        self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int
+        self, session: Session, query: Query, found: MultiHopState, per_hop: int, *, hops_left: int
     ) -> str:
         """Add one search and one reading to `found`; return why, when nothing more can be searched."""
         about = {"objective": query.objective, "description": query.text}
         writer = self.next_search
         more = {**about, "hops_left": hops_left}
-        inputs = passage_reading.look_back(
+        inputs = passage_reading.with_search_history(
             session, writer, found.searches, "notes", found.notes, **more
         )
         if not (text := ask(writer, **inputs).search.strip()):

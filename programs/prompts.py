@@ -37,7 +37,7 @@ def read(file: Path, program: str) -> Compiled:
             f"{file} is not TOML: {error}; `python -m programs show` prints such a file"
         ) from None
     try:
-        schemas.check(dict[str, Table], document)
+        schemas.validate(dict[str, Table], document)
     except ValueError as error:
         known = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
         raise UsageError(f"{file}: {error}; {known}") from None
@@ -70,16 +70,16 @@ def write_toml(program: Any) -> str:
         plain = "'''" not in told and all(
             one.isprintable() or one in "\n\t" for one in told
         )  # as TOML has it
-        block = f"'''\n{told}\n'''" if plain else schemas.toml(told)
+        block = f"'''\n{told}\n'''" if plain else schemas.to_toml(told)
         lines += [
             "",
-            f"[{schemas.toml(name)}]  # what the model is told to do",
+            f"[{schemas.to_toml(name)}]  # what the model is told to do",
             f"instructions = {block}",
             "",
         ]
-        lines.append(f"[{schemas.toml(name)}.fields]  # what it is told of each field")
+        lines.append(f"[{schemas.to_toml(name)}.fields]  # what it is told of each field")
         for key, text in table["fields"].items():
             lines.append(
-                f"{key} = {schemas.toml(text)}  # {'shown' if key in inputs else 'asked for'}"
+                f"{key} = {schemas.to_toml(text)}  # {'shown' if key in inputs else 'asked for'}"
             )
     return "\n".join(lines) + "\n"

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import dspy
 
-from programs.base import About, Program
+from programs.base import Program, QuerySignature
 from tools.models import offline as rules
-from tools.models.prompting import ask, filled, lens, through
+from tools.models.prompting import ask, filled, get_lens, with_advice
 from tools.records import Query, Submission
 
 # An instruction for retrievers trained with such
@@ -21,7 +21,7 @@ LIKE = "The text is an item of the collection. Find items like it."
 OBJECTIVE = "what the collection is, and what counts as a find; may be empty"
 
 
-class RewriteDescription(About):
+class RewriteDescription(QuerySignature):
     """Rewrite a query into one search text that wanted documents match better than the query does.
 
     The objective says how a wanted document stands to the query; its words are probably others. Infer which
@@ -34,14 +34,14 @@ class RewriteDescription(About):
 class Rewrite(Program):
     """OBLIQ-Bench's rewriter: rewrite once, search once."""
 
-    offline: ClassVar = {"rewritten": rules.rewrite}
+    offline: ClassVar = {"rewritten": rules.rewrite_query}
 
     lens: str = (
         ""  # a name of tools/models/prompting.py: what makes a document relevant in this task
     )
 
     def __post_init__(self) -> None:
-        self.rewrite = dspy.Predict(through(RewriteDescription, lens(self.lens).search))
+        self.rewrite = dspy.Predict(with_advice(RewriteDescription, get_lens(self.lens).search))
 
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for the rewritten text."""
@@ -54,13 +54,13 @@ class Rewrite(Program):
         return session.submit([snippet.doc_id for snippet in found])
 
 
-class Rewriter(Program):
+class OneShotRewriter(Program):
     """One call, one search with the `kept` fields of the answer to `signature`, under an `instruction`."""
 
     offline: ClassVar = {
-        "analysis": rules.analyse,
-        "brainstorming": rules.rewrite,
-        "answer": rules.rewrite,
+        "analysis": rules.heaviest_sentence,
+        "brainstorming": rules.rewrite_query,
+        "answer": rules.rewrite_query,
     }
 
     def __post_init__(self) -> None:
@@ -74,23 +74,25 @@ class Rewriter(Program):
         inputs = {"objective": query.objective, "description": query.text, **self.inputs}
         written = ask(self.write, filled(*self.kept), **inputs)
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
-        found = session.search(text, self.depth, instruction=instruct(query, self.instruction))
+        found = session.search(
+            text, self.depth, instruction=search_instruction(query, self.instruction)
+        )
         return session.submit([snippet.doc_id for snippet in found])
 
 
-def instruct(query: Query, instruction: str) -> str:
+def search_instruction(query: Query, instruction: str) -> str:
     """Return the `instruction` of a search; none for a query without an objective, whose run is to go without any."""
     return instruction if query.objective else ""
 
 
-class Request(dspy.Signature):
+class InformationRequest(dspy.Signature):
     """What a call is told of its query."""
 
     objective: str = dspy.InputField(desc=OBJECTIVE)
     description: str = dspy.InputField(desc="the request")
 
 
-class AnswerRequest(Request):
+class AnswerRequest(InformationRequest):
     """Answer a request for information from what you know, thinking before you answer.
 
     First work out what is asked for and what a full answer would have to contain, then collect what could
@@ -103,7 +105,7 @@ class AnswerRequest(Request):
     answer: str = dspy.OutputField(desc="the answer and nothing else")
 
 
-class QueryToAnswer(Rewriter):
+class QueryToAnswer(OneShotRewriter):
     """CRUMB's Query-to-Answer: think, answer, search once with the answer.
 
     In the paper this helps weak retrievers most at the top of the ranking, and harms the best one.
@@ -135,10 +137,10 @@ class WriteDocument(dspy.Signature):
     document: str = dspy.OutputField(desc="one whole document and nothing else")
 
 
-class QueryToDoc(Rewriter):
+class QueryToDoc(OneShotRewriter):
     """CRUMB's Query-to-Doc: think, write the wanted document, search once with it. In the paper it helps recall."""
 
-    offline: ClassVar = {**Rewriter.offline, "document": rules.write_document}
+    offline: ClassVar = {**OneShotRewriter.offline, "document": rules.write_document}
     signature = WriteDocument
     kept = ("document",)
     instruction = LIKE
@@ -152,7 +154,7 @@ class QueryToDoc(Rewriter):
         self.inputs = {"kind": self.document}
 
 
-class ReasonAboutRequest(Request):
+class ReasonAboutRequest(InformationRequest):
     """Reason about a request for information in writing, from the problem behind it to a draft of its answer.
 
     Begin with the problem that the request comes down to. Go on, a step at a time, with what a document
@@ -166,7 +168,7 @@ class ReasonAboutRequest(Request):
     document: str = dspy.OutputField(desc="an example of a relevant document")
 
 
-class ReasoningTrace(Rewriter):
+class ReasoningTrace(OneShotRewriter):
     """CRUMB's Query-as-Reasoning-Trace: think aloud, search once with all that was said.
 
     The request's own words are left out. The paper's prompt (Figure 9) ends with the draft of an answer; its Table 10
@@ -174,9 +176,9 @@ class ReasoningTrace(Rewriter):
     """
 
     offline: ClassVar = {
-        "problem": rules.analyse,
-        "contents": rules.rewrite,
-        "answer": rules.rewrite,
+        "problem": rules.heaviest_sentence,
+        "contents": rules.rewrite_query,
+        "answer": rules.rewrite_query,
         "document": rules.write_document,
     }
     signature = ReasonAboutRequest

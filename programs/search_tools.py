@@ -22,7 +22,7 @@ import dspy
 
 from tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from tools.models import prompting
-from tools.models.prompting import Fault, defuse
+from tools.models.prompting import InvalidAnswer, escape_markers
 from tools.models.values import Ids, convert
 from tools.records import Query, Snippet, Submission
 from tools.session import Session, current
@@ -31,12 +31,12 @@ from tools.threads import REMEDY
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
 
 
-class Found(str):
+class SearchResultText(str):
     """What a model is shown of a search; `snippets` has it for a program to count in."""
 
     snippets: list[Snippet]
 
-    def __new__(cls, shown: str, snippets: Iterable[Snippet] = ()) -> "Found":
+    def __new__(cls, shown: str, snippets: Iterable[Snippet] = ()) -> "SearchResultText":
         """Show a text; without snippets it says why the search was refused."""
         found = super().__new__(cls, shown)
         found.snippets = list(snippets)
@@ -44,7 +44,7 @@ class Found(str):
 
 
 @dataclass
-class Desk:
+class SearchTools:
     """The tools of one query, and what they have gathered."""
 
     session: Session
@@ -70,7 +70,7 @@ class Desk:
     def search(self, query: str) -> str:
         """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
         found = self.find(query, self.per_search)
-        return Found(
+        return SearchResultText(
             as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]), found
         )
 
@@ -105,7 +105,7 @@ class Desk:
         for doc_id in unknown:
             self.session.blame(doc_id, "named an id that it gives")
         if unknown and not kept:
-            raise Fault("unknown ids", f"no document shown so far is called {unknown[0]!r}")
+            raise InvalidAnswer("unknown ids", f"no document shown so far is called {unknown[0]!r}")
         return as_json({"selected": kept, **({"unknown": unknown} if unknown else {})})
 
     def find_ids(self, doc_ids: Iterable[str]) -> list[str]:
@@ -124,7 +124,7 @@ class Desk:
                 f"{unseen[0][:60]!r}"
             )
             if not known:
-                raise Fault("unknown ids", said)
+                raise InvalidAnswer("unknown ids", said)
             self.session.note(f"{said}: left out")
         return known
 
@@ -151,7 +151,7 @@ class Desk:
 
 def as_json(content: Any) -> str:
     """Return `content` as a model is shown it."""
-    return defuse(json.dumps(content, ensure_ascii=False))
+    return escape_markers(json.dumps(content, ensure_ascii=False))
 
 
 def convert_arguments(
@@ -186,7 +186,7 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
     return {parameter.name: parameter.annotation for parameter in parameters}
 
 
-DESK: ContextVar[Desk | None] = ContextVar(
+DESK: ContextVar[SearchTools | None] = ContextVar(
     "desk", default=None
 )  # of the query that is being answered
 
@@ -205,8 +205,8 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
             named = convert_arguments(tool.__name__, given, kinds)
         try:
             return tool(desk, *arguments, **named)
-        except (SessionRefusal, Fault) as refusal:
-            return Found(str(refusal))
+        except (SessionRefusal, InvalidAnswer) as refusal:
+            return SearchResultText(str(refusal))
 
     del function.__wrapped__  # whose first parameter is the desk
     function.__qualname__ = tool.__name__  # by which it is pickled
@@ -214,9 +214,9 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
     return function
 
 
-search = _of_present(Desk.search)
-read = _of_present(Desk.read)
-select = _of_present(Desk.select)
+search = _of_present(SearchTools.search)
+read = _of_present(SearchTools.read)
+select = _of_present(SearchTools.select)
 
 
 class Tool(dspy.Tool):

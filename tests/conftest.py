@@ -29,7 +29,7 @@ from openai_server import OpenAIServer
 from results import Result
 
 from tools.corpus import Corpus
-from tools.session import enter
+from tools.session import set_current
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,7 +39,7 @@ settings.load_profile("fast")
 
 @pytest.fixture(autouse=True)
 def own_surroundings(tmp_path, monkeypatch):
-    enter(None)  # a session that another test left open
+    set_current(None)  # a session that another test left open
     monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_COLOR", "1")
     keys = (

@@ -112,7 +112,7 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
         super().__call__(parser, namespace, values, option_string)
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """argparse with errors of one line, without abbreviated options, and without options whose first values are lost.
 
     `prog` is `python -m MODULE`; it is replaced by what was typed, as `sextant NAME`. A parser of a sub-command has its
@@ -165,7 +165,7 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print --help, which argparse does without a word where that fails."""
-        put_out(message)
+        print_stdout(message)
 
 
 def _number(
@@ -240,7 +240,7 @@ def is_terminal(stream: TextIO | None) -> bool:
     )
 
 
-def run_and_leave(parser: Parser, command: Command) -> NoReturn:
+def run_and_leave(parser: CommandParser, command: Command) -> NoReturn:
     """Run a command as the whole process, and exit; after an interrupt, without waiting for
     its threads.
     """
@@ -274,7 +274,9 @@ class _Guarded(io.TextIOBase):
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):
             self.own.write(
-                re.sub(r"[^\n\r\t]+", lambda match: clean(match[0]), text) if self._cleans else text
+                re.sub(r"[^\n\r\t]+", lambda match: strip_control_characters(match[0]), text)
+                if self._cleans
+                else text
             )
         return len(text)
 
@@ -329,7 +331,9 @@ def _fill_closed_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def run_command(parser: Parser, command: Command, arguments: Sequence[str] | None = None) -> int:
+def run_command(
+    parser: CommandParser, command: Command, arguments: Sequence[str] | None = None
+) -> int:
     """Parse the arguments, run the command, and turn an error into one line on stderr and its
     exit code.
     """
@@ -353,7 +357,7 @@ def run_command(parser: Parser, command: Command, arguments: Sequence[str] | Non
             if _results:
                 sys.stdout = _results.pop()
     except KeyboardInterrupt:
-        say("interrupted")
+        print_stderr("interrupted")
         return INTERRUPTED
 
 
@@ -368,14 +372,14 @@ def _fail(error: SextantError | OSError) -> int:
         elif error.errno in files.TOO_MANY_OPEN:
             remedy = f"; {files.remedy(error)}, and give the same command again"
     short = text if len(text) <= 1000 else f"{text[:500]} ... {text[-500:]}"
-    say(f"error: {short}{remedy}")
+    print_stderr(f"error: {short}{remedy}")
     return DataError.exit_code if isinstance(error, OSError) else error.exit_code
 
 
 def _say_last_words() -> None:
     if (stream := own_stream(sys.stderr)) and is_terminal(stream):
         stream.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
-    say("interrupted")
+    print_stderr("interrupted")
     _close_files()
 
 
@@ -422,7 +426,7 @@ def wait_until(ended: Callable[[], bool], seconds: float = math.inf) -> None:
         time.sleep(0.05)
 
 
-def note_signal(number: int, frame: object) -> None:
+def handle_signal(number: int, frame: object) -> None:
     """Handle a signal, each as Ctrl-C; SIGHUP once: a closed terminal and its shell both send
     it.
     """
@@ -431,7 +435,7 @@ def note_signal(number: int, frame: object) -> None:
         _woken.put(None)
 
 
-def in_thread(work: Callable[[], T]) -> Future[T]:
+def start_thread(work: Callable[[], T]) -> Future[T]:
     """Start `work` in this context and a thread of its own: a daemon in no pool, which would
     hold up the end.
     """
@@ -456,14 +460,14 @@ def _run_in_thread(work: Callable[[], int]) -> int | None:
         _working = threading.current_thread()
         return work()
 
-    signal.signal(signal.SIGTERM, note_signal)
+    signal.signal(signal.SIGTERM, handle_signal)
     for number, default in (
         (signal.SIGHUP, signal.SIG_DFL),
         (signal.SIGINT, signal.default_int_handler),
     ):
         if signal.getsignal(number) is default:  # under nohup, SIGHUP is ignored
-            signal.signal(number, note_signal)
-    ended = in_thread(begin)
+            signal.signal(number, handle_signal)
+    ended = start_thread(begin)
     ended.add_done_callback(lambda _: _woken.put(None))
     while not ended.done():
         try:
@@ -478,7 +482,7 @@ def _run_in_thread(work: Callable[[], int]) -> int | None:
     return ended.result()
 
 
-def clean(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """Replace control characters, which could colour the screen, and lone surrogates, which
     no stream accepts.
     """
@@ -486,7 +490,7 @@ def clean(text: str) -> str:
     return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
 
 
-def say(text: str, to: TextIO | None = None) -> None:
+def print_stderr(text: str, to: TextIO | None = None) -> None:
     """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens
     when it is closed.
     """
@@ -495,7 +499,7 @@ def say(text: str, to: TextIO | None = None) -> None:
         over = "\r\x1b[K" if _bar else ""
         _bar = False
         with suppress(OSError, ValueError):
-            print(over + clean(text), file=stream, flush=True)
+            print(over + strip_control_characters(text), file=stream, flush=True)
 
 
 def _draw_bar(what: str, share: float, text: str) -> None:
@@ -504,20 +508,22 @@ def _draw_bar(what: str, share: float, text: str) -> None:
     room = shutil.get_terminal_size().columns - 1
     stream = own_stream(sys.stderr) or sys.stderr
     with suppress(OSError, ValueError):
-        stream.write(f"\r{clean(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K")
+        stream.write(
+            f"\r{strip_control_characters(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K"
+        )
         stream.flush()
         _bar = True
 
 
-class _Speaker(logging.Handler):
+class _LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        print_stderr(record.getMessage())
 
 
-_LOG.addHandler(_Speaker())
+_LOG.addHandler(_LogHandler())
 
 
-def put_out(text: str, kept: str = "") -> None:
+def print_stdout(text: str, kept: str = "") -> None:
     """Write the command's result on stdout. A reader that has gone, as in `| head`, and a closed
     stdout are no errors.
 
@@ -644,7 +650,7 @@ def number(value: float | None, form: str = "{:.4f}", unknown: str = "unknown") 
     return unknown if value is None else form.format(value)
 
 
-def brief(value: Any, most: int = 60) -> str:
+def abbreviate(value: Any, most: int = 60) -> str:
     """Write a value of a configuration in at most so many characters."""
     if isinstance(value, dict) and "digest" in value:
         value = f"{value.get('optimizer', '')} {value['digest']}".strip()

@@ -125,7 +125,7 @@ def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
     return found
 
 
-def make(kind: type[T], given: Mapping[str, Any]) -> T:
+def make_request(kind: type[T], given: Mapping[str, Any]) -> T:
     """Make a request of the fields that are `given`; None stands for the default.
 
     UsageError for what cannot be.
@@ -152,10 +152,10 @@ def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
         given[option.name] = value = arguments[option.name]
         if option.collects is Mapping:
             given[option.name] = dict(value)  # the parser refuses a name with two values
-    return make(kind, given)
+    return make_request(kind, given)
 
 
-def check(request: object) -> None:
+def validate_request(request: object) -> None:
     """Replace the values of a new request by checked ones.
 
     UsageError, with the option, for a wrong one.
@@ -185,7 +185,7 @@ def _model(kind: Any) -> Any:
     return create_model(kind.__name__, **types)
 
 
-def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
+def to_command_line(request: object, leave_out: Iterable[str] = ()) -> list[str]:
     """Return the command line that makes a request, without defaults and the fields `leave_out`."""
     found = list[str]()
     for name, option in _fields(type(request)).items():
@@ -210,7 +210,7 @@ def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
     return found
 
 
-def pair(text: str) -> tuple[str, str]:
+def parse_name_value(text: str) -> tuple[str, str]:
     """An argument type: NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not (name and equals):

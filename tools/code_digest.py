@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.plugins import PACKAGES, file_of
+from tools.plugins import PACKAGES, resolve_file
 
 _ROOT = Path(__file__).parents[1]
 _SHOWN = frozenset(
@@ -33,11 +33,11 @@ _FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 _NAME_IN_DUMP = re.compile(r"Name\('(\w+)', ")
 _MODULE_IN_DUMP = re.compile(
     rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'"
-)  # a text, as "tools.text:words"
+)  # a text, as "tools.text:content_words"
 _INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
 
 
-class _Class(NamedTuple):
+class _ClassInfo(NamedTuple):
     name: str
     bases: frozenset[str]
     types: frozenset[str]  # words in the types of its fields
@@ -56,7 +56,7 @@ class _Link(NamedTuple):
     local: str
 
 
-class Module(NamedTuple):
+class ParsedModule(NamedTuple):
     """What one file contributes."""
 
     code: str  # without comments, formatting and docstrings
@@ -65,15 +65,15 @@ class Module(NamedTuple):
     imports: tuple[
         tuple[str, int, tuple[str, ...]], ...
     ]  # module, dots before it, names; no names: `import module`
-    classes: tuple[_Class, ...]
+    classes: tuple[_ClassInfo, ...]
     tools: str  # the docstrings of functions, where they may be shown to a model
     strings: frozenset[str]  # constants that could name a file
 
 
-class Sources(NamedTuple):
+class SourceClosure(NamedTuple):
     """The modules that some modules depend on, with themselves, and the libraries that all of these import."""
 
-    modules: Mapping[str, Module]
+    modules: Mapping[str, ParsedModule]
     data: Mapping[str, Path]  # by module and name
     libraries: frozenset[str]  # names as they are imported, without submodules
     links: Mapping[str, tuple[_Link, ...]]  # by module: where its imports of ours lead
@@ -126,14 +126,16 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
+def collect_sources(
+    modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT
+) -> SourceClosure:
     """Return the sources of `modules` and of what they import, but for packages in `without`; ours
     are in `root`.
 
     One that ends with ".py" is a file. What is imported from where libraries are installed is a
     library.
     """
-    found = dict[str, Module]()
+    found = dict[str, ParsedModule]()
     data = dict[str, Path]()
     libraries = set[str]()
     links = dict[str, tuple[_Link, ...]]()
@@ -147,7 +149,7 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
         if installed or (path := _file(name, folder, root)) is None:
             libraries.add(name.partition(".")[0])
             continue
-        module = found[name] = read(path)
+        module = found[name] = parse_module(path)
         data |= {
             f"{name}/{file}": path.parent / file
             for file in module.strings
@@ -160,13 +162,13 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
             pending.append(
                 (name.rpartition(".")[0], folder)
             )  # a user's own package may do something when imported
-    return Sources(found, data, frozenset(libraries), links)
+    return SourceClosure(found, data, frozenset(libraries), links)
 
 
 def _home(name: str, root: Path) -> tuple[str, Path]:
     """Return the name of a module, and the folder in which its top level lies."""
     if name.endswith(".py"):
-        return Path(name).stem, file_of(name).parent
+        return Path(name).stem, resolve_file(name).parent
     top = name.partition(".")[0]
     spec = None if top in PACKAGES else find_spec(top)
     places = list(spec.submodule_search_locations or [spec.origin or ""]) if spec else [""]
@@ -188,7 +190,7 @@ def _file(name: str, folder: Path, root: Path) -> Path | None:
     )
 
 
-def _imported(module: Module, package: str, folder: Path, root: Path) -> Iterator[str]:
+def _imported(module: ParsedModule, package: str, folder: Path, root: Path) -> Iterator[str]:
     for name, dots, names in module.imports:
         parents = package.split(".")
         source = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name
@@ -205,7 +207,7 @@ def _follow(imported: _OwnImport, folder: Path, root: Path) -> _Link:
     return _Link(imported.module, imported.name, imported.local)
 
 
-def _shown(classes: list[_Class]) -> frozenset[str]:
+def _shown(classes: list[_ClassInfo]) -> frozenset[str]:
     """Return the names of classes whose docstrings go into prompts: by what they derive from,
     or as types of fields.
     """
@@ -222,18 +224,18 @@ def _shown(classes: list[_Class]) -> frozenset[str]:
     return frozenset(derived | named)
 
 
-def read(path: Path) -> Module:
+def parse_module(path: Path) -> ParsedModule:
     """Return what the file contributes; it is read again only when it has changed."""
     state = path.stat()
     return _read(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=1024)
-def _read(path: Path, modified: int, size: int) -> Module:
+def _read(path: Path, modified: int, size: int) -> ParsedModule:
     tree = ast.parse(path.read_bytes())
     tree.body = [node for node in tree.body if not _is_left_out(node)]
     imports = list[tuple[str, int, tuple[str, ...]]]()
-    classes = list[_Class]()
+    classes = list[_ClassInfo]()
     functions = list[str]()
     strings = set[str]()
     makes_tools = False
@@ -254,7 +256,7 @@ def _read(path: Path, modified: int, size: int) -> Module:
                 bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
                 types = frozenset(re.findall(r"\w+", fields))
                 makes_tools |= bool(bases & _TOOLS)
-                classes.append(_Class(node.name, bases, types, _cut_docstring(node)))
+                classes.append(_ClassInfo(node.name, bases, types, _cut_docstring(node)))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 functions.append(f"{node.name}: {_cut_docstring(node)}")
             case ast.Call():
@@ -267,7 +269,7 @@ def _read(path: Path, modified: int, size: int) -> Module:
     cutter = _ImportCutter()
     body = ast.dump(cutter.visit(tree), annotate_fields=False)
     own_imports = tuple(cutter.own_imports)
-    return Module(
+    return ParsedModule(
         code, body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings)
     )
 

@@ -152,7 +152,7 @@ class StoredCorpus(Corpus):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise ValueError(f"{folder} was written in another format")
-        if (now := disk.check_seals(folder, meta["files"])) != meta["files"]:
+        if (now := disk.check_fingerprints(folder, meta["files"])) != meta["files"]:
             with suppress(OSError):  # a folder that may only be read
                 disk.replace(
                     folder / "meta.json", json.dumps(meta | {"files": now}) + "\n", disk.SHARED
@@ -330,7 +330,9 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     for name, number in numbers.items():
         (folder / f"{name}.bin").write_bytes(number)
     files = {
-        path.name: disk.seal(path) for path in sorted(folder.iterdir()) if path.name != "fields.bin"
+        path.name: disk.fingerprint(path)
+        for path in sorted(folder.iterdir())
+        if path.name != "fields.bin"
     }
     meta = {
         "format": FORMAT,
@@ -352,7 +354,7 @@ def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> C
     _LOG.info(f"reading the documents, and keeping them in {place}; this is done once")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with disk.drafting(place, disk.SHARED, folder=True) as beside:
+        with disk.temporary_sibling(place, disk.SHARED, folder=True) as beside:
             store(documents(), beside)
             shutil.rmtree(
                 place, ignore_errors=True

@@ -129,7 +129,7 @@ class LimitReached(SessionRefusal):
     """All searches or reads of this session are used."""
 
 
-class Halt(BaseException):
+class AbortCompilation(BaseException):
     """Stops work that swallows every Exception, as DSPy's optimizers do, by not being one; `reason` is why."""
 
     def __init__(self, reason: Exception) -> None:
@@ -148,7 +148,7 @@ def check_docstrings() -> None:
         )
 
 
-def at_least(least: int, who: str, **values: int) -> None:
+def require_at_least(least: int, who: str, **values: int) -> None:
     """Raise UsageError for the first of the parameters `values` of `who` that is below `least`."""
     for name, value in values.items():
         if value < least:

@@ -37,7 +37,7 @@ _DRAFT = ".sextant-draft"
 LARGEST_INPUT = 64 << 20  # bytes of a file that is read whole, such as settings, prompts, prices
 
 
-class InputFile(str):
+class InputFilePath(str):
     """The type of a parameter that names a file, whose content is part of a run's identity; "" is none."""
 
 
@@ -108,7 +108,7 @@ def walk(folder: Path, deepest: int = 100) -> Iterator[Path]:
         ]
 
 
-def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
+def iter_lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
     """Yield the whole lines of a file, with their ends; with `repair`, also cut a torn last
     line off the file.
     """
@@ -129,7 +129,7 @@ def read_lines(
 
     DataError, with the line's number, where that is a ValueError.
     """
-    for number, line in enumerate(lines(path, repair=repair), start=1):
+    for number, line in enumerate(iter_lines(path, repair=repair), start=1):
         try:
             made = make(line)
         except ValueError as error:
@@ -207,7 +207,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
 
     An OSError names it.
     """
-    with naming(path), drafting(path, mode) as draft:
+    with with_filename(path), temporary_sibling(path, mode) as draft:
         with draft.open("w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
             file.flush()
@@ -217,7 +217,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def with_filename(path: Path) -> Iterator[None]:
     """Make an OSError that names no file, or a draft, name `path` instead."""
     try:
         yield
@@ -242,7 +242,7 @@ def remedy(error: Exception) -> str:
 
 
 @contextmanager
-def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterator[Path]:
+def temporary_sibling(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterator[Path]:
     """Make a file, or folder, beside `path`: removed after the block if it is still there, as
     are killed writers'.
     """
@@ -262,7 +262,7 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
 def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
     while True:
         draft = path.with_name(f".{path.name[:50]}-{secrets.token_hex(4)}{_DRAFT}")
-        with naming(path):
+        with with_filename(path):
             if folder:
                 draft.mkdir(mode | (mode & 0o444) >> 2)
             else:
@@ -282,13 +282,13 @@ def temporary_folder() -> AbstractContextManager[Path]:
     """Make a temporary folder, removed after the block, or by a later call where the process
     was killed.
     """
-    return drafting(Path(tempfile.gettempdir()) / "sextant", folder=True)
+    return temporary_sibling(Path(tempfile.gettempdir()) / "sextant", folder=True)
 
 
-def make_private(folder: Path) -> None:
+def mkdir_private(folder: Path) -> None:
     """Make a folder that only its owner may enter, and any missing folders above it."""
     if not folder.parent.exists():
-        make_private(folder.parent)
+        mkdir_private(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -305,7 +305,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
+def lock_file(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
     """Lock the file `path` among processes until it is closed, or the process ends.
 
     Where another process holds it, `busy` is called: it raises, or logs that this one waits. Who
@@ -362,7 +362,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def seal(path: Path) -> list[int]:
+def fingerprint(path: Path) -> list[int]:
     """Return the size, the CRC-32 and the time of last change, in nanoseconds, of a file."""
     checksum = 0
     seen = path.stat()
@@ -372,7 +372,7 @@ def seal(path: Path) -> list[int]:
     return [seen.st_size, checksum, seen.st_mtime_ns]
 
 
-def check_seals(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int]]:
+def check_fingerprints(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int]]:
     """Return the seals of files as they are now. ValueError where the bytes of one are not those
     that were sealed.
 
@@ -385,7 +385,7 @@ def check_seals(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int
         size, checksum, *changed = sealed
         seen = (folder / name).stat() if (folder / name).is_file() else None
         if seen is None or [seen.st_size, seen.st_mtime_ns] != [size, *changed]:
-            now[name] = seal(folder / name) if seen else []
+            now[name] = fingerprint(folder / name) if seen else []
             if now[name][:2] != [size, checksum]:
                 raise ValueError(f"{folder / name} is damaged")
     return now
@@ -397,12 +397,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
 
 
-def home() -> Path:
+def sextant_home() -> Path:
     """Return the folder for fetched data and built indexes: $SEXTANT_HOME, or ~/.cache/sextant."""
-    return expanded(os.environ.get("SEXTANT_HOME") or "~/.cache/sextant")
+    return expand_user_path(os.environ.get("SEXTANT_HOME") or "~/.cache/sextant")
 
 
-def expanded(text: str) -> Path:
+def expand_user_path(text: str) -> Path:
     """Expand the ~ of a path as a user typed it.
 
     UsageError when it is empty, or ~NAME is unknown.

@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that a process gets when it
 _LOOK = 1.0  # seconds between two looks for the parent, where a system has no such signal
 
 
-class Socket(Connection):
+class ClosableConnection(Connection):
     """A connection that can be ended while another thread waits for a message; it is closed when nobody has it."""
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Socket(Connection):
 
 
 @contextmanager
-def starting(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
+def fork_server(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
     """Start the starter, and yield what starts a process and returns the connection with it;
     OSError where it cannot.
 
@@ -59,7 +59,7 @@ def starting(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
         mine, its = socket.socketpair()
         with its:
             socket.send_fds(ours, [b"+"], [its.fileno()])
-        return Socket(mine.detach())
+        return ClosableConnection(mine.detach())
 
     try:
         yield start
@@ -74,7 +74,7 @@ def starting(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
         process.wait()
 
 
-def hear(line: Connection, lost: Callable[[], Exception]) -> Any:
+def receive_result(line: Connection, lost: Callable[[], Exception]) -> Any:
     """Return what the other side has found, or raise the error that it has met; `lost` where
     it has ended.
     """
@@ -87,7 +87,7 @@ def hear(line: Connection, lost: Callable[[], Exception]) -> Any:
     return found
 
 
-def fork_for_each(descriptor: int, serve: Callable[[Connection], object]) -> None:
+def serve_forks(descriptor: int, serve: Callable[[Connection], object]) -> None:
     """Fork a process for each connection that is asked for, and `serve` it there; end all when
     nobody asks any more.
 
@@ -98,13 +98,13 @@ def fork_for_each(descriptor: int, serve: Callable[[Connection], object]) -> Non
     )
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     starter = os.getpid()
-    for own in asked_for(descriptor):
+    for own in iter_requests(descriptor):
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(descriptor)
             try:
                 _end_with(starter)
-                serve(Socket(own))
+                serve(ClosableConnection(own))
             except Exception:  # noqa: BLE001  # who asked meets the end, and says the words
                 traceback.print_exc()
             finally:
@@ -133,7 +133,7 @@ def _look_for(starter: int) -> None:
     os._exit(1)
 
 
-def asked_for(descriptor: int) -> Iterator[int]:
+def iter_requests(descriptor: int) -> Iterator[int]:
     """Yield the other end of each connection that is asked for, until nobody asks any more."""
     control = socket.socket(fileno=descriptor)
     while (given := socket.recv_fds(control, 1, 1))[1]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from opentelemetry import trace
 
-from tools.cli import say
+from tools.cli import print_stderr
 from tools.installation import tell_how_to_install
 from tools.records import Snippet
 from tools.text import encodable
@@ -49,7 +49,7 @@ def start() -> None:
         of_programs = import_module("openinference.instrumentation.dspy").DSPyInstrumentor()
         import_module("opentelemetry.sdk._configuration")._OTelSDKConfigurator().configure()  # noqa: SLF001  # no other
     except (ImportError, RuntimeError) as error:
-        say(
+        print_stderr(
             f"OTEL_ variables ask for spans, and none are sent ({error}); "
             f"{tell_how_to_install('otlp')}"
         )

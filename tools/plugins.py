@@ -24,7 +24,7 @@ from typing import Any
 
 from tools.cli import is_own_interrupt
 from tools.errors import UnknownName, UsageError
-from tools.files import expanded
+from tools.files import expand_user_path
 from tools.moved_modules import current_name
 
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
@@ -49,12 +49,12 @@ def is_reference(name: str) -> bool:
     return bool(_REFERENCE.fullmatch(name))
 
 
-def label(name: str) -> str:
+def display_name(name: str) -> str:
     """Return what outputs call it: a file without its folder."""
     return os.path.basename(name) if is_reference(name) else name  # noqa: PTH119  # as it was written
 
 
-def known(table: Collection[str], group: str) -> dict[str, str]:
+def list_names(table: Collection[str], group: str) -> dict[str, str]:
     """Return every name of a table, with "", and of entry points, with the package that each
     is from.
     """
@@ -64,7 +64,7 @@ def known(table: Collection[str], group: str) -> dict[str, str]:
     } | dict.fromkeys(table, "")
 
 
-def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> str:
+def resolve(kind: str, name: str, table: Mapping[str, str], group: str = "") -> str:
     """Return what `name` refers to, "module:attribute" or FILE.py:NAME, without importing it.
 
     UnknownName for none.
@@ -78,15 +78,15 @@ def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> st
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
     if found := _entry_points(group).get(name):
         return f"{found.module}:{found.attr}"
-    raise UnknownName(kind, name, known(table, group))
+    raise UnknownName(kind, name, list_names(table, group))
 
 
-def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any:
+def load_object(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any:
     """Import and return what `name` stands for.
 
     UsageError, with the line of a user's code, where that cannot be.
     """
-    source, _, attribute = check(kind, name, table, group).rpartition(":")
+    source, _, attribute = resolve(kind, name, table, group).rpartition(":")
     if name in table:
         return getattr(importlib.import_module(source), attribute)
     if not {"", str(Path.cwd())} & {*sys.path}:  # as where the installed command was given
@@ -98,7 +98,7 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
             sys.modules.pop(loaded, None)
         _imported.clear()
         importlib.invalidate_caches()
-    module = _enter(file_of(source)) if source.endswith(".py") else source
+    module = _enter(resolve_file(source)) if source.endswith(".py") else source
     try:
         with contained():
             made = importlib.import_module(module)
@@ -118,7 +118,9 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
             )
         relative = isinstance(error, ImportError) and "relative import" in show(error)
         remedy = "; name it as package.module:NAME, from the folder that has the package" * relative
-        raise UsageError(f"{source} cannot be imported: {describe(error)}{ours}{remedy}") from error
+        raise UsageError(
+            f"{source} cannot be imported: {describe_exception(error)}{ours}{remedy}"
+        ) from error
     try:
         return reduce(getattr, attribute.split("."), made)
     except AttributeError:
@@ -126,15 +128,15 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
         raise UnknownName(f"{kind} in {source}", attribute, public) from None
 
 
-def file_of(source: str) -> Path:
+def resolve_file(source: str) -> Path:
     """Return the whole path of a file as a user typed it. UsageError where there is none."""
-    path = expanded(source).resolve()
+    path = expand_user_path(source).resolve()
     if not path.is_file():
         raise UsageError(f"there is no file {source}; a name in a file of yours is FILE.py:NAME")
     return path
 
 
-def describe(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return an exception's type, message and the line of a user's own code."""
     raised = error.__cause__ if isinstance(error, WouldEndProcess) else error
     words = f"{type(raised).__name__}: {show(raised)}"
@@ -143,7 +145,7 @@ def describe(error: BaseException) -> str:
             cause for cause in list_causes(error) if not isinstance(cause, BaseExceptionGroup)
         )
         words += f", first {type(error).__name__}: {show(error)}"
-    return f"{words}{user_line(error)}"
+    return f"{words}{user_code_line(error)}"
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
@@ -191,7 +193,7 @@ def show(value: object) -> str:
         return f"(a {type(value).__name__} whose text cannot be shown: {type(error).__name__})"
 
 
-def user_line(error: BaseException) -> str:
+def user_code_line(error: BaseException) -> str:
     """Return the innermost line of a user's own code that led to an error: " (my_agent.py,
     line 3)"; "" for none.
     """

@@ -175,7 +175,7 @@ def step_json(step: Step) -> dict[str, Any]:
     """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not
     empty.
 
-    `tools.schemas.make` reads it, and a trace; keys that a later version added are ignored.
+    `tools.schemas.build_dataclass` reads it, and a trace; keys that a later version added are ignored.
     """
     row: dict[str, Any] = {
         "tool": step.tool,

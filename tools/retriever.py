@@ -91,7 +91,7 @@ class Retriever(ABC):
         return max((part.left_out(text, instruction) for part in self.parts), default=0)
 
 
-class NoRetriever(Retriever):
+class NullRetriever(Retriever):
     """Finds nothing: for a session that searches nothing."""
 
     name = "nothing"
@@ -100,7 +100,7 @@ class NoRetriever(Retriever):
         return [[] for _ in searches]
 
 
-class RanksOnly(Retriever):
+class ScoreHidingRetriever(Retriever):
     """Replaces a retriever's scores by 1 / rank, for pools where a score would give away how deep a document was."""
 
     def __init__(self, retriever: Retriever) -> None:
@@ -114,7 +114,7 @@ class RanksOnly(Retriever):
         ]
 
 
-def best(scores: Mapping[str, float], k: int) -> list[Hit]:
+def top_k(scores: Mapping[str, float], k: int) -> list[Hit]:
     """Return the `k` best of a few candidates, best first; ties are in the order of the doc_ids."""
     return [
         Hit(doc_id, scores[doc_id])
@@ -122,7 +122,7 @@ def best(scores: Mapping[str, float], k: int) -> list[Hit]:
     ]
 
 
-def find_floor(scores: NDArray[Any], k: int) -> float:
+def kth_score_lower_bound(scores: NDArray[Any], k: int) -> float:
     """Return a score that at least `k` documents reach and not many more, or -inf; `scores`
     has shape (documents,).
     """
@@ -182,7 +182,7 @@ class Ranker:
             return []
         if (allowed := self.allowed(excluded, among)) is not None:
             scores = np.where(allowed, scores, -np.inf)
-        floor = find_floor(scores, k)
+        floor = kth_score_lower_bound(scores, k)
         rows = np.flatnonzero(scores >= floor if floor > above else scores > above)
         return self.hits(rows, scores[rows], k)
 
@@ -191,7 +191,7 @@ class Ranker:
         (candidates,).
         """
         if 0 < 2 * k < len(rows):  # fewer are sorted as fast
-            kept = scores >= find_floor(scores, k)
+            kept = scores >= kth_score_lower_bound(scores, k)
             rows = rows[kept]
             scores = scores[kept]
         order = np.lexsort((self.tie_order[rows], -scores))[:k]

@@ -30,7 +30,7 @@ Key = Annotated[
 ]  # of a model call: tools/models/storage/response_cache.py
 
 
-class UsageForm(TypedDict):
+class UsageSchema(TypedDict):
     """tools.records.Usage; a price that nobody knows is null."""
 
     calls: Count
@@ -61,20 +61,20 @@ class StepFields(TypedDict, total=False):
     refused: str
 
 
-class StepForm(StepFields):
+class StepSchema(StepFields):
     """A step as we write it."""
 
     tool: str
     argument: str
     doc_ids: list[str]
-    usage: NotRequired[UsageForm]
+    usage: NotRequired[UsageSchema]
     calls: NotRequired[list[Key]]
 
 
-class TraceForm(TypedDict):
+class TraceSchema(TypedDict):
     """tools.records.Trace, without the query's id."""
 
-    steps: list[StepForm]
+    steps: list[StepSchema]
     notes: NotRequired[list[str]]
     invented_ids: Count
     unusable: NotRequired[dict[str, Count]]
@@ -83,17 +83,19 @@ class TraceForm(TypedDict):
 
 
 @lru_cache
-def adapter(form: Any) -> TypeAdapter[Any]:
+def type_adapter(form: Any) -> TypeAdapter[Any]:
     """Return what checks and writes values of a form, or of any type."""
     return TypeAdapter(form)
 
 
 def schema(form: Any) -> dict[str, Any]:
     """Return a form as JSON Schema."""
-    return adapter(form).json_schema()
+    return type_adapter(form).json_schema()
 
 
-def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = files.loads) -> Any:
+def parse_json(
+    form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = files.loads
+) -> Any:
     """Parse JSON and check it against a form. ValueError says where it differs and how."""
     try:
         value = loads(data)
@@ -101,42 +103,42 @@ def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = fil
         raise ValueError("it is nested too deep") from None
     except (ValueError, TypeError) as error:  # the caller names the line
         raise ValueError(f"no JSON: {str(error).replace('line 1 column', 'column')}") from None
-    check(form, value)
+    validate(form, value)
     return value
 
 
-def toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
     """Write a value as TOML does behind a "=", on one line.
 
     What is None, which TOML has not, is left out.
     """
     if isinstance(value, Mapping):
         bare = {
-            name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name) for name in value
+            name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name) for name in value
         }
-        pairs = (f"{bare[name]} = {toml(one)}" for name, one in value.items() if one is not None)
+        pairs = (f"{bare[name]} = {to_toml(one)}" for name, one in value.items() if one is not None)
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(toml(one) for one in value if one is not None)}]"
+        return f"[{', '.join(to_toml(one) for one in value if one is not None)}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def make(kind: type[T], value: Any) -> T:
+def build_dataclass(kind: type[T], value: Any) -> T:
     """Make a dataclass, with those in it, of what JSON holds of it.
 
     ValueError says where that differs and how.
     """
-    made: T = check(kind, value, strict=False)
+    made: T = validate(kind, value, strict=False)
     return made
 
 
-def check(form: Any, value: Any, *, strict: bool = True) -> Any:
+def validate(form: Any, value: Any, *, strict: bool = True) -> Any:
     """Check a value against a form, and return what that makes of it.
 
     ValueError says where it differs and how.
     """
     try:
-        return adapter(form).validate_python(value, strict=strict)
+        return type_adapter(form).validate_python(value, strict=strict)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(
@@ -151,11 +153,11 @@ def check(form: Any, value: Any, *, strict: bool = True) -> Any:
         raise ValueError(" ".join(f"{place} {what}".split())[:300]) from None
 
 
-def read_whole(form: Any, data: bytes | str) -> Any:
-    """Parse as `read` does, keeping every digit of numbers; ValueError for what is nested too
+def parse_json_exact(form: Any, data: bytes | str) -> Any:
+    """Parse as `parse_json` does, keeping every digit of numbers; ValueError for what is nested too
     deep to be written.
     """
-    value = read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
+    value = parse_json(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
     if not _is_shallow(value, NESTED):
         raise ValueError(f"it is nested deeper than {NESTED} levels")
     return value
@@ -172,6 +174,6 @@ def read_file(form: Any, path: Path, mend: str) -> Any:
     DataError, with the place and how to `mend` it, where it does not fit the form.
     """
     try:
-        return read_whole(form, files.read_input(path, _LARGEST))
+        return parse_json_exact(form, files.read_input(path, _LARGEST))
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); {mend}") from None

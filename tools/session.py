@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from tools import plugins
 from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
 from tools.records import Document, Query, Snippet, Step, Submission, Tool, Usage
-from tools.text import appeal
-from tools.trace import Recorder
+from tools.text import injection_kind
+from tools.trace import TraceRecorder
 
 if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file
     from tools.retriever import Retriever
@@ -42,13 +42,13 @@ def current() -> "Session | None":
     return _CURRENT.get()
 
 
-def enter(session: "Session | None") -> None:
+def set_current(session: "Session | None") -> None:
     """Make `session` the current one of this context, or none."""
     _CURRENT.set(session)
 
 
 @contextmanager
-def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+def set_contextvar(variable: ContextVar[Any], value: Any) -> Iterator[None]:
     """Set a variable of this context in the block."""
     token = variable.set(value)
     try:
@@ -59,11 +59,11 @@ def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 # Gives sessions opened in the block the exclusions and the pool of a query, whatever a program
 # makes of it.
-answering = partial(setting, _ANSWERED)
+for_query = partial(set_contextvar, _ANSWERED)
 # Makes a session the current one in the block.
-using = partial(setting, _CURRENT)
-# Has `count_unbooked` count nothing of the block: who sends something there keeps its books.
-booking = partial(setting, BOOKED, True)
+as_current = partial(set_contextvar, _CURRENT)
+# Has `count_unmetered_request` count nothing of the block: who sends something there keeps its books.
+usage_recorded_elsewhere = partial(set_contextvar, BOOKED, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Limits:
     depth: int = 1000  # documents in the ranking that is made where a limit ends a session
 
 
-def count_unbooked(to: str) -> None:
+def count_unmetered_request(to: str) -> None:
     """Count a request that a program sends by itself: what it uses is not known. The trace says so once."""
     payer = current()
     if (
@@ -108,14 +108,14 @@ _World = tuple[
 ]  # of a toolbox
 
 
-class Shared:
+class SharedOnDeepcopy:
     """What stays one where DSPy's optimizers deep-copy a program or its model: a connection, books, the corpus."""
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
 
-class Toolbox(Shared):
+class Toolbox(SharedOnDeepcopy):
     """The world that all queries of a run share. Threads may use it; nothing in it changes."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Toolbox(Shared):
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
 
-        ValueError for another query than the one that is being answered (`answering`).
+        ValueError for another query than the one that is being answered (`for_query`).
         """
         if (answered := _ANSWERED.get()) is not None:
             if query.query_id != answered.query_id:
@@ -160,7 +160,7 @@ class Toolbox(Shared):
 
             session_class = otel_spans.watch(Session)
         session = session_class(query, self._world, snapshot or {})
-        enter(session)
+        set_current(session)
         return session
 
 
@@ -170,7 +170,7 @@ def _is_of_provider(error: Exception) -> bool:
     return dspy is not None and isinstance(error, dspy.LMError)
 
 
-class Session(Recorder):
+class Session(TraceRecorder):
     """One query's view of the corpus. Every call that shows or orders documents leaves a step in `trace`."""
 
     def __init__(self, query: Query, world: _World, snapshot: Mapping[str, Any]) -> None:
@@ -265,8 +265,8 @@ class Session(Recorder):
         try:
             with (
                 plugins.contained(),
-                using(self),
-                booking(),
+                as_current(self),
+                usage_recorded_elsewhere(),
             ):  # a thread of a program's may have no session
                 hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
         except FAULTS as fault:  # of embeddings, a server, an index
@@ -395,18 +395,21 @@ class Session(Recorder):
             # Most texts lack the words, and a pattern takes a hundred times as long to find that
             # out.
             self._note_followed(
-                what, asks=lambda text: words in text and whole.search(text) and appeal(text)
+                what,
+                asks=lambda text: words in text and whole.search(text) and injection_kind(text),
             )
 
     def note_leak(self) -> None:
         """Note the shown documents that ask for the prompt: a model has answered with it."""
-        self._note_followed("printed the prompt", asks=lambda text: appeal(text) == "prompt")
+        self._note_followed(
+            "printed the prompt", asks=lambda text: injection_kind(text) == "prompt"
+        )
 
     def _note_followed(
         self,
         what: str,
         doc_ids: Iterable[str] | None = None,
-        asks: Callable[[str], object] = appeal,
+        asks: Callable[[str], object] = injection_kind,
     ) -> None:
         """Note that a model did `what`, for those of the documents, or of all shown, whose text `asks` for it."""
         with self._lock:  # other lines of work go on showing
@@ -447,7 +450,7 @@ class Session(Recorder):
         self._record("stop", "budget" if refused else why)
         self._close()
         if _CURRENT.get() is self:
-            enter(None)  # what is asked of a model from here on is not for this query
+            set_current(None)  # what is asked of a model from here on is not for this query
         return Submission(tuple(ranking), self.trace, answer, self.usage, tuple(scores))
 
     def abandon(self, why: str) -> None:

@@ -26,19 +26,19 @@ STOP_WORDS = frozenset(
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-def words(text: str) -> list[str]:
+def content_words(text: str) -> list[str]:
     """Return the lower-cased words of two characters or more, without stop words, in order,
     with repeats.
     """
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
 
 
-def all_words(text: str) -> list[str]:
+def tokens(text: str) -> list[str]:
     """Return every word of `text` in order, small ones too, without case and punctuation."""
     return re.findall(r"\w+", text.casefold())
 
 
-def index_runs(
+def index_ngrams(
     texts: Mapping[str, Sequence[str]], width: int
 ) -> dict[tuple[str, ...], list[tuple[str, int]]]:
     """Return `width` words in a row -> where they begin: the name of a text, and the place in
@@ -46,12 +46,12 @@ def index_runs(
     """
     places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for name, text in texts.items():
-        for place, run in enumerate(list_runs(text, width)):
+        for place, run in enumerate(ngrams(text, width)):
             places.setdefault(run, []).append((name, place))
     return places
 
 
-def longest_runs(
+def longest_shared_ngrams(
     given: Sequence[str], places: Mapping[tuple[str, ...], Iterable[tuple[str, int]]], width: int
 ) -> dict[str, Sequence[str]]:
     """Return text -> the longest run of words, `width` at least, that it shares with those
@@ -61,7 +61,7 @@ def longest_runs(
     before: dict[
         tuple[str, int], int
     ] = {}  # where in a text the last run began -> the length of what ends with it
-    for start, run in enumerate(list_runs(given, width)):
+    for start, run in enumerate(ngrams(given, width)):
         here = {}
         for name, place in places.get(run, ()):
             # A run that follows on another, here and in the text, makes it longer by a word.
@@ -72,7 +72,7 @@ def longest_runs(
     return longest
 
 
-def list_runs(given: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+def ngrams(given: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
     """Return every `width` words in a row of those `given`."""
     return zip(*(given[offset:] for offset in range(width)), strict=False)
 
@@ -156,7 +156,7 @@ _PATTERNS = {
 
 
 @lru_cache(maxsize=2048)  # the same documents come back hop after hop
-def appeal(text: str) -> Appeal:
+def injection_kind(text: str) -> Appeal:
     """Return what `text` asks of a model that reads it; "" where it asks nothing that the
     phrases know.
     """

@@ -23,7 +23,7 @@ from threading import Thread, current_thread, main_thread
 from typing import Any, NoReturn, TypeVar
 
 from tools import session
-from tools.session import Shared
+from tools.session import SharedOnDeepcopy
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
         return runner.run(coroutine)
 
 
-class EventLoop(Shared):
+class EventLoop(SharedOnDeepcopy):
     """An event loop in a thread of its own, for what belongs to the loop that it was made in."""
 
     def __init__(self) -> None:

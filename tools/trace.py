@@ -11,14 +11,14 @@ from typing import Any
 
 from tools.records import Step, Trace, Usage, check_usage, trace_json, usage_from_json, usage_json
 
-_LINE: ContextVar["_Line | None"] = ContextVar("line", default=None)
+_LINE: ContextVar["_Branch | None"] = ContextVar("line", default=None)
 
 
 @dataclass(slots=True)
-class _Line:
+class _Branch:
     """Where one line of work of a session stands. Parallel lines of one query have one each."""
 
-    recorder: "Recorder"
+    recorder: "TraceRecorder"
     hop: int
     last: float  # when its last step was done, by the session's clock
     steps: list[
@@ -28,7 +28,7 @@ class _Line:
     calls: list[str] = field(default_factory=list)  # their keys
 
 
-class Recorder:
+class TraceRecorder:
     """Writes the trace of one query. Threads share it."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Recorder:
                 schemas,  # Pydantic is behind it, and --help of commands reads this file
             )
 
-            self.trace = schemas.make(Trace, {"query_id": query_id, **snapshot["trace"]})
+            self.trace = schemas.build_dataclass(Trace, {"query_id": query_id, **snapshot["trace"]})
         self.usage = (
             usage_from_json(snapshot["usage"]) if snapshot else Usage()
         )  # of all model calls so far
@@ -53,7 +53,7 @@ class Recorder:
         now = clock()
         self._opened = now - snapshot.get("seconds", 0.0)
         pending = usage_from_json(snapshot.get("pending", {}))
-        self._root = _Line(
+        self._root = _Branch(
             self, snapshot.get("hop", 0), now, self.trace.steps, pending, self.trace.calls
         )
         # Steps of numbered lines that are not in the trace yet, and the calls that none of these
@@ -61,7 +61,7 @@ class Recorder:
         self._numbered: dict[int, tuple[list[Step], list[str]]] = {}
 
     @property
-    def _line(self) -> _Line:
+    def _line(self) -> _Branch:
         line = _LINE.get()
         return line if line and line.recorder is self else self._root
 
@@ -90,7 +90,7 @@ class Recorder:
                 if line is None
                 else self._numbered.setdefault(line, ([], []))
             )
-        mine = _Line(self, parent.hop if hop is None else hop, self._clock(), steps)
+        mine = _Branch(self, parent.hop if hop is None else hop, self._clock(), steps)
         token = _LINE.set(mine)
         try:
             yield

@@ -163,7 +163,7 @@ def read_collection(
         notes.append(
             f"{many} outside of the folder, by a link or by name: {', '.join(linked[:3])}."
         )
-    oddities = say_oddities(judged, qrels, corpus, counts, missing)
+    oddities = describe_data_issues(judged, qrels, corpus, counts, missing)
     return Collection(
         corpus,
         judged,
@@ -175,7 +175,7 @@ def read_collection(
     )
 
 
-def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:
+def _read_queries(table: "_CollectionTable", counts: Counter[str]) -> dict[str, str]:
     queries = dict[str, tuple[str, str]]()  # query_id -> text and place
     quoted = Counter[str]()
     for _, where, (name, content) in table.read(quoted):
@@ -191,7 +191,9 @@ def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:
     return {query_id: text for query_id, (text, _) in queries.items()}
 
 
-def _match_numbers(queries: dict[str, str], judgements: "_Table") -> tuple[dict[str, str], str]:
+def _match_numbers(
+    queries: dict[str, str], judgements: "_CollectionTable"
+) -> tuple[dict[str, str], str]:
     """Return topics by the numbers that their judgements have for them, and a sentence on those
     that differ.
 
@@ -223,7 +225,7 @@ def _match_numbers(queries: dict[str, str], judgements: "_Table") -> tuple[dict[
 
 
 def _read_judgements(
-    table: "_Table", queries: Mapping[str, str], counts: Counter[str]
+    table: "_CollectionTable", queries: Mapping[str, str], counts: Counter[str]
 ) -> tuple[Grades, dict[str, tuple[str, ...]], list[str]]:
     """Return the judgements of `queries`, the queries of each split where there are a "dev" and a
     "test", and others.
@@ -308,7 +310,7 @@ def check_judged(
     return []
 
 
-def say_oddities(
+def describe_data_issues(
     queries: Mapping[str, str],
     qrels: Qrels,
     documents: Corpus,
@@ -342,7 +344,7 @@ def say_oddities(
     ]
 
 
-class _Table:
+class _CollectionTable:
     """One table of a collection: its files, and the columns that are taken from them."""
 
     def __init__(
@@ -366,7 +368,7 @@ class _Table:
         if lacking := next(
             (our for our, column in self._taken.items() if not column and our != "title"), None
         ):
-            has = ", ".join(map(tables.brief, first))
+            has = ", ".join(map(tables.abbreviate, first))
             if self._is_one_object:
                 form = f"one JSON object with the keys {has:.200}, and no table of {name}"
                 raise DataError(
@@ -516,7 +518,7 @@ class _Table:
             if not all(isinstance(entry, dict | list) for entry in table.values()):
                 return
             for query_id, entry in table.items():
-                where = f"{path}, entry {tables.brief(query_id)}"
+                where = f"{path}, entry {tables.abbreviate(query_id)}"
                 graded = (
                     entry.items() if isinstance(entry, dict) else ((doc_id, 1) for doc_id in entry)
                 )
@@ -531,7 +533,7 @@ class _Table:
         for key, entry in table.items():
             row = entry if isinstance(entry, dict) else {text: entry}
             has_id = any(column in row for column in self._names[name])
-            yield f"{path}, entry {tables.brief(key)}", row if has_id else {name: key, **row}
+            yield f"{path}, entry {tables.abbreviate(key)}", row if has_id else {name: key, **row}
 
     def _cells(self, path: Path, first: str, counts: Counter[str]) -> tables.Rows:
         """Yield (place, row) of each line of cells; the first line names the columns, or is a
@@ -577,12 +579,12 @@ def _split(line: str, separator: str | None) -> list[str]:
 
 def _open_tables(
     place: Path, columns: Mapping[str, str], files: Mapping[str, Path]
-) -> list[_Table]:
+) -> list[_CollectionTable]:
     folder = place if find_files(place, "documents") else place / "data"  # where the hub has them
     opened = []
     for name in _COLUMNS:
         paths = list_inside(files[name]) if name in files else find_files(folder, name)
-        opened.append(_Table(place, name, paths, columns))
+        opened.append(_CollectionTable(place, name, paths, columns))
     for our, column in columns.items():
         own = [table for table in opened if our in _COLUMNS[table.name]]
         if not own:
@@ -668,7 +670,7 @@ def _keep_package(name: str, home: Path) -> Path:
             ),
         }
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with disk.drafting(folder, disk.SHARED, folder=True) as draft:
+        with disk.temporary_sibling(folder, disk.SHARED, folder=True) as draft:
             for table, lines in rows.items():
                 with (draft / f"{table}.jsonl").open("w", encoding="utf-8") as file:
                     file.writelines(f"{disk.dumps(line)}\n" for line in lines)

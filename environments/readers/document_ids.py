@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from environments.readers.files import brief
+from environments.readers.files import abbreviate
 
 MOST = 1_000_000  # ids of a corpus that are looked at, which takes a second or two
 
@@ -79,7 +79,7 @@ class Alike(NamedTuple):
 
     def describe(self, side: str, other_side: str) -> str:
         """Return in words how the name on one side differs from what the other side knows."""
-        both = f"{brief(self.name)} in the {side} and {brief(self.known)} in the {other_side}"
+        both = f"{abbreviate(self.name)} in the {side} and {abbreviate(self.known)} in the {other_side}"
         return f"{both} differ in {self.difference}; write both alike"
 
 
@@ -101,7 +101,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """
     alike = find_alike([name], known)
     return (
-        f"; there is {brief(alike.known)}, which differs in {alike.difference}: write both alike"
+        f"; there is {abbreviate(alike.known)}, which differs in {alike.difference}: write both alike"
         if alike
         else ""
     )
@@ -114,9 +114,7 @@ def compare(strangers: Collection[str], side: str, known: Collection[str], other
     if alike := find_alike(strangers, known):
         return f"{alike.describe(side, other_side)}."
     first = next(iter(known), None)
-    example = (
-        f"e.g. {brief(next(iter(strangers)))} in the {side}, and {brief(first)} in the {other_side}"
-    )
+    example = f"e.g. {abbreviate(next(iter(strangers)))} in the {side}, and {abbreviate(first)} in the {other_side}"
     return f"{example}; do both have the same ids?"
 
 

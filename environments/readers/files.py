@@ -21,9 +21,9 @@ from environments.readers.raw_files import (
     check_data,
     find_ending,
     is_packed,
-    most_unpacked,
+    max_unpacked_bytes,
     read_lines,
-    unpacks_too_far,
+    unpack_limit_error,
 )
 from tools.errors import DataError
 
@@ -58,12 +58,12 @@ _JSON_START = re.compile(r"[\s,]*(?=[^\s,])")  # commas between objects are no r
 
 def find_file(folder: Path, name: str) -> Path:
     """Return `folder/name`, or the same file gzipped. DataError when neither is there."""
-    if found := seek_file(folder, name):
+    if found := find_optional_file(folder, name):
         return found
     raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
 
 
-def seek_file(folder: Path, name: str) -> Path | None:
+def find_optional_file(folder: Path, name: str) -> Path | None:
     """Return `folder/name`, or the same file gzipped; None when neither is there."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
@@ -415,7 +415,7 @@ def _read_spread_objects(path: Path) -> Rows:
                 where = f"{path}, entry {place}"
             if not isinstance(entry, dict):
                 raise DataError(
-                    f"{where}: {brief(entry)} where a JSON object is expected{ONE_A_LINE}"
+                    f"{where}: {abbreviate(entry)} where a JSON object is expected{ONE_A_LINE}"
                 )
             yield where, entry
 
@@ -507,8 +507,10 @@ def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
         return
     with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
         groups = range(file.metadata.num_row_groups)
-        if sum(file.metadata.row_group(n).total_byte_size for n in groups) > most_unpacked(path):
-            raise unpacks_too_far(str(path))
+        if sum(file.metadata.row_group(n).total_byte_size for n in groups) > max_unpacked_bytes(
+            path
+        ):
+            raise unpack_limit_error(str(path))
         yield from file.iter_batches(
             batch_size=1024, columns=columns
         )  # those of them that there are
@@ -522,11 +524,11 @@ def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
     for name in names:
         if name in row:
             return row[name]
-    has = ", ".join(map(brief, row)) or "none"
+    has = ", ".join(map(abbreviate, row)) or "none"
     raise DataError(f"{where}: none of the columns {', '.join(names)}; it has {has:.300}")
 
 
-def brief(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """Describe any `value` for a message, briefly and on one line."""
     if isinstance(value, str):
         return f"{value[:60]!r:.60}"
@@ -555,17 +557,17 @@ def read_id(value: Any, where: str) -> str:
         with suppress(TypeError):  # numpy's integers are none of Python's
             value = str(operator.index(number))
     if not isinstance(value, str):
-        raise DataError(f"{where}: the id {brief(value)} is not a string or a whole number")
+        raise DataError(f"{where}: the id {abbreviate(value)} is not a string or a whole number")
     return check_id(value, where)
 
 
 def check_id(value: Any, where: str) -> str:
     """Return `value` if it is an id; blanks and slashes are allowed in it."""
     if not isinstance(value, str):
-        raise DataError(f"{where}: the id {brief(value)} is not a string")
+        raise DataError(f"{where}: the id {abbreviate(value)} is not a string")
     if not value.strip() or _UNFIT.search(value):
         raise DataError(
-            f"{where}: the id {brief(value)} is empty or has a character that no id may have"
+            f"{where}: the id {abbreviate(value)} is empty or has a character that no id may have"
         )
     if len(value) > LONGEST_ID:
         raise DataError(
@@ -607,5 +609,5 @@ def check_grade(value: Any, where: str) -> float:
             grade = float(number)
             if abs(grade) <= LARGEST_GRADE:
                 return grade
-    shown = repr(value[:20]) if isinstance(value, str) else brief(value)
+    shown = repr(value[:20]) if isinstance(value, str) else abbreviate(value)
     raise DataError(f"{where}: the score {shown} is not a number up to {LARGEST_GRADE}")

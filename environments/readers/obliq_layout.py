@@ -165,7 +165,7 @@ def _check_documents(
 ) -> Iterator[Document]:
     seen = set[str]()
     has_words = False
-    left = raw_files.most_unpacked(*files)
+    left = raw_files.max_unpacked_bytes(*files)
     repeats = dict[
         str, list[tuple[str, int]]
     ]()  # id -> where it came again, and the hash of what came
@@ -178,7 +178,7 @@ def _check_documents(
             continue
         seen.add(document.doc_id)
         if (left := left - len(document.title) - len(document.text)) < 0:
-            raise raw_files.unpacks_too_far(where)
+            raise raw_files.unpack_limit_error(where)
         has_words = has_words or any(map(str.isalnum, document.title + document.text))
         counts["documents without a text"] += not (document.title.strip() or document.text.strip())
         yield document
@@ -219,12 +219,15 @@ def read_obliq(folder: Path, home: Path) -> Collection:
         raise DataError(f"{queries_file} has no queries in it")
     gold = _read_qrels(qrels_file, queries)
     pool, masks = (
-        tables.seek_file(inside, name) for name in ("qrels_pool.tsv", "per_query_excluded_ids.json")
+        tables.find_optional_file(inside, name)
+        for name in ("qrels_pool.tsv", "per_query_excluded_ids.json")
     )
-    # `environments.check` sees the headline judgements alone, so the documents of pooled ones are
+    # `environments.validate_environment` sees the headline judgements alone, so the documents of pooled ones are
     # checked here.
     pooled = _read_qrels(pool, queries, documents) if pool else None
-    excluded = read_lists(masks, queries, "a search would show what it must not") if masks else {}
+    excluded = (
+        read_id_lists(masks, queries, "a search would show what it must not") if masks else {}
+    )
     if strangers := excluded.keys() - queries.keys():
         raise DataError(
             f"{masks} has an entry for the query {min(strangers)!r}, which queries.jsonl has not"
@@ -232,7 +235,7 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     return Collection(documents, queries, gold, pooled, excluded)
 
 
-def read_lists(
+def read_id_lists(
     path: Path,
     queries: Mapping[str, str],
     lest: str,
@@ -247,10 +250,10 @@ def read_lists(
         raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
     listed: dict[str, frozenset[str]] = {}
     for query_id, doc_ids in lists.items():
-        where = f"{path}, query {tables.brief(query_id)}"
+        where = f"{path}, query {tables.abbreviate(query_id)}"
         if not isinstance(doc_ids, list):
             raise DataError(
-                f"{where}: {tables.brief(doc_ids)} where a list of ids is expected; fetch it again"
+                f"{where}: {tables.abbreviate(doc_ids)} where a list of ids is expected; fetch it again"
             )
         listed[query_id] = frozenset(read_id(doc_id, where) for doc_id in doc_ids)
     if unlisted := queries.keys() - listed.keys():
@@ -446,7 +449,7 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
             f"number=NUMBER>...</topic>"
         )
     if rest := _BETWEEN.sub("", "".join(between)):
-        raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
+        raise DataError(f"{path}: {tables.abbreviate(rest)} stands outside of any topic")
 
 
 def _resolve_sections(text: str) -> str:
@@ -481,12 +484,12 @@ def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str
     """
     parts = list[str]()
     written = 0
-    left = raw_files.most_unpacked(path)
+    left = raw_files.max_unpacked_bytes(path)
     for reference in _REFERENCE.finditer(text):
         if (value := entities.get(reference[0])) is None:
             continue
         if (left := left - len(value)) < 0:
-            raise raw_files.unpacks_too_far(f"{path}, {tables.brief(reference[0])}")
+            raise raw_files.unpack_limit_error(f"{path}, {tables.abbreviate(reference[0])}")
         parts.append(text[written : reference.start()])
         parts.append(value)
         written = reference.end()
@@ -516,7 +519,9 @@ def _parse_topic(
                 (tag.strip("<>").split()[0].lower(), _LABEL.sub("", html.unescape(value)).strip())
             )
     if outside.strip():
-        raise DataError(f"{where}: {tables.brief(outside.strip())} stands outside of any field")
+        raise DataError(
+            f"{where}: {tables.abbreviate(outside.strip())} stands outside of any field"
+        )
     numbers = _find_numbers(attributes, fields)
     if len(numbers) != 1:
         raise DataError(f"{where} has {len(numbers)} numbers where one is expected")

@@ -62,14 +62,14 @@ def is_packed(path: Path) -> bool:
     return bool(_PACKED_ENDING.search(path.name))
 
 
-def most_unpacked(*paths: Path) -> int:
+def max_unpacked_bytes(*paths: Path) -> int:
     """Return how many bytes the files may have in all once unpacked; plain files never have
     more.
     """
     return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)
 
 
-def unpacks_too_far(where: str) -> TooLarge:
+def unpack_limit_error(where: str) -> TooLarge:
     """Return the error for a file that unpacks to more, such as one made to fill a disk."""
     return TooLarge(
         f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data"
@@ -119,12 +119,12 @@ def open_unpacked(path: Path, *, html: bool = False) -> io.BufferedIOBase:
 
 
 class BoundedFile:
-    """The bytes of a file, unpacked; TooLarge where it unpacks to more than `most_unpacked` has."""
+    """The bytes of a file, unpacked; TooLarge where it unpacks to more than `max_unpacked_bytes` has."""
 
     def __init__(self, path: Path, *, html: bool = False) -> None:
         """Open the file; `html` as `check_data` takes it."""
         self._path = path
-        self._left = most_unpacked(path)
+        self._left = max_unpacked_bytes(path)
         self._file = open_unpacked(path, html=html)
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class BoundedFile:
         data = self._file.read(self._left + 1 if size < 0 else size)
         self._left -= len(data)
         if self._left < 0:
-            raise unpacks_too_far(str(self._path))
+            raise unpack_limit_error(str(self._path))
         return data
 
 
@@ -154,12 +154,12 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
     """
     number = 0
     try:
-        left = most_unpacked(path)
+        left = max_unpacked_bytes(path)
         with open_unpacked(path, html=html) as file:
             for raw in _split_lines(file, path):
                 number += 1
                 if (left := left - len(raw)) < 0:
-                    raise unpacks_too_far(f"{path}, line {number}")
+                    raise unpack_limit_error(f"{path}, line {number}")
                 if len(raw) > LONGEST:
                     raise TooLarge(
                         f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so no line of "
@@ -183,7 +183,7 @@ def _split_lines(file: io.BufferedIOBase, path: Path) -> Iterator[bytes]:
     """
     first = file.readline(LONGEST + 1)
     if encoding := next((name for mark, name in _MARKS.items() if first.startswith(mark)), ""):
-        content = first + file.read(min(LARGEST_RECODED, most_unpacked(path)))
+        content = first + file.read(min(LARGEST_RECODED, max_unpacked_bytes(path)))
         if file.read(1):
             raise DataError(
                 f"{path} is too large to be read in {encoding.upper()}; write it in UTF-8"

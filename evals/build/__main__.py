@@ -12,11 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from evals.running.request import Common
+from evals.running.request import SharedRequest
 from tools import cli_options
-from tools.cli import Command, Parser, positive, put_out, run_and_leave
+from tools.cli import Command, CommandParser, positive, print_stdout, run_and_leave
 from tools.errors import UsageError
-from tools.plugins import pick
+from tools.plugins import load_object
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {
@@ -31,7 +31,7 @@ _WITHOUT = {
     "parameters",
     "k",
 }
-_BLANK = {"program": "programs.build_stages.stage_program:Fill", "task": "build"}
+_BLANK = {"program": "programs.build_stages.stage_program:StageProgram", "task": "build"}
 # Commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
 _ELSEWHERE = {
     "review": (
@@ -46,7 +46,7 @@ _ELSEWHERE = {
 }
 
 
-class _LateParser(Parser):
+class _LateParser(CommandParser):
     """A parser of a sub-command whose options are in a `module`, which is imported when the sub-command is called."""
 
     def __init__(self, module: str = "", **kwargs: Any) -> None:
@@ -63,9 +63,9 @@ class _LateParser(Parser):
         return super().parse_known_args(args, namespace)
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.build", description="Make a benchmark of a corpus.")
+    made = CommandParser(prog="python -m evals.build", description="Make a benchmark of a corpus.")
     commands = made.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=_LateParser
     )
@@ -87,7 +87,12 @@ def parser() -> Parser:
     about = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
     form = "SECTION.KEY=VALUE"
     writing.add_argument(
-        "--set", type=cli_options.pair, action="append", default=[], metavar=form, help=about
+        "--set",
+        type=cli_options.parse_name_value,
+        action="append",
+        default=[],
+        metavar=form,
+        help=about,
     )
     writing.set_defaults(do=new)
 
@@ -106,7 +111,7 @@ def parser() -> Parser:
     _add_follow_links(running)
     about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     running.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
-    cli_options.add_options(running, Common, without={*_WITHOUT, "runs", "lm"})
+    cli_options.add_options(running, SharedRequest, without={*_WITHOUT, "runs", "lm"})
 
     about = "say how far a build is: what went in, came out and was dropped"
     _add_folder(commands.add_parser("status", help=about, description=about), status)
@@ -116,12 +121,12 @@ def parser() -> Parser:
     return made
 
 
-def _add_follow_links(sub_command: Parser) -> None:
+def _add_follow_links(sub_command: CommandParser) -> None:
     about = "read what links out of the corpus' folder lead to, which is then released"
     sub_command.add_argument("--follow-links", action="store_true", help=about)
 
 
-def _add_folder(sub_command: Parser, do: Command) -> None:
+def _add_folder(sub_command: CommandParser, do: Command) -> None:
     sub_command.add_argument("folder", type=Path, metavar="FOLDER")
     sub_command.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
@@ -135,7 +140,7 @@ def list_recipes(arguments: argparse.Namespace) -> int:
 
     for name, reference in RECIPES.items():
         about = import_module(reference.partition(":")[0]).__doc__ or ""
-        put_out(f"{name:<13} {about.partition(': ')[2].partition(chr(10))[0]}\n")
+        print_stdout(f"{name:<13} {about.partition(': ')[2].partition(chr(10))[0]}\n")
     return 0
 
 
@@ -143,14 +148,14 @@ def new(arguments: argparse.Namespace) -> int:
     """Write recipe.toml into a folder that has none."""
     from evals.build import recipe  # not for --help
 
-    kind = pick("recipe", arguments.recipe, recipe.RECIPES)
+    kind = load_object("recipe", arguments.recipe, recipe.RECIPES)
     if (path := arguments.folder / recipe.FILE).exists():
         raise UsageError(f"{path} is there; edit it, or choose another folder")
     links = [("corpus.follow_links", "true")] if arguments.follow_links else []
     made = recipe.change(kind(), [("corpus.path", arguments.corpus), *links, *arguments.set])
     arguments.folder.mkdir(parents=True, exist_ok=True)
     path.write_text(recipe.write_toml(arguments.recipe, made), encoding="utf-8")
-    put_out(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
+    print_stdout(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
     return 0
 
 
@@ -160,20 +165,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     models = dict[str, str]()  # by role or stage; "" is all others
     for text in arguments.lm:
-        role, spec = cli_options.pair(text) if re.match(r"[a-z_]+=", text) else ("", text)
+        role, spec = (
+            cli_options.parse_name_value(text) if re.match(r"[a-z_]+=", text) else ("", text)
+        )
         if models.setdefault(role, spec) != spec:
             again = f"--lm {role}".strip()
             raise UsageError(
                 f"{again} is given twice, as {models[role]!r} and as {spec!r}; give it once"
             )
     plain = models.pop("", None)
-    request = cli_options.from_options(Common, vars(arguments) | {"lm": plain, **_BLANK})
+    request = cli_options.from_options(SharedRequest, vars(arguments) | {"lm": plain, **_BLANK})
     asked = {
         name: getattr(arguments, name)
         for name in ("until", "dry_run", "cassette", "limit", "follow_links")
     }
     found = running.run(arguments.folder, request, models, **asked)
-    put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
+    print_stdout(json.dumps(found) + "\n" if arguments.json else running.render_build(found))
     return 0
 
 
@@ -182,7 +189,7 @@ def status(arguments: argparse.Namespace) -> int:
     from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     found = running.read_status(arguments.folder)
-    put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
+    print_stdout(json.dumps(found) + "\n" if arguments.json else running.render_build(found))
     return 0
 
 

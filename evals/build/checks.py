@@ -32,7 +32,7 @@ from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, Stand
 from environments import task_card
 from environments.base import POOLED, EmptySplit, Environment
 from evals.build import condition_ladders, pool_comparison, recipe, release
-from evals.build.pipeline import order
+from evals.build.pipeline import stable_order
 from evals.judging import llm_judge
 from evals.running import cost_estimate, evaluate
 from evals.running.request import Request
@@ -41,13 +41,13 @@ from evals.scoring import scored_run
 from evals.scoring.metrics import measure_unjudged
 from evals.scoring.statistics import Interval, bootstrap_mean, holm, paired
 from evals.scoring.text_similarity import compare
-from evals.text_tables import Grid, model, printed, task_line
+from evals.text_tables import TextTable, describe_task, model_name, render_terminal
 from programs import FLOOR, VERIFIER
 from programs.llm_tasks.relevance_judge import HIGHEST
 from tools import cli_options, retrievers
-from tools.cli import number, plural, put_out, queries
+from tools.cli import number, plural, print_stdout, queries
 from tools.errors import DataError, UnknownName, UsageError
-from tools.files import home
+from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.retrievers import Expressions
 from tools.text import sentences
@@ -79,7 +79,7 @@ WITHOUT = {
 WITHOUT |= {"cassette", "again", "metrics", "isolated", "instruction", "shard"}
 
 
-class Bound(NamedTuple):
+class Threshold(NamedTuple):
     """What a figure is, and what it says on the wrong side of a value."""
 
     what: str
@@ -90,60 +90,62 @@ class Bound(NamedTuple):
 
 EASY = "the query's own words lead to what is wanted"
 BOUNDS = {
-    "recall": Bound("R@10 of BM25", 0.5, "most", EASY),
-    "ndcg": Bound("nDCG@10 of BM25", 0.5, "most", EASY),
-    "first": Bound("first hits of BM25 that are relevant", 0.5, "most", EASY),
-    "win": Bound(
+    "recall": Threshold("R@10 of BM25", 0.5, "most", EASY),
+    "ndcg": Threshold("nDCG@10 of BM25", 0.5, "most", EASY),
+    "first": Threshold("first hits of BM25 that are relevant", 0.5, "most", EASY),
+    "win": Threshold(
         "Win of BM25", 0.5, "least", "words lead astray: a sign of how the negatives were made"
     ),
-    "gap": Bound(
+    "gap": Threshold(
         "V - R: verifier less best search", 0.1, "least", "ill-posed queries, or wrong judgements"
     ),
-    "tau": Bound(
+    "tau": Threshold(
         "order of systems, one left out of the pool",
         0.9,
         "least",
         "the order hangs on who was pooled",
     ),
-    "change": Bound(
+    "change": Threshold(
         "change of a mean, one left out of the pool", 0.02, "most", "figures hang on who was pooled"
     ),
-    "judged": Bound(
+    "judged": Threshold(
         "least Judged@10 of a system", 0.5, "least", "much of a ranking was never looked at"
     ),
-    "power": Bound(
+    "power": Threshold(
         "smallest difference that is found", 0.1, "most", "too few queries for smaller ones"
     ),
-    "twins": Bound(
+    "twins": Threshold(
         "equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"
     ),
-    "alike": Bound("queries that nearly repeat another", 0, "most", "they count twice"),
-    "across": Bound(
+    "alike": Threshold("queries that nearly repeat another", 0, "most", "they count twice"),
+    "across": Threshold(
         "dev queries that nearly repeat a test query",
         0,
         "most",
         "what is learnt on dev is tested on",
     ),
-    "steps": Bound(
+    "steps": Threshold(
         "records not of one sentence a step", 0, "most", "conditions fail together, or none does"
     ),
-    "foreign": Bound(
+    "foreign": Threshold(
         "records asked for a number they lack", 0, "most", "a condition contradicts its document"
     ),
-    "repeated": Bound(
+    "repeated": Threshold(
         "records with a sentence twice", 0, "most", "where one is changed, the other still stands"
     ),
-    "generator": Bound(
+    "generator": Threshold(
         "AUC of a classifier of words, length aside",
         0.8,
         "most",
         "their wording gives positives away",
     ),
-    "kappa": Bound("kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"),
+    "kappa": Threshold(
+        "kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"
+    ),
 }
 
 
-class Figure(NamedTuple):
+class CheckFigure(NamedTuple):
     """A figure of a benchmark, or why there is none."""
 
     name: str
@@ -175,13 +177,13 @@ class Figure(NamedTuple):
         return about | {"fine": fine, "says": says, "found": self.found, **self.more}
 
 
-class Subject:
+class CheckedBenchmark:
     """A benchmark that is looked at, with the runs that this takes."""
 
     def __init__(self, request: Request, names: Sequence[str]) -> None:
         """`request` has the task, the verifier's model and the budget; `names` are retrievers, the first is BM25."""
         self.names = names
-        self.environment: Environment = evaluate.open_task(request)[1]
+        self.environment: Environment = evaluate.load_task(request)[1]
         self.judgements = self.environment.judgements[self.environment.headline]
         self.compares = self.environment.metric.startswith(
             (WIN, "Flip")
@@ -200,41 +202,42 @@ class Subject:
         return replace(self.request, program=VERIFIER, pool=None if own else pool)
 
     @cached_property
-    def searches(self) -> dict[str, scored_run.Run]:
+    def searches(self) -> dict[str, scored_run.ScoredRun]:
         """A run of each retriever alone."""
         return {
             name: run(replace(self.request, retriever=name, lm="offline")) for name in self.names
         }
 
-    def compare(self, *runs: scored_run.Run) -> Any:
+    def compare(self, *runs: scored_run.ScoredRun) -> Any:
         """Return how two runs differ, as stats.paired."""
         return paired(
             *zip(
-                *scored_run.pair(*(run.columns[self.metric] for run in runs)).values(), strict=True
+                *scored_run.align_columns(*(run.columns[self.metric] for run in runs)).values(),
+                strict=True,
             )
         )
 
 
-def run(request: Request) -> scored_run.Run:
+def run(request: Request) -> scored_run.ScoredRun:
     """Return an ordinary run, scored."""
-    result = evaluate.run(request)
+    result = evaluate.run_request(request)
     if result.problem:
         raise result.problem
-    return scored_run.read(result.folder)
+    return scored_run.read_scored_run(result.folder)
 
 
-def find_ease(subject: Subject) -> Iterator[Figure]:
+def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how far BM25 alone gets."""
     named = {"win": WIN} if subject.compares else {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
     for name, metric in named.items():
-        rows = scored_run.pair(next(iter(subject.searches.values())).columns[metric])
-        yield Figure(name, bootstrap_mean([value for [value] in rows.values()]))
+        rows = scored_run.align_columns(next(iter(subject.searches.values())).columns[metric])
+        yield CheckFigure(name, bootstrap_mean([value for [value] in rows.values()]))
 
 
-def find_gap(subject: Subject) -> Iterator[Figure]:
+def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how much better one recognises than finds (OBLIQ-Bench, section 3)."""
     if subject.compares:
-        yield Figure("gap", None, "documents are compared, none is searched for")
+        yield CheckFigure("gap", None, "documents are compared, none is searched for")
         return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
@@ -246,7 +249,7 @@ def find_gap(subject: Subject) -> Iterator[Figure]:
     }
     floor = subject.request.lm == "offline"
     gap = subject.compare(best, verified)
-    yield Figure(
+    yield CheckFigure(
         "gap",
         Interval(*gap[:3]),
         "a floor: offline counts words" * floor,
@@ -255,14 +258,14 @@ def find_gap(subject: Subject) -> Iterator[Figure]:
     )
 
 
-def find_pool_bias(subject: Subject) -> Iterator[Figure]:
+def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield what hangs on who was pooled: positives are taken away that one system alone brought (Zobel 1998)."""
     judged = subject.environment.judgements
     gold = subject.judgements.qrels
     if POOLED not in judged or judged[POOLED] is subject.judgements:
-        yield Figure("tau", None, "no judgements called pooled beside gold ones")
+        yield CheckFigure("tau", None, "no judgements called pooled beside gold ones")
         return
-    pool = llm_judge.open_pool(
+    pool = llm_judge.build_judging_pool(
         [run.path for run in subject.searches.values()], subject.request.task, TOP
     )
     pool = pool._replace(known={query_id: dict(gold.get(query_id, {})) for query_id in pool.known})
@@ -271,18 +274,20 @@ def find_pool_bias(subject: Subject) -> Iterator[Figure]:
     for query_id, known in pool.known.items():  # in the grades of a judge
         grades = judged[POOLED].qrels.get(query_id, {})
         ours[query_id] = {key: grade * scale for key, grade in grades.items() if key not in known}
-    rows = llm_judge.leave_out(pool, ours)
+    rows = llm_judge.leave_one_system_out(pool, ours)
     taus = [row["tau"] for row in rows if row["tau"] is not None]
-    yield Figure("tau", min(taus, default=None), "" if taus else "all systems have one mean", rows)
-    yield Figure("change", max(row["change"] for row in rows))
+    yield CheckFigure(
+        "tau", min(taus, default=None), "" if taus else "all systems have one mean", rows
+    )
+    yield CheckFigure("change", max(row["change"] for row in rows))
     shares = [
         measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
         for ranking in pool.rankings
     ]
-    yield Figure("judged", min(shares), found=dict(zip(subject.names, shares, strict=True)))
+    yield CheckFigure("judged", min(shares), found=dict(zip(subject.names, shares, strict=True)))
 
 
-def find_power(subject: Subject) -> Iterator[Figure]:
+def find_power(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield the smallest difference that is found in 80 % of cases, of the pair of systems that vary most."""
     rows = [subject.compare(*pair) for pair in combinations(subject.searches.values(), 2)]
     differ = sum(p < 0.05 for p in holm([row.p for row in rows]))
@@ -291,14 +296,14 @@ def find_power(subject: Subject) -> Iterator[Figure]:
         if rows
         else "it takes two --retrievers"
     )
-    yield Figure(
+    yield CheckFigure(
         "power",
         max((row.detectable for row in rows if row.detectable is not None), default=None),
         says,
     )
 
 
-def find_repeats(subject: Subject) -> Iterator[Figure]:
+def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
     environment = subject.environment
     twins = defaultdict[str, set[str]](set)
@@ -321,7 +326,7 @@ def find_repeats(subject: Subject) -> Iterator[Figure]:
                 if unit(one) != unit(doc_id) and grades.get(one, 0) < grade
             )
             wrong += [[query.query_id, doc_id, one] for one in lower]
-    yield Figure(
+    yield CheckFigure(
         "twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN]
     )
     alike = list[str]()
@@ -332,18 +337,18 @@ def find_repeats(subject: Subject) -> Iterator[Figure]:
             [one == own or (subject.compares and of == wanted[own]) for one, of in wanted.items()]
         ] = 0.0
         alike += [own] * bool(row.max() >= ALIKE)
-    yield Figure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
+    yield CheckFigure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
 
 
-def find_across(subject: Subject) -> Iterator[Figure]:
+def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield dev queries that nearly repeat a test query, whichever of the splits is looked at."""
     try:
         ours, theirs = (
-            evaluate.open_task(replace(subject.request, split=of))[1].queries
+            evaluate.load_task(replace(subject.request, split=of))[1].queries
             for of in ("dev", "test")
         )
     except EmptySplit:
-        yield Figure("across", None, "there are no queries for dev")
+        yield CheckFigure("across", None, "there are no queries for dev")
         return
     found = list[list[str]]()
     rows = compare([query.text for query in ours], [query.text for query in theirs])
@@ -351,17 +356,17 @@ def find_across(subject: Subject) -> Iterator[Figure]:
         if row.max() >= ALIKE:
             found.append([query.query_id, theirs[int(row.argmax())].query_id])
     says = f"similarity from {ALIKE:g}; {len(ours)} dev and {len(theirs)} test queries"
-    yield Figure("across", len(found), says, found[:SHOWN])
+    yield CheckFigure("across", len(found), says, found[:SHOWN])
 
 
-def find_ladders(subject: Subject) -> Iterator[Figure]:
+def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield what records of ever fewer conditions, as MultiConIR's, have that they should not."""
     rows = condition_ladders.check_ladders(subject.environment)
     named = {"steps": [row for row in rows if {*row.steps} != {1}]}
     named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
     for name, found in named.items() if rows else ():
         shown = [[row.doc_id, *getattr(row, name)] for row in found]
-        yield Figure(
+        yield CheckFigure(
             name,
             len(found) / len(rows),
             f"{len(found)} of {plural(len(rows), 'record')}",
@@ -369,7 +374,7 @@ def find_ladders(subject: Subject) -> Iterator[Figure]:
         )
 
 
-def find_generator(subject: Subject) -> Iterator[Figure]:
+def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield how well a classifier of words tells texts of queries that it has not seen, length aside.
 
     Kinds of text are often told by length alone, which says nothing of their wording. So the figure is over pairs of
@@ -377,13 +382,13 @@ def find_generator(subject: Subject) -> Iterator[Figure]:
     all texts as they are, and that of length alone, stand beside it.
     """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
-    ordered = order(texts)
+    ordered = stable_order(texts)
     positives, others = (
         [text for text in ordered if texts[text][0] is kind] for kind in (True, False)
     )
     chosen = [*positives[:TEXTS], *others[:TEXTS]]
     if not _are_enough([texts[text] for text in chosen]):
-        yield Figure(
+        yield CheckFigure(
             "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
         )
         return
@@ -402,7 +407,7 @@ def find_generator(subject: Subject) -> Iterator[Figure]:
     says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
     more = {"all_texts": all_texts, "length_alone": length_alone, "pairs": len(pairs)}
     counts = [min(len(kind), TEXTS) for kind in (positives, others)]
-    yield Figure("generator", value, says, counts, more=more)
+    yield CheckFigure("generator", value, says, counts, more=more)
 
 
 def match_lengths(texts: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
@@ -513,21 +518,21 @@ def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
     return found
 
 
-def find_kappa(subject: Subject, spec: str) -> Figure:
+def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
     """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
     if subject.compares:
-        return Figure("kappa", None, "documents are compared, none is judged by itself")
+        return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
     request = replace(subject.request, program="programs.llm_tasks.relevance_judge:Judge", lm=spec)
     runs = [run.path for run in subject.searches.values()]
-    found = llm_judge.judge(request, runs, depth=0, sample=PAIRS)["agreement"]
-    return Figure("kappa", found["kappa"], llm_judge.describe_agreement(found), found)
+    found = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
+    return CheckFigure("kappa", found["kappa"], llm_judge.describe_agreement(found), found)
 
 
-def look(
+def check_benchmark(
     request: Request, names: Sequence[str], judge: str = "", bounds: Mapping[str, float] = {}
 ) -> dict[str, Any]:
     """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
-    subject = Subject(request, names)
+    subject = CheckedBenchmark(request, names)
     kinds = (
         find_ease,
         find_gap,
@@ -549,7 +554,7 @@ def look(
     }
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render_checks(found: Mapping[str, Any]) -> str:
     """Return the figures as a person reads them."""
     rows = list[list[str]]()
     for row in found["figures"]:
@@ -560,17 +565,20 @@ def render(found: Mapping[str, Any]) -> str:
             [row["name"], row["what"], value, f"{row['at']} {row['bound']:g}", sign, row["says"]]
         )
     systems = ", ".join(f"{name} {number(mean)}" for name, mean in found["systems"].items())
-    parts = [f"{task_line(dict(found))}  {queries(found['queries'])}"]
-    parts += [f"{found['metric']}: {systems}; the verifier's model: {model(found['lm'])}"]
+    parts = [f"{describe_task(dict(found))}  {queries(found['queries'])}"]
+    parts += [f"{found['metric']}: {systems}; the verifier's model: {model_name(found['lm'])}"]
     parts += [f"broken: {problem}" for problem in found["broken"]] or ["everything holds that must"]
-    return printed(
-        [*parts, Grid("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5))]
+    return render_terminal(
+        [
+            *parts,
+            TextTable("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5)),
+        ]
     )
 
 
 def _bound(text: str) -> tuple[str, float]:
     """An argument type: NAME=X, a bound of a figure."""
-    name, value = cli_options.pair(text)
+    name, value = cli_options.parse_name_value(text)
     if name not in BOUNDS:
         raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
     with suppress(ValueError):
@@ -578,7 +586,7 @@ def _bound(text: str) -> tuple[str, float]:
     raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
 
 
-def add(parser: Any) -> None:
+def add_check_options(parser: Any) -> None:
     """Add the options of `check` to a command line."""
     add = parser.add_argument
     add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
@@ -624,7 +632,10 @@ def command(arguments: Any) -> int:
     )
     if (place / recipe.FILE).exists() and not built:
         raise UsageError(f"{place} has no release yet; python -m evals.build run {place}")
-    specs = [retrievers.check(text) for text in ("bm25", *Expressions(arguments.retrievers).each())]
+    specs = [
+        retrievers.canonicalize(text)
+        for text in ("bm25", *Expressions(arguments.retrievers).each())
+    ]
     names = list(dict.fromkeys(map(str, specs)))
     runs = (
         folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs
@@ -637,27 +648,33 @@ def command(arguments: Any) -> int:
     if judges and not (arguments.pools or arguments.dry_run):
         check_key(arguments.judge, request.headers)
     if arguments.pools:
-        environment = evaluate.open_task(request)[1]
-        terms = evaluate.make_terms(request)
+        environment = evaluate.load_task(request)[1]
+        terms = evaluate.make_resources(request)
         searchers = {
-            name: retrievers.build(name, environment.documents, home(), terms=terms)
+            name: retrievers.build(name, environment.documents, sextant_home(), terms=terms)
             for name in names
         }
         rows = pool_comparison.compare_pools(environment, searchers)
-        put_out(
-            json.dumps(rows) + "\n" if arguments.json else pool_comparison.render(environment, rows)
+        print_stdout(
+            json.dumps(rows) + "\n"
+            if arguments.json
+            else pool_comparison.render_pool_comparison(environment, rows)
         )
         return 0
     if arguments.dry_run:
-        ahead = cost_estimate.forecast(Subject(request, names).verifier)
-        put_out(json.dumps(ahead) + "\n" if arguments.json else cost_estimate.render(ahead))
+        ahead = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
+        print_stdout(
+            json.dumps(ahead) + "\n" if arguments.json else cost_estimate.render_estimate(ahead)
+        )
         return 0
-    findings = () if built else task_card.findings(task, request.data)
+    findings = () if built else task_card.run_checks(task, request.data)
     broken = [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
     ours = [condition_ladders.find_broken] * (
         folder / recipe.FILE
     ).exists()  # of others' records a figure tells as much
     broken += release.check_release(folder, ours) if built else []
-    found = look(request, names, arguments.judge, dict(arguments.bound)) | {"broken": broken}
-    put_out(json.dumps(found) + "\n" if arguments.json else render(found))
+    found = check_benchmark(request, names, arguments.judge, dict(arguments.bound)) | {
+        "broken": broken
+    }
+    print_stdout(json.dumps(found) + "\n" if arguments.json else render_checks(found))
     return DataError.exit_code if broken else 0

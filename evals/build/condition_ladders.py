@@ -24,7 +24,7 @@ Somewhere a window is being closed. The grass by the fence is short. And so it g
 """)
 
 
-class Rungs(NamedTuple):
+class LadderDefects(NamedTuple):
     """What was found of one record: a document that meets all conditions, and those it is compared with."""
 
     doc_id: str
@@ -35,7 +35,7 @@ class Rungs(NamedTuple):
     ]  # sentences that it has twice, and no other record has: those are padding
 
 
-def check_ladders(environment: Environment) -> list[Rungs]:
+def check_ladders(environment: Environment) -> list[LadderDefects]:
     """Look at every record of a task that compares documents, lengthened or not.
 
     A number that the document has anywhere, or in a larger one (11 in 11,500), is fine: what contradicts its sentence
@@ -52,17 +52,22 @@ def check_ladders(environment: Environment) -> list[Rungs]:
             if comparison.label.startswith("Win")
         ]:
             first = pairs[0][0]
-            steps[first] |= {pair: differ(*(texts[one].text for one in pair)) for pair in pairs}
+            steps[first] |= {
+                pair: count_different_sentences(*(texts[one].text for one in pair))
+                for pair in pairs
+            }
             own = {*_numbers(texts[first].text), *re.findall(r"\d+", texts[first].text)}
             asked[first] |= {
                 one: None for one in _numbers(_LEADING.sub(" ", query.text)) if one not in own
             }
     records = Counter(one for first in steps for one in {*sentences(texts[first].text)})
     again = {
-        first: [one for one in repeated(texts[first].text) if records[one] == 1] for first in steps
+        first: [one for one in repeated_sentences(texts[first].text) if records[one] == 1]
+        for first in steps
     }
     return [
-        Rungs(first, [*of.values()], [*asked[first]], again[first]) for first, of in steps.items()
+        LadderDefects(first, [*of.values()], [*asked[first]], again[first])
+        for first, of in steps.items()
     ]
 
 
@@ -77,19 +82,19 @@ def _numbers(text: str) -> dict[str, None]:
     return dict.fromkeys(one.replace(",", "") for one in re.findall(r"\d+(?:[.,]\d+)*", text))
 
 
-def differ(one: str, other: str) -> int:
+def count_different_sentences(one: str, other: str) -> int:
     """Return in how many sentences two texts differ; one that took the place of another counts once."""
     mine = {*sentences(one)}
     theirs = {*sentences(other)}
     return max(len(mine - theirs), len(theirs - mine))
 
 
-def repeated(text: str) -> list[str]:
+def repeated_sentences(text: str) -> list[str]:
     """Return the sentences that stand in a text more than once."""
     return [one for one, times in Counter(sentences(text)).items() if times > 1]
 
 
-def pad(text: str, words: int) -> str:
+def pad_with_filler(text: str, words: int) -> str:
     """Return `text` with filler spread evenly between its sentences, to at least `words` words; never shortened.
 
     Every sentence stays whole, and in order. Texts with as many sentences and words get the same padding.

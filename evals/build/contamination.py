@@ -26,26 +26,26 @@ from typing import Any
 
 from evals import run_folder
 from evals.build import checks, human_review, release
-from evals.build.pipeline import order
+from evals.build.pipeline import stable_order
 from evals.build.types import Benchmark
 from evals.running import cost_estimate, evaluate
-from evals.running.model_stage import Stage
-from evals.running.request import Common, Request
+from evals.running.model_stage import ModelStage
+from evals.running.request import Request, SharedRequest
 from evals.running.resolve import check_prices
 from evals.scoring.scored_run import JUDGED
-from evals.text_tables import Grid, model, printed, task_line
+from evals.text_tables import TextTable, describe_task, model_name, render_terminal
 from programs.closed_book import ClosedBook, longest_run
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools import cli_options, retrievers
-from tools.cli import plural, positive, put_out, queries
+from tools.cli import plural, positive, print_stdout, queries
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.files import home
+from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.records import Document, Hit, Query
-from tools.retriever import NoRetriever, Search
+from tools.retriever import NullRetriever, Search
 from tools.session import Toolbox
-from tools.text import all_words
+from tools.text import tokens
 
 # What is guessed -> what the program is told that a document is; {} is the task's own word for it.
 KINDS = {
@@ -68,19 +68,19 @@ Nearest = Mapping[
 ]  # query id -> the guess that is nearest to a document wanted for it, and that
 
 
-class Trial:
+class ContaminationTest:
     """A task that a model is tried on."""
 
     def __init__(self, request: Request, kind: str, sample: int | None) -> None:
         """`sample` takes so many queries in the order of a hash; a kind of "" is by what the documents have."""
         self.request = request
-        self.environment = evaluate.open_task(request)[1]
+        self.environment = evaluate.load_task(request)[1]
         judgements = self.environment.judgements[self.environment.headline]
         self.texts = self.environment.documents
         unit_of = judgements.unit_of if self.environment.max_p else None
         self.unit_of: Callable[[str], str] = unit_of or str
         asked = {query.query_id: query for query in self.environment.queries}
-        self.queries = {query_id: asked[query_id] for query_id in order(asked)[:sample]}
+        self.queries = {query_id: asked[query_id] for query_id in stable_order(asked)[:sample]}
         found = {query_id: judgements.relevant(query_id) for query_id in self.queries}
         parts = defaultdict[str, list[str]](list)  # of what is judged, documents or their passages
         for doc_id in self.texts:
@@ -104,25 +104,29 @@ class Trial:
         )
         self.titled = [one.doc_id for one in chosen if one.title]
 
-    def stage(self, role: str, program: ClosedBook | Judge, documents: Corpus, lm: str) -> Stage:
+    def stage(
+        self, role: str, program: ClosedBook | Judge, documents: Corpus, lm: str
+    ) -> ModelStage:
         """Return what asks a model about this task, in a folder beside its runs."""
         config = {
             "task": self.environment.task,
             "data_fingerprint": self.environment.fingerprint,
             "kind": self.kind,
         }
-        beside = run_folder.place(self.request.runs, config | {"program": role, "lm": {"name": lm}})
+        beside = run_folder.run_path(
+            self.request.runs, config | {"program": role, "lm": {"name": lm}}
+        )
         request = replace(
             self.request, program=f"{type(program).__module__}:{type(program).__name__}", lm=lm
         )
-        return Stage(
+        return ModelStage(
             program, documents, beside.with_name(f"{JUDGED}by-heart-{role}"), config, request
         )
 
-    def guess(self) -> tuple[Stage, dict[Query, list[str]]]:
+    def guess(self) -> tuple[ModelStage, dict[Query, list[str]]]:
         """Return what guesses, and what it is asked -> the documents wanted: queries, and texts that have a title."""
         kind = KINDS[self.kind].format(self.environment.hints.get("document") or "a document")
-        program = ClosedBook(Toolbox(self.texts, NoRetriever()), document=kind)
+        program = ClosedBook(Toolbox(self.texts, NullRetriever()), document=kind)
         asked = [
             replace(query, query_id=f"query/{key}", candidates=None)
             for key, query in self.queries.items()
@@ -135,10 +139,13 @@ class Trial:
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
-        encoder = retrievers.check(self.request.retriever or ENCODER)
+        encoder = retrievers.canonicalize(self.request.retriever or ENCODER)
         found = dict[str, tuple[str, Hit]]()
         built = retrievers.build(
-            encoder, Corpus(self.gold.values()), home(), terms=evaluate.make_terms(self.request)
+            encoder,
+            Corpus(self.gold.values()),
+            sextant_home(),
+            terms=evaluate.make_resources(self.request),
         )
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"query/{query_id}"]
@@ -156,7 +163,7 @@ class Trial:
             [*made, *{hit.doc_id: self.gold[hit.doc_id] for _, hit in nearest.values()}.values()]
         )
         program = Judge(
-            Toolbox(documents, NoRetriever()), lens=self.environment.hints.get("lens", "")
+            Toolbox(documents, NullRetriever()), lens=self.environment.hints.get("lens", "")
         )
         program.examples = {key: [hit.doc_id] for key, (_, hit) in nearest.items()}
         pools = {
@@ -222,14 +229,16 @@ class Trial:
             left, asked, qrels, settings, rest.comparisons, dev & set(kept), twins=rest.twins
         )
         made = {"source": rest.task, "models": {"knew what was taken out": self.request.lm}}
-        release.write(release.without(benchmark, dict.fromkeys(kept, gone)), out, made)
+        release.write_release(
+            release.drop_documents(benchmark, dict.fromkeys(kept, gone)), out, made
+        )
 
 
 def recall(kind: str, guess: str, wanted: Document, shown: str) -> str:
     """Return by what a guess gives `wanted` away, "" where it does not; what was `shown` is no memory."""
-    guessed, title, told = (all_words(text) for text in (guess, wanted.title, shown))
+    guessed, title, told = (tokens(text) for text in (guess, wanted.title, shown))
     if kind == "mask":
-        run = longest_run(guessed, all_words(wanted.text), told)
+        run = longest_run(guessed, tokens(wanted.text), told)
         return f"a run of {run} words of {wanted.doc_id}" if run else ""
     copied = f" {' '.join(title)} " in f" {' '.join(told)} "
     alike = SequenceMatcher(
@@ -238,7 +247,9 @@ def recall(kind: str, guess: str, wanted: Document, shown: str) -> str:
     return f"the title of {wanted.doc_id}" if title and not copied and alike >= NEARLY else ""
 
 
-def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dict[str, Any]:
+def measure(
+    trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool
+) -> dict[str, Any]:
     """Return what of a task is known by heart, as --json prints it; with `out`, write the task without it there."""
     stage, asked = trial.guess()
     if dry_run:
@@ -293,11 +304,13 @@ def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dic
     }
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render_contamination(found: Mapping[str, Any]) -> str:
     """Return what is known by heart as a person reads it."""
     if "dry_run" in found:
         titles = f"{plural(found['documents'], 'title')} of documents among them"
-        return cost_estimate.render(dict(found), [f"{found['queries']} to be guessed, {titles}"])
+        return cost_estimate.render_estimate(
+            dict(found), [f"{found['queries']} to be guessed, {titles}"]
+        )
     many = found["queries"]
     why = found["removed"]
     documents = sum(one.startswith("document/") for one in why)
@@ -316,24 +329,24 @@ def render(found: Mapping[str, Any]) -> str:
         for name, count, of in rows
     ]
     parts = [
-        f"{task_line(dict(found))}  {queries(many)}",
-        f"what is known by heart to {model(found['lm'])}",
+        f"{describe_task(dict(found))}  {queries(many)}",
+        f"what is known by heart to {model_name(found['lm'])}",
     ]
     parts += [f"{found['failed']} without a usable guess count as not known"] * bool(
         found["failed"]
     )
     written = [f"the task without them: {found['out']}/release"] if found["out"] else []
-    return printed(
+    return render_terminal(
         [
             *parts,
-            Grid("", ["", "number", "of", "share"], cells),
+            TextTable("", ["", "number", "of", "share"], cells),
             *written,
             f"guesses: {found['guesses']}",
         ]
     )
 
 
-def add(parser: Any) -> None:
+def add_contamination_options(parser: Any) -> None:
     """Add the options of `contamination` to a command line."""
     add = parser.add_argument
     add(
@@ -357,7 +370,9 @@ def add(parser: Any) -> None:
     )
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    cli_options.add_options(parser, Common, without={*checks.WITHOUT} - {"task", "retriever"})
+    cli_options.add_options(
+        parser, SharedRequest, without={*checks.WITHOUT} - {"task", "retriever"}
+    )
 
 
 def command(arguments: Any) -> int:
@@ -367,10 +382,12 @@ def command(arguments: Any) -> int:
     fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}
     request = cli_options.from_options(Request, vars(arguments) | fixed)
     judges = [arguments.judge] if arguments.judge else []
-    check_prices(request, [request.lm, *judges], [retrievers.check(request.retriever or ENCODER)])
+    check_prices(
+        request, [request.lm, *judges], [retrievers.canonicalize(request.retriever or ENCODER)]
+    )
     if judges and not arguments.dry_run:
         check_key(arguments.judge, request.headers)
-    trial = Trial(request, arguments.kind, arguments.sample)
+    trial = ContaminationTest(request, arguments.kind, arguments.sample)
     found = measure(trial, arguments.judge, arguments.out, dry_run=arguments.dry_run)
-    put_out(json.dumps(found) + "\n" if arguments.json else render(found))
+    print_stdout(json.dumps(found) + "\n" if arguments.json else render_contamination(found))
     return 7 if found.get("failed") else 0

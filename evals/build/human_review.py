@@ -26,10 +26,10 @@ from evals.formats.export_run import compact
 from evals.run_folder import check_output
 from evals.scoring.agreement import agree
 from evals.scoring.statistics import Interval
-from evals.text_tables import Grid, printed
+from evals.text_tables import TextTable, render_terminal
 from evals.viewer import single_file
 from tools import files, schemas
-from tools.cli import Parser, number, plural, put_out, say
+from tools.cli import CommandParser, number, plural, print_stderr, print_stdout
 from tools.errors import DataError, UsageError
 
 Value = (
@@ -41,7 +41,7 @@ _PAGE = Path(__file__).parent / "review_sheet"
 _FILE = "review/answers.jsonl"
 
 
-class Sheet(NamedTuple):
+class ReviewSheet(NamedTuple):
     """What people are asked about, how many of them, and what a stage has to reach by their answers."""
 
     ask: str
@@ -87,28 +87,30 @@ BOTH = {"model kappa": 0.6, "people kappa": 0.6}
 RIGHT = {"model agreement": 0.9}
 FOUND = {"model chosen": 0.9, "model left": 0.9}
 SHEETS = {
-    "screening": Sheet("Which class does the document belong to?", size=50, each=True, bar=RIGHT),
-    "annotation": Sheet("What does the annotation say?", ANNOTATION, 50, bar=RIGHT),
-    "clusters": Sheet(
+    "screening": ReviewSheet(
+        "Which class does the document belong to?", size=50, each=True, bar=RIGHT
+    ),
+    "annotation": ReviewSheet("What does the annotation say?", ANNOTATION, 50, bar=RIGHT),
+    "clusters": ReviewSheet(
         "Which of these do not belong with the others?", size=40, many=True, bar=RIGHT
     ),
-    "queries": Sheet(
+    "queries": ReviewSheet(
         "Which satisfy the query? And is anything wrong with it?", QUERIES, many=True, bar=FOUND
     ),
-    "gold": Sheet(SATISFIES, GRADES, 100, ordered=True, bar=BOTH),
-    "pooled": Sheet(SATISFIES, GRADES, 50, ordered=True, bar={"model agreement": 0.8}),
-    "ambiguity": Sheet(
+    "gold": ReviewSheet(SATISFIES, GRADES, 100, ordered=True, bar=BOTH),
+    "pooled": ReviewSheet(SATISFIES, GRADES, 50, ordered=True, bar={"model agreement": 0.8}),
+    "ambiguity": ReviewSheet(
         "Which can be the moment that is remembered?", many=True, bar={"model chosen": 1.0}
     ),
-    "negatives": Sheet(
+    "negatives": ReviewSheet(
         "What is true of the changed sentence?",
         CHANGED,
         50,
         many=True,
         bar={"model agreement": 0.95},
     ),
-    "contamination": Sheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
-    "transfer": Sheet("Is the old passage contained in the new one?", {"yes": "", "no": ""}),
+    "contamination": ReviewSheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
+    "transfer": ReviewSheet("Is the old passage contained in the new one?", {"yes": "", "no": ""}),
 }
 
 
@@ -122,7 +124,7 @@ class Item(NamedTuple):
     ] = ()  # of this item alone, as ids of documents; the sheet's come after them
 
 
-class AnswerForm(TypedDict):
+class ReviewAnswer(TypedDict):
     """What a person said of an item; without a value it is a note alone."""
 
     item: str
@@ -132,7 +134,7 @@ class AnswerForm(TypedDict):
 
 
 Row = dict[str, Any]  # a line of offered/SHEET.jsonl: item, show, values, model
-Answers = dict[tuple[str, str], AnswerForm]  # (item, rater) -> the last line
+Answers = dict[tuple[str, str], ReviewAnswer]  # (item, rater) -> the last line
 
 
 def identify(sheet: str, item: Item) -> str:
@@ -162,7 +164,7 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
         if form.size and len(group) > form.size:
             del group[max(group)]
     lines = dict(row for group in groups.values() for row in group.items())
-    files.make_private(folder / "review/offered")
+    files.mkdir_private(folder / "review/offered")
     files.replace(
         folder / f"review/offered/{sheet}.jsonl",
         "".join(f"{lines[name]}\n" for name in sorted(lines)),
@@ -183,7 +185,7 @@ def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]
     return (
         row
         for _, row in files.read_lines(
-            path, partial(schemas.read, form), "remove the line", repair=repair
+            path, partial(schemas.parse_json, form), "remove the line", repair=repair
         )
     )
 
@@ -191,7 +193,7 @@ def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]
 def _read_answers(folder: Path, *, repair: bool = False) -> Answers:
     return {
         (row["item"], row["rater"]): row
-        for row in _read_lines(AnswerForm, folder / _FILE, repair=repair)
+        for row in _read_lines(ReviewAnswer, folder / _FILE, repair=repair)
     }
 
 
@@ -239,12 +241,14 @@ def write_sheet(folder: Path, out: Path) -> int:
         *(single_file.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
         _PAGE / "review.js",
     ]
-    shell = single_file.shell("Review", _PAGE / "review.html")
-    single_file.write(out, shell, style, single_file.join(scripts), [("sheet.json", data.encode())])
+    shell = single_file.html_shell("Review", _PAGE / "review.html")
+    single_file.write_single_file(
+        out, shell, style, single_file.join_scripts(scripts), [("sheet.json", data.encode())]
+    )
     return sum(map(len, offered.values()))
 
 
-def take(folder: Path, paths: Sequence[Path]) -> int:
+def import_answers(folder: Path, paths: Sequence[Path]) -> int:
     """Add people's answers from JSON Lines; say, a line each, what is refused, and return how many are."""
     items = {item: row for rows in read_offered(folder).values() for item, row in rows.items()}
     known = _read_answers(folder, repair=True)
@@ -260,7 +264,7 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
                     new.append(files.dumps(row).encode())
             except ValueError as error:
                 refused += 1
-                say(f"{path}, line {place}: {error}")
+                print_stderr(f"{path}, line {place}: {error}")
     if new:
         files.append_line(folder / _FILE, b"\n".join(new))
     return refused
@@ -268,8 +272,8 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
 
 def _understand(
     line: bytes, items: Mapping[str, Row], known: Answers
-) -> AnswerForm | None:  # None: it is known
-    row: AnswerForm = schemas.read(AnswerForm, line)
+) -> ReviewAnswer | None:  # None: it is known
+    row: ReviewAnswer = schemas.parse_json(ReviewAnswer, line)
     name = row["item"]
     said = row["value"]
     if name not in items:
@@ -293,7 +297,7 @@ def _understand(
     return None if row == old else row
 
 
-def compare(folder: Path) -> dict[str, Any]:
+def measure_agreement(folder: Path) -> dict[str, Any]:
     """Return how far people agree with the model and with each other on each sheet, and what is below its bar."""
     given = _by_item(_read_answers(folder))
     settled = answers(folder)
@@ -328,7 +332,7 @@ def compare(folder: Path) -> dict[str, Any]:
 
 
 def _measure(
-    who: str, form: Sheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]
+    who: str, form: ReviewSheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]
 ) -> dict[str, Any]:
     said = [pairs for _, pairs in rows]
     if form.many:  # each value applies or not
@@ -353,7 +357,7 @@ def _measure(
 def describe(folder: Path) -> str:
     """Say in a line who has checked what is being made, for the head of its card."""
     with suppress(UsageError):  # nothing is offered
-        sheets, below = compare(folder).values()
+        sheets, below = measure_agreement(folder).values()
         people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
         many = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
         kappa = "".join(
@@ -391,7 +395,7 @@ def _cell(value: Interval | None) -> str:
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
-def add(parser: Parser) -> None:
+def add_review_options(parser: CommandParser) -> None:
     """Add the arguments of `review`."""
     option = parser.add_argument
     taken = "take what people answered: the files that the page wrote"
@@ -419,10 +423,12 @@ def command(arguments: Any) -> int:
         )
     if out:
         check_output(out)
-        put_out(f"{out}: {plural(write_sheet(folder, out), 'item')} to be judged in a browser\n")
+        print_stdout(
+            f"{out}: {plural(write_sheet(folder, out), 'item')} to be judged in a browser\n"
+        )
         return 0
-    refused = take(folder, arguments.answers)
-    found = compare(folder)
+    refused = import_answers(folder, arguments.answers)
+    found = measure_agreement(folder)
     files.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
     figures = [
@@ -433,10 +439,10 @@ def command(arguments: Any) -> int:
         for name, sheet in found["sheets"].items()
     ]
     undefined = list(_list_undefined(found["sheets"]))
-    put_out(
-        printed(
+    print_stdout(
+        render_terminal(
             [
-                Grid("", ["sheet", *counts, *figures], rows),
+                TextTable("", ["sheet", *counts, *figures], rows),
                 *undefined,
                 *found["below"],
                 describe(folder),

@@ -23,15 +23,15 @@ from environments.folders import Listing
 from environments.readers import collections, obliq_layout
 from environments.readers import documents as sources
 from environments.readers import files as tables
-from environments.readers.documents.markup import Record
+from environments.readers.documents.markup import XmlPaths
 from environments.readers.documents.pages import need
 from environments.readers.documents.readers import Limits
 from evals.build import text_cleaning as cleaning
 from evals.build.text_cleaning import CleanSection, clean_text, compile_pattern
-from evals.build.types import Source
+from evals.build.types import BuildSource
 from tools import files as disk
 from tools.cli import check_interrupts, plural
-from tools.code_digest import reach
+from tools.code_digest import collect_sources
 from tools.corpus import Corpus, StoredCorpus, digest_text, store
 from tools.errors import DataError, UsageError
 from tools.records import Document
@@ -137,7 +137,7 @@ class PrivateTexts(Mapping[str, Mapping[str, str]]):
         return len(self._documents)
 
 
-def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Path) -> Source:
+def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Path) -> BuildSource:
     """Return the documents that `corpus` names, cleaned and cut.
 
     They are kept in `home`, a folder for this corpus of this build alone: what is outdated there is removed.
@@ -150,11 +150,11 @@ def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Pa
         asdict(clean),
         asdict(cut),
         job.identify(home),
-        reach([__name__]).digest(),
+        collect_sources([__name__]).digest(),
     ]
     place = home / digest_id(disk.dumps(made_of))
     if not place.is_dir():
-        with disk.drafting(place, disk.PRIVATE, folder=True) as draft:
+        with disk.temporary_sibling(place, disk.PRIVATE, folder=True) as draft:
             job.write(draft)
             draft.rename(place)
         for outdated in home.glob("[!.]*"):
@@ -163,7 +163,7 @@ def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Pa
     documents = StoredCorpus(place / "documents")
     private = PrivateTexts(StoredCorpus(place / "private"), documents)
     known = disk.loads((place / "known.json").read_bytes())
-    return Source(documents, private=private, dropped=place / DROPPED, **known)
+    return BuildSource(documents, private=private, dropped=place / DROPPED, **known)
 
 
 def digest_id(doc_id: str) -> str:
@@ -196,14 +196,14 @@ class _Ingestion:
         self.cut = cut
         self.counts = Counter[str]()
         self.groups = dict[str, str]()
-        self.findings = cleaning.Findings()
+        self.findings = cleaning.TextWarnings()
         task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
         self.task = environments.load(task, corpus.data or None, "all") if task else None
         # Where a task judges parents of passages, ids go on naming these in the task's own way.
         self.separator = (
             self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
         )
-        self.root = disk.expanded(corpus.path) if not task else Path()
+        self.root = disk.expand_user_path(corpus.path) if not task else Path()
         self.files = Listing([])
         if not task:
             self.files = sources.list_files(
@@ -235,7 +235,9 @@ class _Ingestion:
                 self._leave(*one)
             with aside.open("w", encoding="utf-8") as file:
                 store(self._read(file), raw)
-            store((Document(*disk.loads(line)) for line in disk.lines(aside)), folder / "private")
+            store(
+                (Document(*disk.loads(line)) for line in disk.iter_lines(aside)), folder / "private"
+            )
             aside.unlink()
             read = StoredCorpus(raw)
             chosen = set(
@@ -260,7 +262,7 @@ class _Ingestion:
             "group": {one: group for one, group in self.groups.items() if one in made},
             "counts": self.counts,
         }
-        known |= {"twins": cleaning.find_twins(made, self.clean.near)}
+        known |= {"twins": cleaning.find_duplicates(made, self.clean.near)}
         known |= {"warnings": [*said, *self.findings.say()]}
         known["separator"] = self.separator
         (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
@@ -342,7 +344,7 @@ class _Ingestion:
             raise UsageError(
                 "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
             )
-        record = Record(names.record, names.sections, fields)
+        record = XmlPaths(names.record, names.sections, fields)
         files = self.files.files
         for where, row in sources.read(
             self.root, files, names.form, record, limits, self._leave_file

@@ -22,19 +22,19 @@ from evals import run_folder
 from evals.build import human_review as review
 from evals.build import release
 from evals.build.human_review import Item
-from evals.build.types import Benchmark, Source, Unit
-from evals.running.evaluate import make_terms
-from evals.running.model_stage import Stage, digest
-from evals.running.request import Common
+from evals.build.types import Benchmark, BuildSource, StageInput
+from evals.running.evaluate import make_resources
+from evals.running.model_stage import ModelStage, digest
+from evals.running.request import SharedRequest
 from programs.build_stages import STAGES
-from programs.build_stages.stage_program import Fill
+from programs.build_stages.stage_program import StageProgram
 from tools import code_digest, files, retrievers
-from tools.cli import Progress, say
+from tools.cli import Progress, print_stderr
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.models.run_resources import Cassette
 from tools.records import Document, Query, total, usage_from_json, usage_json
-from tools.retriever import NoRetriever, Retriever
+from tools.retriever import NullRetriever, Retriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 from tools.text import TermStatistics
@@ -45,11 +45,11 @@ SLICE = 2000  # units that are in memory at a time
 USED = ("calls", "input_tokens", "output_tokens", "list_usd")
 
 
-class Reached(Exception):
+class StageReached(Exception):
     """The stage of --until is done."""
 
 
-class Row(NamedTuple):
+class FunnelRow(NamedTuple):
     """One line of the funnel: what went into a stage and came out of it."""
 
     stage: str
@@ -60,7 +60,7 @@ class Row(NamedTuple):
     lm: str = ""
 
 
-class Build:
+class BuildPipeline:
     """One build in its folder. `ahead` sends and writes nothing, and forecasts what each stage would take."""
 
     def __init__(
@@ -68,8 +68,8 @@ class Build:
         folder: Path,
         name: str,
         recipe: Any,
-        source: Source,
-        requests: Mapping[str, Common],
+        source: BuildSource,
+        requests: Mapping[str, SharedRequest],
         *,
         ahead: bool = False,
         cassette: Path | None = None,
@@ -84,7 +84,7 @@ class Build:
         self.source = source
         self.ahead = ahead
         self.until = ""  # the stage after which the build stops
-        self.funnel = dict[str, Row]()
+        self.funnel = dict[str, FunnelRow]()
         self.forecasts = list[dict[str, Any]]()
         self._requests = requests
         self._file = cassette
@@ -93,8 +93,8 @@ class Build:
             recipe.limits.queries, len(source.documents) // max(1, recipe.limits.min_positives)
         )
         self.certain = True  # whether a dry run knows what a stage is asked
-        self._terms = make_terms(next(iter(requests.values())))
-        self._stages = dict[str, tuple[Fill, Stage]]()
+        self._terms = make_resources(next(iter(requests.values())))
+        self._stages = dict[str, tuple[StageProgram, ModelStage]]()
         self._held = ExitStack()
         self._asks = dict[str, Any]()
         self._retrievers = dict[str, Retriever]()
@@ -102,7 +102,7 @@ class Build:
         self._why = list[TextIO]()
         self._answers: Mapping[str, review.Value] = {} if ahead else review.answers(folder)
 
-    def __enter__(self) -> "Build":
+    def __enter__(self) -> "BuildPipeline":
         if not self.ahead:
             sends = any(request.lm != "offline" for request in self._requests.values())
             self._cassette = Cassette(self._file, self._terms, sends=sends) if self._file else None
@@ -122,15 +122,15 @@ class Build:
             run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
 
     def ask(
-        self, stage: str, units: Iterable[Unit], most: int | None = None
-    ) -> Iterator[tuple[Unit, Any]]:
+        self, stage: str, units: Iterable[StageInput], most: int | None = None
+    ) -> Iterator[tuple[StageInput, Any]]:
         """Yield each unit with its answer, in order: outputs by name, those of passages as {id: row}.
 
         An answer that could not be used, twice, has none; such a unit is dropped. `most` is how many units there may be
         at most, where that depends on answers that a dry run does not have.
         """
         if self.until and stage != self.until and self.until in self.funnel:
-            raise Reached(self.until)
+            raise StageReached(self.until)
         program, _ = self._open(stage)
         left = iter(units)
         ahead = partial(self._look_ahead, stage, most, self.certain)
@@ -154,10 +154,10 @@ class Build:
     def count(self, stage: str, went_in: int, came_out: int) -> None:
         """Note how many of whatever the stage is about went in and came out."""
         dropped = dict(sorted(self._dropped[stage].items()))
-        self.funnel[stage] = Row(stage, went_in, came_out, dropped, {})
+        self.funnel[stage] = FunnelRow(stage, went_in, came_out, dropped, {})
         why = "".join(f", {many:,} {reason}" for reason, many in dropped.items())
         if not self.ahead:
-            say(f"{stage}: {went_in:,} in, {came_out:,} out{why}")
+            print_stderr(f"{stage}: {went_in:,} in, {came_out:,} out{why}")
 
     def drop_all(self, stage: str, names: Iterable[str], why: str) -> None:
         """Note that several are left out for one reason: a line of dropped.jsonl each."""
@@ -195,7 +195,7 @@ class Build:
         """Return a retriever over the corpus, on the terms of the build."""
         if spec not in self._retrievers:
             documents = self.source.documents
-            home = files.home()
+            home = files.sextant_home()
             self._retrievers[spec] = retrievers.build(spec, documents, home, terms=self._terms)
         return self._retrievers[spec]
 
@@ -244,7 +244,7 @@ class Build:
         }
         settings = {name: value for name, value in told.items() if value}
         spread = {
-            name: release.spread_twins(judgement, source.twins)
+            name: release.copy_labels_to_duplicates(judgement, source.twins)
             for name, judgement in judgements.items()
         }
         made = Benchmark(
@@ -255,16 +255,16 @@ class Build:
             provenance=provenance,
             private=source.private,
         )
-        return release.split(made, said.dev, together) if said.dev else made
+        return release.split_dev(made, said.dev, together) if said.dev else made
 
     @cached_property
     def statistics(self) -> TermStatistics:
         """Statistics of the corpus' words."""
-        return BM25(self.source.documents, files.home()).statistics()
+        return BM25(self.source.documents, files.sextant_home()).statistics()
 
-    def _open(self, stage: str) -> tuple[Fill, Stage]:
+    def _open(self, stage: str) -> tuple[StageProgram, ModelStage]:
         if stage not in self._stages:
-            program = Fill(Toolbox(Corpus(()), NoRetriever()), stage=stage)
+            program = StageProgram(Toolbox(Corpus(()), NullRetriever()), stage=stage)
             request = self._requests.get(stage) or self._requests[program.asked.role]
             config = {
                 "task": f"build/{self.name}",
@@ -274,12 +274,12 @@ class Build:
             if (
                 request.lm == "offline"
             ):  # a unit has all that a model is shown; rules weigh words by the corpus
-                rules = code_digest.reach([STAGES[stage].partition(":")[0]]).digest()
+                rules = code_digest.collect_sources([STAGES[stage].partition(":")[0]]).digest()
                 config |= {"data_fingerprint": self.source.documents.fingerprint, "code": rules}
             where = self.folder / "stages" / stage
             self._stages[stage] = (
                 program,
-                Stage(program, self.source.documents, where, config, request, self._terms),
+                ModelStage(program, self.source.documents, where, config, request, self._terms),
             )
         return self._stages[stage]
 
@@ -308,13 +308,13 @@ class Build:
         return opened.outcomes
 
     def _read(
-        self, stage: str, program: Fill, unit: Unit, query: Query, outcome: Any
+        self, stage: str, program: StageProgram, unit: StageInput, query: Query, outcome: Any
     ) -> dict[str, Any]:
         if outcome is None:  # of a dry run
             return program.guess(json.loads(query.text), self.statistics)
         rows = program.asked.rows
         if outcome["error"]:
-            error = run_folder.headline(outcome["error"])
+            error = run_folder.first_error_line(outcome["error"])
             for name in [doc_id for doc_id, _ in unit.passages] if rows else [str(unit.key)]:
                 self.drop(stage, name, "no usable answer", error)
             return {}
@@ -324,7 +324,7 @@ class Build:
                 self.drop(stage, one, "left out by the model")
         return answer
 
-    def _count_calls(self, row: Row) -> Row:
+    def _count_calls(self, row: FunnelRow) -> FunnelRow:
         if row.stage not in self._asks:
             return row
         opened = self._stages[row.stage][1]
@@ -334,24 +334,24 @@ class Build:
         return row._replace(usage={name: used[name] for name in USED}, lm=opened.model.name)
 
 
-def finder(texts: Mapping[str, str]) -> Callable[[str, int], list[str]]:
+def nearest_texts(texts: Mapping[str, str]) -> Callable[[str, int], list[str]]:
     """Return what gives the names of the texts that are most like another one, at most so many, by BM25."""
     index = BM25(Corpus(Document(name, text) for name, text in texts.items()))
     return lambda text, most: [hit.doc_id for hit in index.search(text, most)]
 
 
-def order(doc_ids: Iterable[str]) -> list[str]:
+def stable_order(doc_ids: Iterable[str]) -> list[str]:
     """Return ids in an order that is the same everywhere, and not the corpus's, in which alike ones may be together."""
     return sorted(doc_ids, key=digest)
 
 
-def slices(some: Sequence[T], size: int, overlap: int = 0) -> list[Sequence[T]]:
+def overlapping_slices(some: Sequence[T], size: int, overlap: int = 0) -> list[Sequence[T]]:
     """Cut a sequence into parts of `size`, each of which begins with the last `overlap` of the one before."""
     starts = range(0, max(1, len(some) - overlap), max(1, size - overlap))
     return [some[start : start + size] for start in starts if some[start : start + size]]
 
 
-def _query(unit: Unit) -> Query:
+def _query(unit: StageInput) -> Query:
     """Return a unit as a query; its id is a digest of what it holds."""
     text = json.dumps(
         {"inputs": unit.inputs, "passages": unit.passages}, ensure_ascii=False, sort_keys=True

@@ -12,10 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from environments.base import Environment
-from evals.build.recipes.pool import find_own, list_triplets, make_pools, relevant
+from evals.build.recipes.pool import find_own, list_triplets, make_pools, relevant_ids
 from evals.papers import dataset_statistics
 from evals.scoring.metrics import Ranking, compute
-from evals.text_tables import Grid, printed, task_line
+from evals.text_tables import TextTable, describe_task, render_terminal
 from tools.cli import number, queries
 from tools.errors import UsageError
 from tools.records import Query
@@ -71,7 +71,7 @@ def _compare(
     lots = list[float]()
     gold = environment.qrels
     for one, other in zip(released, made, strict=True):
-        right = relevant(gold[one.query_id])
+        right = relevant_ids(gold[one.query_id])
         shares.append(len(_pool(one) & _pool(other) - right) / max(1, len(_pool(one) - right)))
         lots.append(len(_pool(other) - right) / max(1, len(environment.documents) - len(right)))
     again = replace(environment, queries=tuple(made))
@@ -81,7 +81,7 @@ def _compare(
         "chance": fmean(lots),
     }
     triplets = sum(len(list_triplets(one, gold)) for one in made)
-    return {**row, "hard": dataset_statistics.hard_share(again), "triplets": triplets}
+    return {**row, "hard": dataset_statistics.hard_negative_share(again), "triplets": triplets}
 
 
 def _rank(
@@ -99,7 +99,7 @@ def _rank(
     return {name: fmean(of) if of else None for name, of in known.items()}
 
 
-def render(environment: Environment, rows: Sequence[Mapping[str, Any]]) -> str:
+def render_pool_comparison(environment: Environment, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a person reads them."""
     about = {key: getattr(environment, key) for key in ("task", "data", "split")}
     forms = {"documents": "{:.1f}", "triplets": "{:,}"}
@@ -109,6 +109,9 @@ def render(environment: Environment, rows: Sequence[Mapping[str, Any]]) -> str:
         for one in rows
     )
     cells = [[one["pools"], *row] for one, row in zip(rows, values, strict=True)]
-    return printed(
-        [f"{task_line(about)}  {queries(len(environment.queries))}", Grid("", heads, cells)]
+    return render_terminal(
+        [
+            f"{describe_task(about)}  {queries(len(environment.queries))}",
+            TextTable("", heads, cells),
+        ]
     )

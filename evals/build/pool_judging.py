@@ -11,8 +11,8 @@ from typing import Annotated, NamedTuple
 
 from environments.base import Qrels
 from evals.build.human_review import Item
-from evals.build.pipeline import Build, slices
-from evals.build.types import Unit
+from evals.build.pipeline import BuildPipeline, overlapping_slices
+from evals.build.types import StageInput
 from evals.judging.llm_judge import EXAMPLES
 from evals.running.model_stage import digest
 from programs.llm_tasks.relevance_judge import HIGHEST, RULES
@@ -25,7 +25,7 @@ Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
 @dataclass(frozen=True)
-class Judge:
+class GradingSettings:
     """How documents are graded by a query."""
 
     rule: Annotated[str, "what the grades 2, 1 and 0 mean; empty: by the lens"] = ""
@@ -43,7 +43,7 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolingSettings:
     """Judging what several retrievers bring, beside what the build found itself."""
 
     retrievers: Annotated[
@@ -52,7 +52,7 @@ class Pool:
     k: Annotated[int, "documents of each"] = 10
 
 
-class Asked(NamedTuple):
+class GradingRequest(NamedTuple):
     """What is graded: the texts that a model is shown of documents, by query."""
 
     query: Query
@@ -62,14 +62,19 @@ class Asked(NamedTuple):
 
 
 def grade(
-    build: Build, stage: str, lens: str, asked: Sequence[Asked], batch: int, most: int
+    build: BuildPipeline,
+    stage: str,
+    lens: str,
+    asked: Sequence[GradingRequest],
+    batch: int,
+    most: int,
 ) -> Grades:
     """Return the grades of the candidates of each query; those that no usable answer names are left out.
 
     A member of a group is to be relevant, and any other document is not. What a reading says against that counts if
     each further one says so, too: the documents concerned are graded again, in other company.
     """
-    judge: Judge = build.recipe.judge
+    judge: GradingSettings = build.recipe.judge
     unread = {one.query.query_id: () if judge.passes else one.members for one in asked}
     found: Grades = {
         query_id: dict.fromkeys(members, float(HIGHEST)) for query_id, members in unread.items()
@@ -103,8 +108,12 @@ def grade(
 
 
 def _make_units(
-    build: Build, rule: str, left: Sequence[tuple[Asked, Sequence[str]]], turn: int, batch: int
-) -> Iterator[Unit]:
+    build: BuildPipeline,
+    rule: str,
+    left: Sequence[tuple[GradingRequest, Sequence[str]]],
+    turn: int,
+    batch: int,
+) -> Iterator[StageInput]:
     for one, candidates in left:
         query = one.query
         told = {
@@ -113,13 +122,13 @@ def _make_units(
             "grades": rule,
             "examples": list(one.examples),
         }
-        for some in slices(
+        for some in overlapping_slices(
             sorted(candidates, key=lambda doc_id: digest(str(turn), query.query_id, doc_id)), batch
         ):
-            yield Unit((query.query_id, one), told, build.passages(some))
+            yield StageInput((query.query_id, one), told, build.passages(some))
 
 
-def regrade(build: Build, lens: str, asked: Sequence[Asked]) -> Grades:
+def regrade(build: BuildPipeline, lens: str, asked: Sequence[GradingRequest]) -> Grades:
     """Return the grades of what the build found, for the queries that keep enough relevant documents."""
     judge = build.recipe.judge
     limits = build.recipe.limits
@@ -144,7 +153,7 @@ def regrade(build: Build, lens: str, asked: Sequence[Asked]) -> Grades:
     return kept
 
 
-def _review_queries(build: Build, queries: Mapping[str, Query], kept: Grades) -> None:
+def _review_queries(build: BuildPipeline, queries: Mapping[str, Query], kept: Grades) -> None:
     """Offer each query with some of what is relevant and of what is not; drop those that people find fault with."""
     shown = dict[str, list[str]]()
     said = dict[str, list[str]]()
@@ -163,14 +172,16 @@ def _review_queries(build: Build, queries: Mapping[str, Query], kept: Grades) ->
         del kept[query_id]
 
 
-def pool(build: Build, lens: str, queries: Sequence[Query], gold: Qrels) -> dict[str, Grades]:
+def pool(
+    build: BuildPipeline, lens: str, queries: Sequence[Query], gold: Qrels
+) -> dict[str, Grades]:
     """Return judgements `pooled`: gold with grades of what the pool's retrievers bring; none without retrievers."""
     judge = build.recipe.judge
     wanted = build.recipe.pool
     if not wanted.retrievers:
         return {}
     engines = list(map(build.retriever, wanted.retrievers))
-    asked = list[Asked]()
+    asked = list[GradingRequest]()
     for query in queries:
         known = gold[query.query_id]
         found = [
@@ -186,7 +197,7 @@ def pool(build: Build, lens: str, queries: Sequence[Query], gold: Qrels) -> dict
             for fromkey in dict.fromkeys(found)
             if fromkey not in known and fromkey not in build.source.twins
         ]
-        asked.append(Asked(query, left, [build.text(one) for one in best[:EXAMPLES]]))
+        asked.append(GradingRequest(query, left, [build.text(one) for one in best[:EXAMPLES]]))
     batch = 2 * judge.batch
     most = build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
     graded = grade(build, "judge", lens, asked, batch, most)

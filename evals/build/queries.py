@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from evals.build.pipeline import Build, finder, slices
-from evals.build.types import Unit
+from evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slices
+from evals.build.types import StageInput
 from evals.running.model_stage import digest
 from tools.records import Query
-from tools.text import all_words, index_runs, longest_runs, words
+from tools.text import content_words, index_ngrams, longest_shared_ngrams, tokens
 
 RUN = 4  # words in a row that a query and its answer may not share
 RARE = 0.01  # share of the documents under which a word of both gives the answer away
@@ -27,7 +27,7 @@ SHOWN = 20  # documents that the writer of a query is shown
 
 
 @dataclass(frozen=True)
-class Write:
+class WriteSettings:
     """How queries are made."""
 
     of: Annotated[
@@ -39,16 +39,17 @@ class Write:
     style: Annotated[str, "how queries are worded, with examples of beginnings"] = (
         "a researcher's plain request"
     )
-    words: Annotated[list[int], "words of a query, at least and at most"] = field(
+    words: Annotated[list[int], "content_words of a query, at least and at most"] = field(
         default_factory=lambda: [10, 60]
     )
     leaks: Annotated[
-        bool, "drop queries that share rare words, names, numbers or runs of words with an answer"
+        bool,
+        "drop queries that share rare content_words, names, numbers or runs of content_words with an answer",
     ] = True
     distinct: Annotated[bool, "drop queries that ask for what an earlier one asks for"] = True
 
 
-class Draft(NamedTuple):
+class QueryDraft(NamedTuple):
     """A group that is to get a query."""
 
     label: str
@@ -60,7 +61,9 @@ class Draft(NamedTuple):
         return " ".join([self.label, *self.descriptions[:SHOWN]])
 
 
-def write(build: Build, section: Write, drafts: Sequence[Draft]) -> list[tuple[Query, Draft]]:
+def write(
+    build: BuildPipeline, section: WriteSettings, drafts: Sequence[QueryDraft]
+) -> list[tuple[Query, QueryDraft]]:
     """Return a query for each group, without those that had to be dropped. DataError where none is left."""
     if section.of == "member":
         written = [_choose_member(build, draft) for draft in drafts]
@@ -72,41 +75,43 @@ def write(build: Build, section: Write, drafts: Sequence[Draft]) -> list[tuple[Q
     if section.leaks:
         texts = mend(build, texts, answers)
     if section.distinct and texts:
-        texts = tell_apart(build, texts, answers)
+        texts = deduplicate_queries(build, texts, answers)
     build.demand(texts)
     return [(make_query(build, text), known[label]) for label, text in texts.items()]
 
 
-def make_query(build: Build, text: str, excluded: Sequence[str] = ()) -> Query:
+def make_query(build: BuildPipeline, text: str, excluded: Sequence[str] = ()) -> Query:
     """Return a query, named by its text."""
     return Query(
         f"q-{digest(text)[:10]}", text, build.recipe.release.objective, excluded=frozenset(excluded)
     )
 
 
-def _choose_member(build: Build, draft: Draft) -> tuple[Query, Draft]:
+def _choose_member(build: BuildPipeline, draft: QueryDraft) -> tuple[Query, QueryDraft]:
     """Return the member as query whose text is least like the others', which it is to find."""
-    texts = {member: {*words(build.text(member))} for member in draft.members}
+    texts = {member: {*content_words(build.text(member))} for member in draft.members}
 
     def nearest(one: str) -> float:
         return max(
-            (likeness(texts[one], text) for two, text in texts.items() if two != one), default=0.0
+            (jaccard(texts[one], text) for two, text in texts.items() if two != one), default=0.0
         )
 
     chosen = min(draft.members, key=lambda one: (nearest(one), one))
     return make_query(build, build.text(chosen), [chosen]), draft
 
 
-def likeness(one: set[str], other: set[str]) -> float:
+def jaccard(one: set[str], other: set[str]) -> float:
     """Return Jaccard's share of two sets of words."""
     return len(one & other) / max(1, len(one | other))
 
 
-def _write(build: Build, section: Write, drafts: Sequence[Draft]) -> dict[str, str]:
+def _write(
+    build: BuildPipeline, section: WriteSettings, drafts: Sequence[QueryDraft]
+) -> dict[str, str]:
     """Return the text of a query by label."""
     found = dict[str, str]()
-    find = finder({draft.label: draft.label for draft in drafts})
-    for wave in slices(list(drafts), WAVE):
+    find = nearest_texts({draft.label: draft.label for draft in drafts})
+    for wave in overlapping_slices(list(drafts), WAVE):
         units = []
         for draft in wave:
             near = [label for label in find(draft.label, NEIGHBOURS + 1) if label != draft.label]
@@ -123,7 +128,7 @@ def _write(build: Build, section: Write, drafts: Sequence[Draft]) -> dict[str, s
             }
             told = {"label": draft.label, **beside, **wanted}
             units.append(
-                Unit(draft.label, told, list(zip(draft.members, texts, strict=True))[:SHOWN])
+                StageInput(draft.label, told, list(zip(draft.members, texts, strict=True))[:SHOWN])
             )
         for unit, answer in build.ask("write", units, most=build.most_queries):
             text = " ".join(answer.get("query", "").split())
@@ -135,20 +140,20 @@ def _write(build: Build, section: Write, drafts: Sequence[Draft]) -> dict[str, s
     return found
 
 
-def find_leaks(build: Build, text: str, answers: Sequence[str]) -> list[str]:
+def find_leaks(build: BuildPipeline, text: str, answers: Sequence[str]) -> list[str]:
     """Return what of a query gives answers away: runs of words, rare words, names and numbers that both have."""
-    asked = all_words(text)
+    asked = tokens(text)
     statistics = build.statistics
-    own = {*words(text)}
+    own = {*content_words(text)}
     names = {match.lower() for match in re.findall(r"(?<=[a-z,;] )[A-Z]\w+|\d[\d.,:]*", text)}
     weight = sum(statistics.weight(one) for one in own) or 1.0
     found = dict[str, None]()
     for one in answers:
-        have = all_words(answer := build.text(one))
-        there = {*words(answer)}
+        have = tokens(answer := build.text(one))
+        there = {*content_words(answer)}
         found |= {
             " ".join(run): None
-            for run in longest_runs(have, index_runs({"": asked}, RUN), RUN).values()
+            for run in longest_shared_ngrams(have, index_ngrams({"": asked}, RUN), RUN).values()
         }
         rare = RARE * statistics.documents
         found |= {
@@ -163,7 +168,7 @@ def find_leaks(build: Build, text: str, answers: Sequence[str]) -> list[str]:
 
 
 def mend(
-    build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]
+    build: BuildPipeline, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """Return the queries, by handle, said in other words where they give answers away; dropped where that fails."""
     kept = dict(texts)
@@ -176,7 +181,8 @@ def mend(
         if turn == REPAIRS or not leaking:
             break
         units = [
-            Unit(one, {"text": kept[one], "forbidden": found}) for one, found in leaking.items()
+            StageInput(one, {"text": kept[one], "forbidden": found})
+            for one, found in leaking.items()
         ]
         for unit, answer in build.ask("rephrase", units, most=REPAIRS * build.most_queries):
             kept[unit.key] = " ".join(answer.get("query", "").split()) or kept[unit.key]
@@ -188,20 +194,20 @@ def mend(
     return kept
 
 
-def tell_apart(
-    build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]
+def deduplicate_queries(
+    build: BuildPipeline, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """Return the queries without those that ask for what an earlier one asks for."""
     handles = list(texts)
-    units = list[Unit]()
-    find = finder(texts)
+    units = list[StageInput]()
+    find = nearest_texts(texts)
     for place, one in enumerate(handles):
         if near := [other for other in find(texts[one], len(handles)) if other in handles[:place]][
             :NEAREST
         ]:
             numbered = {str(number): texts[other] for number, other in enumerate(near, start=1)}
             told = {"text": texts[one], "existing": numbered}
-            units.append(Unit((one, near), told, build.passages(answers[one][:3])))
+            units.append(StageInput((one, near), told, build.passages(answers[one][:3])))
     gone = set[str]()
     for unit, answer in build.ask("distinct", units, most=build.most_queries):
         one, near = unit.key

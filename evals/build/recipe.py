@@ -17,16 +17,16 @@ from evals.build.ingest import CorpusSection, CutSection
 from evals.build.text_cleaning import CleanSection
 from tools import files, schemas
 from tools.errors import DataError, UnknownName, UsageError
-from tools.plugins import check, pick
+from tools.plugins import load_object, resolve
 
 FILE = "recipe.toml"
 RECIPES = {  # name -> the class of its parameters, in whose file `make` is
-    "latent": "evals.build.recipes.latent:Latent",
-    "recollection": "evals.build.recipes.recollection:Recollection",
-    "external": "evals.build.recipes.authorship:External",
-    "adapt": "evals.build.recipes.adapt:Adapt",
-    "conditions": "evals.build.recipes.conditions:Conditions",
-    "pool": "evals.build.recipes.pool:Pools",
+    "latent": "evals.build.recipes.latent:LatentRecipe",
+    "recollection": "evals.build.recipes.recollection:RecollectionRecipe",
+    "external": "evals.build.recipes.authorship:AuthorshipRecipe",
+    "adapt": "evals.build.recipes.adapt:AdaptRecipe",
+    "conditions": "evals.build.recipes.conditions:ConditionsRecipe",
+    "pool": "evals.build.recipes.pool:PoolRecipe",
 }
 
 
@@ -91,7 +91,7 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise DataError(f"{path} cannot be read as TOML: {error}") from None
-    kind: type[Recipe] = pick("recipe", name := str(content.pop("recipe", "")), RECIPES)
+    kind: type[Recipe] = load_object("recipe", name := str(content.pop("recipe", "")), RECIPES)
     try:
         return name, _make(kind, content)
     except (ValueError, UnknownName) as error:
@@ -116,10 +116,10 @@ def _make(kind: type[Recipe], content: Mapping[str, Any]) -> Recipe:
     """Make a recipe. UnknownName for a section or a key that there is not, ValueError for a wrong value."""
     sections = get_type_hints(kind)
     for name, values in content.items():
-        known = get_type_hints(check("section", name, sections))
+        known = get_type_hints(resolve("section", name, sections))
         for key in values if isinstance(values, dict) else ():
-            check(f"key of [{name}]", key, known)
-    return schemas.make(kind, content)
+            resolve(f"key of [{name}]", key, known)
+    return schemas.build_dataclass(kind, content)
 
 
 def write_toml(name: str, recipe: Recipe) -> str:
@@ -131,7 +131,7 @@ def write_toml(name: str, recipe: Recipe) -> str:
         lines += ["", f"[{section.name}]  # {(type(value).__doc__ or '').partition(chr(10))[0]}"]
         for one in fields(value):
             lines.append(
-                f"{one.name} = {schemas.toml(getattr(value, one.name))}  # "
+                f"{one.name} = {schemas.to_toml(getattr(value, one.name))}  # "
                 f"{get_args(hints[one.name])[1]}"
             )
     return "\n".join(lines) + "\n"

@@ -34,7 +34,7 @@ from tools import schemas
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Query
-from tools.text import all_words, list_runs
+from tools.text import ngrams, tokens
 
 RELEASE = "release"
 PRIVATE = "solutions.jsonl"
@@ -42,7 +42,7 @@ RUN = 8  # words in a row by which a private text is known; what is shorter is l
 _TAGS = ("information-retrieval", "benchmark", "sextant")
 
 
-def mask(
+def mask_own_document(
     queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str, str]
 ) -> Iterator[Query]:
     """Yield queries that are documents, by their ids, with what they must not see: themselves, their group, their text.
@@ -66,7 +66,7 @@ def _gather(
     return keys
 
 
-def spread_twins(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
+def copy_labels_to_duplicates(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
     """Return the judgements, where one of a text holds for every document with it; of several, the highest."""
     copies = _gather(twins)
     spread = dict[str, dict[str, float]]()
@@ -111,7 +111,7 @@ def judge_within_pools(benchmark: Benchmark) -> Benchmark:
     return benchmark._replace(judgements=judgements)
 
 
-def split(
+def split_dev(
     benchmark: Benchmark, share: float, group: Mapping[str, str] = {}, *, disjoint: bool = False
 ) -> Benchmark:
     """Return the benchmark with a share of its queries for dev, by hash; queries of one `group` stay together.
@@ -130,7 +130,9 @@ def split(
         taken = (
             query.candidates or () for query in benchmark.queries if query.query_id not in ours
         )
-        benchmark = without(benchmark, dict.fromkeys(ours, frozenset(chain.from_iterable(taken))))
+        benchmark = drop_documents(
+            benchmark, dict.fromkeys(ours, frozenset(chain.from_iterable(taken)))
+        )
         left = [
             one
             for one in benchmark.queries
@@ -153,7 +155,7 @@ def _best(benchmark: Benchmark, query: Query) -> float:
     )
 
 
-def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
+def drop_documents(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
     """Return the benchmark without the documents that are `out` for a query, wherever they are named for it."""
     out = {query.query_id: out.get(query.query_id, frozenset()) for query in benchmark.queries}
     queries = [
@@ -173,13 +175,15 @@ def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmar
     return benchmark._replace(queries=queries, judgements=judgements, comparisons=comparisons)
 
 
-def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
+def write_release(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
     """Write FOLDER/release in one step: a reader, or a kill, finds the one before, none, or the new one.
 
     `made` says how it came about: recipe, digest, models, licence (as the Hub has it), source; of the card alone:
     funnel (rows of stage, went_in, came_out, dropped). DataError for a benchmark that could not be read again.
     """
-    benchmark = without(benchmark, {query.query_id: query.excluded for query in benchmark.queries})
+    benchmark = drop_documents(
+        benchmark, {query.query_id: query.excluded for query in benchmark.queries}
+    )
     if all(query.query_id in benchmark.dev for query in benchmark.queries):
         raise DataError("no test query is left; the funnel says where they were dropped")
     if lost := [query.query_id for query in benchmark.queries if _best(benchmark, query) <= 0]:
@@ -202,8 +206,8 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
         for one in benchmark.documents.stream()
     )
     with (
-        disk.drafting(place, disk.SHARED, folder=True) as draft,
-        disk.drafting(place, disk.SHARED, folder=True) as old,
+        disk.temporary_sibling(place, disk.SHARED, folder=True) as draft,
+        disk.temporary_sibling(place, disk.SHARED, folder=True) as old,
     ):
         _write(draft / "corpus.jsonl", map(disk.dumps, texts))
         asked = ({"_id": one.query_id, "text": one.text} for one in benchmark.queries)
@@ -315,7 +319,7 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
 
 def _toml_lines(table: Mapping[str, Any]) -> list[str]:
     return [
-        f"{key} = {schemas.toml(value)}"
+        f"{key} = {schemas.to_toml(value)}"
         for key, value in table.items()
         if key != "funnel" and value is not None
     ]
@@ -346,14 +350,14 @@ def check_release(
     release = (folder / RELEASE).resolve()
     problems = [
         f"{finding.what}: {finding.said}"
-        for finding in task_card.findings(str(release))
+        for finding in task_card.run_checks(str(release))
         if not finding.fine
     ]
     if problems and problems[0].startswith("loading"):
         return problems
     whole = environments.load(str(release), split="all")
     try:
-        base.check(whole)
+        base.validate_environment(whole)
     except DataError as error:
         problems.append(str(error))
     if lost := sum(1 for _ in tables.read_objects(release / "queries.jsonl")) - len(whole.queries):
@@ -395,29 +399,29 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
         return
     names = ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE)
     texts = [
-        (where, all_words(text))
+        (where, tokens(text))
         for name in names
         for where, text in _read_texts(folder / RELEASE / name)
     ]
 
     @cache
     def said(width: int) -> dict[tuple[str, ...], str]:
-        return {run: where for where, words in texts for run in list_runs(words, width)}
+        return {run: where for where, words in texts for run in ngrams(words, width)}
 
     found = dict[tuple[str, ...], tuple[str, str]]()
     for _, row in tables.read_objects(private, "_id"):
         document = documents.get(row["_id"])
-        public = f" {' '.join(all_words(indexed_text(document)))} " if document else ""
+        public = f" {' '.join(tokens(indexed_text(document)))} " if document else ""
         for field, text in row["fields"].items():
-            words = all_words(text)
+            words = tokens(text)
             what = f"private {field} of {row['_id']!r}"
             if len(words) > 1 and f" {' '.join(words)} " in public:
                 yield f"corpus.jsonl: {what} is in its text"
-            runs = list_runs(words, width := min(RUN, len(words)))
+            runs = ngrams(words, width := min(RUN, len(words)))
             found.update((run, (said(width)[run], what)) for run in runs if run in said(width))
     for document in documents.stream() if found else ():
-        words = all_words(indexed_text(document))
-        for run in chain(list_runs(words, 1), list_runs(words, RUN)):
+        words = tokens(indexed_text(document))
+        for run in chain(ngrams(words, 1), ngrams(words, RUN)):
             found.pop(run, None)
     once = {place: run for run, place in reversed(found.items())}
     yield from (

@@ -10,17 +10,17 @@ from typing import Any, get_args
 
 from evals import run_folder
 from evals.build import ingest, recipe, release
-from evals.build.pipeline import Build, Reached
+from evals.build.pipeline import BuildPipeline, StageReached
 from evals.build.types import Benchmark, read_dropped
 from evals.running.cost_estimate import LEVELS
-from evals.running.request import Common
+from evals.running.request import SharedRequest
 from evals.running.resolve import check_prices
 from evals.studies.run_cells import FIGURES
-from evals.text_tables import Grid, printed
+from evals.text_tables import TextTable, render_terminal
 from programs.build_stages import STAGES
 from programs.build_stages.stage_program import Role
 from tools import files, retrievers
-from tools.cli import number, say
+from tools.cli import number, print_stderr
 from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
 from tools.models.model_spec import check_key, price_is_known
 
@@ -31,7 +31,7 @@ Result = dict[str, Any]  # what --json prints
 
 def run(
     folder: Path,
-    request: Common,
+    request: SharedRequest,
     named: Mapping[str, str] = {},
     *,
     until: str = "",
@@ -54,7 +54,7 @@ def run(
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
         folder = folder / f"limit-{limit}"  # a trial leaves the benchmark alone
-        files.make_private(folder)
+        files.mkdir_private(folder)
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
     check_prices(request, lms.values(), _list_retrievers(parameters))
     for lm in dict.fromkeys(lms.values()):
@@ -66,13 +66,13 @@ def run(
     for one in requests.values():
         if one.lm != "offline" and not (dry_run or cassette):
             check_key(one.lm, one.headers)
-    with files.hold(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
+    with files.lock_file(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
         source = ingest.ingest(
             parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
         )
         for warning in source.warnings:
-            say(warning)
-        with Build(
+            print_stderr(warning)
+        with BuildPipeline(
             folder, name, parameters, source, requests, ahead=dry_run, cassette=cassette
         ) as build:
             build.until = until
@@ -84,16 +84,16 @@ def run(
             made: Benchmark | None = None
             try:
                 made = import_module(type(parameters).__module__).make(build)
-            except Reached:
+            except StageReached:
                 pass
             except DataError as problem:
                 if not dry_run:
                     raise
-                say(f"the rehearsal ends here: {problem}")
+                print_stderr(f"the rehearsal ends here: {problem}")
             except FAULTS as problem:
                 raise problem.saying(f"{problem}; what was answered is kept in {folder}") from None
         if dry_run:
-            return {"dry_run": True, "stages": sum_up(build.forecasts)}
+            return {"dry_run": True, "stages": total_estimates(build.forecasts)}
         if made is None or until in build.funnel:
             return read_status(folder)
         says = parameters.release
@@ -104,7 +104,7 @@ def run(
             "licence": says.licence,
             "source": says.source,
         }
-        release.write(made, folder, told)
+        release.write_release(made, folder, told)
     if problems := release.check_release(folder):
         raise DataError(
             f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)"
@@ -117,7 +117,7 @@ def _refuse(folder: Path) -> None:
 
 
 def _choose_models(
-    parameters: recipe.Recipe, named: Mapping[str, str], request: Common
+    parameters: recipe.Recipe, named: Mapping[str, str], request: SharedRequest
 ) -> dict[str, str]:
     """Return the model of each role, and of each stage that has one of its own."""
     lms = {
@@ -132,13 +132,13 @@ def _choose_models(
     return lms
 
 
-def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.Spec]:
+def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.RetrieverSpec]:
     """Return those that the sections of a recipe name."""
     named = [
         getattr(getattr(parameters, section.name), "retrievers", ())
         for section in fields(parameters)
     ]
-    return [retrievers.check(text) for texts in named for text in texts]
+    return [retrievers.canonicalize(text) for texts in named for text in texts]
 
 
 def read_status(folder: Path) -> Result:
@@ -157,10 +157,10 @@ def read_status(folder: Path) -> Result:
     }
 
 
-def render(found: Result) -> str:
+def render_build(found: Result) -> str:
     """Return the funnel, or the forecast, as a person reads it."""
     if "dry_run" in found:
-        return printed(
+        return render_terminal(
             [
                 "dry run: nothing was sent; figures are low, likely and high",
                 _lay_out_ahead(found["stages"]),
@@ -184,7 +184,7 @@ def render(found: Result) -> str:
             ]
         )
     heads = ["stage", "in", "out", "left out", "calls", "model", "list price"]
-    lines: list[Any] = [Grid("", heads, rows, (0, 3, 5))]
+    lines: list[Any] = [TextTable("", heads, rows, (0, 3, 5))]
     if any(row["lm"] == "offline" for row in found["stages"]):
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
@@ -194,10 +194,10 @@ def render(found: Result) -> str:
             f"release: {found['release']}; python -m evals.run --task {found['release']} "
             f"--program multihop"
         )
-    return printed(lines)
+    return render_terminal(lines)
 
 
-def sum_up(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
+def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     """Return what each stage takes, by figure: low, likely and high; None where a price is not known.
 
     Units that follow from answers which are not there yet may be none, and as many as the recipe allows at most. Where
@@ -225,13 +225,13 @@ def sum_up(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     return sums
 
 
-def _lay_out_ahead(sums: Mapping[str, Mapping[str, Range]]) -> Grid:
+def _lay_out_ahead(sums: Mapping[str, Mapping[str, Range]]) -> TextTable:
     every = {key: _add([one[key] for one in sums.values()]) for key in FIGURES}
     rows = [
         [name, *(_levels(one[key], digits) for key, digits in FIGURES.items())]
         for name, one in {**sums, "all": every}.items()
     ]
-    return Grid(
+    return TextTable(
         "", ["stage", "calls", "tokens in", "tokens out", "list price", "hours"], rows, (0,)
     )
 

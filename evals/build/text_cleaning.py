@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 
 from rensa import RMinHash, RMinHashLSH
 
-from environments.readers.files import brief
+from environments.readers.files import abbreviate
 from tools.cli import check_interrupts, plural
 from tools.corpus import Corpus, digest_text
 from tools.errors import DataError, UsageError
 from tools.records import Document
-from tools.text import all_words, appeal
+from tools.text import injection_kind, tokens
 
 # documents, evenly spread, whose lines are counted: a share of 5 % is then known to 0.3 %
 _SAMPLE = 20_000
@@ -89,7 +89,9 @@ def replace_spans(text: str, spans: Mapping[str, str]) -> str:
     DataError for a span that is empty or does not stand in the text.
     """
     if strange := [span for span in spans if not span.strip() or span not in text]:
-        raise DataError(f"{brief(strange[0])} does not stand in the text, so it cannot be replaced")
+        raise DataError(
+            f"{abbreviate(strange[0])} does not stand in the text, so it cannot be replaced"
+        )
     longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))
     return re.sub(longest, lambda match: f"[{spans[match[0]]}]", text) if spans else text
 
@@ -113,12 +115,12 @@ def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
 
 def digest_line(line: str) -> int:
     """Return what a line is known by; 0 for one that is not cut, however often it comes."""
-    if line.startswith(("#", "|", "```")) or len(all_words(line)) < 3:
+    if line.startswith(("#", "|", "```")) or len(tokens(line)) < 3:
         return 0
     return int.from_bytes(digest_text(" ".join(line.split()))[:8])
 
 
-def find_twins(documents: Corpus, near: float) -> dict[str, str]:
+def find_duplicates(documents: Corpus, near: float) -> dict[str, str]:
     """Map each document to the first one with its title and text, or whose runs of words are alike by `near`.
 
     Candidates are found by MinHash in bands (Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4), and then
@@ -145,11 +147,11 @@ def find_twins(documents: Corpus, near: float) -> dict[str, str]:
 
 
 def _runs(document: Document) -> set[str]:
-    words = all_words(document.text)
+    words = tokens(document.text)
     return {" ".join(words[n : n + _RUN]) for n in range(max(1, len(words) - _RUN + 1)) if words}
 
 
-class Findings:
+class TextWarnings:
     """What a person should know of the texts before anything is sent."""
 
     def __init__(self) -> None:
@@ -168,7 +170,9 @@ class Findings:
         for kind, pattern in _PERSONAL.items():
             found = pattern.findall(f"{document.title}\n{document.text}")
             self.add(kind, len(found), re.sub(r"(?<=\w)\w", "*", found[0]) if found else "")
-        self.add("texts that speak to a model", bool(appeal(document.text)), document.doc_id)
+        self.add(
+            "texts that speak to a model", bool(injection_kind(document.text)), document.doc_id
+        )
 
     def say(self) -> list[str]:
         """Return a sentence for each kind of finding."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from environments.base import Comparison, Environment
 from evals.build.ingest import digest_id, origin_of
-from evals.build.pipeline import Build
+from evals.build.pipeline import BuildPipeline
 from tools.records import Query
 
 Carry = Callable[
@@ -31,7 +31,7 @@ class Unit(NamedTuple):
 class Pieces:
     """The documents of a build, by the documents of the task that they were made of."""
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: BuildPipeline) -> None:
         self._hashed = build.recipe.clean.hash_ids
         self._of_document = defaultdict[str, list[str]](list)
         self._of_parent = defaultdict[str, list[str]](list)
@@ -82,7 +82,7 @@ def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> lis
 
 
 def carry_comparisons(
-    build: Build, stage: str, comparisons: Comparisons, carry: Carry
+    build: BuildPipeline, stage: str, comparisons: Comparisons, carry: Carry
 ) -> dict[str, list[Comparison]]:
     """Return the comparisons whose two documents are one document each in the build; the others are counted."""
     carried = dict[str, list[Comparison]]()

@@ -14,7 +14,7 @@ from tools.corpus import Corpus
 from tools.records import Query
 
 
-class Source(NamedTuple):
+class BuildSource(NamedTuple):
     """What a build starts from: documents, and what is known of them."""
 
     documents: Corpus
@@ -35,14 +35,14 @@ class Source(NamedTuple):
     separator: str = ":"  # what stands between the parent and the rest in the id of a piece
 
 
-def read_dropped(source: Source) -> Iterator[tuple[str, str, str]]:
+def read_dropped(source: BuildSource) -> Iterator[tuple[str, str, str]]:
     """Yield (name, reason, evidence) of all that was left out on the way to the documents."""
-    for line in files.lines(source.dropped) if source.dropped else ():
+    for line in files.iter_lines(source.dropped) if source.dropped else ():
         name, reason, evidence = files.loads(line)
         yield name, reason, evidence
 
 
-class Unit(NamedTuple):
+class StageInput(NamedTuple):
     """One call of a stage."""
 
     key: Any  # the caller's own handle

@@ -26,7 +26,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from evals.formats.export_run import Answered, Source, compact, name_file
+from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
 from tools import schemas
 from tools.corpus import Corpus
 from tools.files import sha256
@@ -48,7 +48,7 @@ _READ = re.compile("read|open|fetch|get_?doc", re.I)
 _IDS = ("doc_id", "docid", "document_id", "id", "_id")
 
 
-def write(source: Source, folder: Path) -> list[str]:
+def write(source: ExportedRun, folder: Path) -> list[str]:
     """Trajectories in ATIF: trajectories.jsonl, and one file a query in queries/."""
     (folder / "queries").mkdir()
     config = source.run.config
@@ -81,7 +81,7 @@ def write(source: Source, folder: Path) -> list[str]:
     return source.notes
 
 
-def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[str, Any]:
+def _trajectory(one: ExportedQuery, source: ExportedRun, agent: dict[str, Any]) -> dict[str, Any]:
     config = source.run.config
     outcome = one.outcome
     taken = [_write_step(number, step, one, source) for number, step in enumerate(one.steps)]
@@ -116,7 +116,7 @@ def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[st
     }
 
 
-def _write_step(number: int, step: Step, one: Answered, source: Source) -> dict[str, Any]:
+def _write_step(number: int, step: Step, one: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     sent = source.calls(step.calls)
     extra = {
         "tool": step.tool,
@@ -158,7 +158,7 @@ def _arguments(step: Step) -> dict[str, Any]:
     return {"doc_id": step.argument} if step.tool == "read" else {"doc_ids": list(step.doc_ids)}
 
 
-def _observation(step: Step, one: Answered) -> dict[str, Any]:
+def _observation(step: Step, one: ExportedQuery) -> dict[str, Any]:
     extra: dict[str, Any] = {"doc_ids": list(step.doc_ids), "gold": one.gold(step.doc_ids)}
     if step.shown:
         extra |= {"shown": list(step.shown), "lengths": list(step.lengths)}
@@ -210,7 +210,7 @@ class _Step(TypedDict, total=False):
     extra: dict[str, Any] | None
 
 
-class Line(TypedDict):
+class AtifLine(TypedDict):
     """A line in ATIF, as far as it is read; what is in `extra` is checked as importing.Line."""
 
     steps: list[_Step]
@@ -218,14 +218,14 @@ class Line(TypedDict):
     extra: NotRequired[dict[str, Any] | None]
 
 
-def to_ours(
+def convert_atif(
     row: dict[str, Any], queries: Container[str], documents: Corpus
 ) -> tuple[dict[str, Any], bool]:
     """Convert an ATIF document to importing.Line; return it, and whether it says what searches found.
 
     Or ValueError.
     """
-    schemas.check(Line, row)
+    schemas.validate(AtifLine, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
     steps = list[dict[str, Any]]()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import environments
 from environments.birco import TASKS, unpickle
-from evals.formats.import_run import as_name, import_run, say_of
+from evals.formats.import_run import import_run, say_of, slugify
 from evals.published.sections import find
-from evals.scoring.score_run import run_lines
+from evals.scoring.score_run import trec_lines
 from tools import files as disk
 from tools.errors import DataError, UsageError
 
@@ -61,12 +61,12 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
         written = Path(folder) / "ranks.trec"
         written.write_text(
             "".join(
-                run_lines(query_id, [*map(str, one)], "birco") for query_id, one in ranks.items()
+                trec_lines(query_id, [*map(str, one)], "birco") for query_id, one in ranks.items()
             )
         )
         try:
             return import_run(
-                written, environment, runs=runs, name=as_name(find_system(file.stem)), encoded=True
+                written, environment, runs=runs, name=slugify(find_system(file.stem)), encoded=True
             )
         except (
             DataError,

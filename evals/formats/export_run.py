@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from evals.run_folder import Outcome, check_file
-from evals.scoring.scored_run import Run, read
+from evals.scoring.scored_run import ScoredRun, read_scored_run
 from tools import files as disk
 from tools import schemas
 from tools.errors import DataError, UnknownName, UsageError
@@ -30,7 +30,7 @@ MANIFEST = "export.json"
 
 
 @dataclass(frozen=True)
-class Answered:
+class ExportedQuery:
     """One query of a run: its outcome, and how that was judged."""
 
     query_id: str
@@ -47,7 +47,7 @@ class Answered:
     @cached_property
     def steps(self) -> list[Step]:
         """Return the steps of its session."""
-        return [schemas.make(Step, row) for row in self.outcome["trace"]["steps"]]
+        return [schemas.build_dataclass(Step, row) for row in self.outcome["trace"]["steps"]]
 
     @property
     def relevant(self) -> list[dict[str, Any]]:
@@ -66,10 +66,10 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportedRun:
     """A run, or some of its queries, to be written in another format."""
 
-    run: Run
+    run: ScoredRun
     query_ids: list[str]  # in the order of the split
     has_judged: bool  # whether the run says what became of its documents
     answers: Path | None = (
@@ -103,7 +103,7 @@ class Source:
         )
         return [told] if self.answers and self.model and self.answers.is_file() else []
 
-    def __iter__(self) -> Iterator[Answered]:  # one at a time: a run may be larger than memory
+    def __iter__(self) -> Iterator[ExportedQuery]:  # one at a time: a run may be larger than memory
         run = self.run
         judged = self.run.judged if self.has_judged else {}
         for query_id in self.query_ids:
@@ -114,17 +114,17 @@ class Source:
                 if (value := column[query_id]) is not None
             }
             used = usage_from_json(outcome["usage"]) if run.usage_known else None
-            yield Answered(query_id, outcome, judged.get(query_id, {}), values, used)
+            yield ExportedQuery(query_id, outcome, judged.get(query_id, {}), values, used)
 
 
 def select(
     path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool
-) -> tuple[Source, list[str]]:
+) -> tuple[ExportedRun, list[str]]:
     """Return the chosen queries of a run, and notes for the user.
 
     UnknownName for a query that it does not have.
     """
-    run = read(path)
+    run = read_scored_run(path)
     try:
         check_file(path / "run.trec", run.scores)
     except ValueError as error:
@@ -138,7 +138,7 @@ def select(
     except DataError as missing:
         has_judged = False
         notes = [f"without judgements and gold marks: {missing}"]
-    return Source(
+    return ExportedRun(
         run, chosen[:limit], has_judged, path.resolve().parents[1] / NAME if prompts else None
     ), notes
 
@@ -186,8 +186,8 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
         )
     with ExitStack() as stack:
         try:
-            disk.make_private(place.parent)
-            beside = stack.enter_context(disk.drafting(place, folder=True))
+            disk.mkdir_private(place.parent)
+            beside = stack.enter_context(disk.temporary_sibling(place, folder=True))
         except OSError as error:
             raise UsageError(
                 f"{place} cannot be written: {error.strerror or error}; choose another --out"
@@ -197,10 +197,10 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
             for name in files_in(beside):
                 (beside / name).chmod(disk.PRIVATE)
                 if not replaceable:  # each file in one step
-                    disk.make_private((place / name).parent)
+                    disk.mkdir_private((place / name).parent)
                     (beside / name).replace(place / name)
             if replaceable:
-                old = stack.enter_context(disk.drafting(place, folder=True))
+                old = stack.enter_context(disk.temporary_sibling(place, folder=True))
                 if place.exists():
                     place.rename(old)
                 beside.rename(place)

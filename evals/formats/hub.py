@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import environments
-from evals.formats.export_run import Answered, Source, compact, name_file
+from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
 from evals.scoring.scored_run import USED
 from tools.cli import number
 from tools.errors import UnknownName
@@ -38,7 +38,7 @@ _ABOUT = (
 )
 
 
-def write(source: Source, folder: Path) -> list[str]:
+def write(source: ExportedRun, folder: Path) -> list[str]:
     """A data set for the Hugging Face Hub: Parquet of trajectories, scores and runs, and a card."""
     (folder / "README.md").write_text(_card(source), encoding="utf-8", errors="replace")
     schemas = _schemas()
@@ -106,7 +106,7 @@ def _schemas() -> dict[str, pa.Schema]:
     }
 
 
-def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
+def _trajectory(one: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     return {
         "run": source.run.path.name,
         "query_id": one.query_id,
@@ -124,7 +124,7 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
     }
 
 
-def _scores(source: Source) -> Iterator[dict[str, Any]]:
+def _scores(source: ExportedRun) -> Iterator[dict[str, Any]]:
     for query_id in source.query_ids:
         for name, column in source.run.columns.items():
             if column[query_id] is not None:
@@ -136,7 +136,7 @@ def _scores(source: Source) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _run(source: Source) -> dict[str, Any]:
+def _run(source: ExportedRun) -> dict[str, Any]:
     run = source.run
     config = source.run.config
     named = {
@@ -171,7 +171,7 @@ def front_matter(
     return "".join(["---\n", *(f"{key}: {compact(one)}\n" for key, one in about.items()), "---\n"])
 
 
-def _card(source: Source) -> str:
+def _card(source: ExportedRun) -> str:
     run = source.run
     config = source.run.config
     task = config["task"]

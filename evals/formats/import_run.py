@@ -22,7 +22,7 @@ from environments.readers import document_ids, raw_files
 from evals import run_folder
 from evals.formats import atif
 from evals.formats.trec import RunFile
-from evals.running.resolve import origin
+from evals.running.resolve import data_origin
 from evals.scoring.score_run import score
 from tools import files, schemas
 from tools.errors import DataError
@@ -59,7 +59,7 @@ class _Step(StepFields):
     usage: NotRequired[_Usage]
 
 
-class Line(TypedDict):
+class ImportedLine(TypedDict):
     """A line in our own form; the keys from "steps" to "followed" may also stand in "trace"."""
 
     query_id: str
@@ -93,8 +93,8 @@ def import_run(
     """
     run_file = RunFile(file, environment, encoded=encoded)
     counts = Counter[str]()
-    name = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
-    with files.naming(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
+    name = name or slugify(run_file.tag) or slugify(file.name.partition(".")[0]) or "imported"
+    with files.with_filename(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
         spool.writelines(_make_outcomes(run_file, trajectories, environment, counts))
         imported = {
             "file": file.name,
@@ -105,19 +105,19 @@ def import_run(
             "notes": _make_notes(counts, environment),
         }
         config = make_config(environment, name, model, imported)
-        path = run_folder.place(runs, config)
+        path = run_folder.run_path(runs, config)
         with run_folder.claim(path, config):
             spool.seek(0)
             with run_folder.writing(path / "outcomes.jsonl") as outcomes:
                 config_digest = run_folder.digest(config)
                 outcomes.buffer.writelines(
-                    run_folder.seal(line[:-1], config_digest) + b"\n" for line in spool
+                    run_folder.sign_line(line[:-1], config_digest) + b"\n" for line in spool
                 )
             score(path, environment)
     return path
 
 
-def as_name(text: str) -> str:
+def slugify(text: str) -> str:
     """Reduce a text to what may be part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:60]
 
@@ -149,10 +149,10 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
     seen: dict[str, int] = {}
     for number, line in raw_files.read_lines(path):
         try:
-            row = schemas.read_whole(dict[str, Any], line)
+            row = schemas.parse_json_exact(dict[str, Any], line)
             mapped = True
             if str(row.get("schema_version", "")).startswith("ATIF"):
-                row, mapped = atif.to_ours(row, queries, environment.documents)
+                row, mapped = atif.convert_atif(row, queries, environment.documents)
             row = _check_line(row, queries, environment) | {"mapped": mapped}
             if (query_id := row["query_id"]) in seen:
                 raise ValueError(f"query {query_id!r} is in line {seen[query_id]} already")
@@ -167,7 +167,7 @@ def _check_line(
 ) -> dict[str, Any]:
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
-    schemas.check(Line, row)
+    schemas.validate(ImportedLine, row)
     if row["query_id"] not in queries:
         split = f"the {environment.split} split of {environment.task}"
         alike = document_ids.suggest(row["query_id"], queries)
@@ -209,7 +209,7 @@ def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, n
         if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
             raise ValueError("'shown' is more of a document than there is")
         made = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
-        return schemas.make(
+        return schemas.build_dataclass(
             Step, made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()}
         )
     except ValueError as error:
@@ -319,7 +319,7 @@ def make_config(
         "code": UNKNOWN,
         "versions": {},
         "imported": imported,
-        run_folder.PROVENANCE: {"compiled": None, **origin(environment)},
+        run_folder.PROVENANCE: {"compiled": None, **data_origin(environment)},
     }
 
 

@@ -8,17 +8,17 @@ json` write as JSON.
 from pathlib import Path
 from typing import Any
 
-from evals.scoring.score_run import run_lines
+from evals.scoring.score_run import trec_lines
 from tools import files, schemas
 from tools.errors import DataError
 
 
-def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
+def convert_inspect_log(log: Path, folder: Path) -> tuple[str, Path, Path]:
     """Write the rankings and trajectories of a log into `folder`; return the model's name and
     the two files.
     """
     try:
-        read = schemas.read_whole(dict[str, Any], files.read_input(log, 1 << 30))
+        read = schemas.parse_json_exact(dict[str, Any], files.read_input(log, 1 << 30))
         rows = [_make_row(sample) for sample in read["samples"]]
         model = str(read["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -26,7 +26,7 @@ def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
         raise DataError(f"{log} is {what}") from None
     rankings = folder / f"{log.stem}.trec"
     trajectories = folder / f"{log.stem}.jsonl"
-    text = "".join(run_lines(row["query_id"], row.get("ranking", ()), "inspect") for row in rows)
+    text = "".join(trec_lines(row["query_id"], row.get("ranking", ()), "inspect") for row in rows)
     rankings.write_text(text, encoding="utf-8", errors="backslashreplace")
     trajectories.write_bytes(
         b"".join(files.dumps(row).encode("utf-8", "backslashreplace") + b"\n" for row in rows)

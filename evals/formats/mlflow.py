@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from evals.formats.export_run import Source
+from evals.formats.export_run import ExportedRun
 from tools import files
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
@@ -22,7 +22,7 @@ _LONGEST = 6000  # characters of a parameter's value, MLflow's own limit
 _ARTIFACTS = ("config.json", "scores.json", "scores.csv", "run.trec", "attribution.jsonl")
 
 
-def write(source: Source, address: str, *, force: bool) -> list[str]:
+def write(source: ExportedRun, address: str, *, force: bool) -> list[str]:
     """A run of MLflow's: parameters, metrics, artifacts. --out is sqlite:///FILE or
     http://host:port
     """
@@ -96,7 +96,7 @@ def _connect(address: str) -> tuple[Any, Any]:
         ) from None
 
 
-def list_parameters(source: Source) -> dict[str, str]:
+def list_parameters(source: ExportedRun) -> dict[str, str]:
     """Flatten the configuration: keys within keys become "lm.name"."""
     flat = dict[str, str]()
     for key, value in source.run.config.items():
@@ -110,7 +110,7 @@ def list_parameters(source: Source) -> dict[str, str]:
     return flat
 
 
-def list_metrics(source: Source) -> dict[str, float]:
+def list_metrics(source: ExportedRun) -> dict[str, float]:
     """Collect means with their intervals, shares of losses, and usage, as far as they are
     defined and known.
     """

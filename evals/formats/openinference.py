@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
-from evals.formats.export_run import Answered, Source, compact
+from evals.formats.export_run import ExportedQuery, ExportedRun, compact
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
 from tools.records import Step, Usage
@@ -41,7 +41,7 @@ _KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}  # all othe
 _SCOPE = InstrumentationScope("sextant")
 
 
-def write(source: Source, folder: Path) -> list[str]:
+def write(source: ExportedRun, folder: Path) -> list[str]:
     """OpenInference spans: spans.jsonl, as OTLP/JSON; with an address as --out, as otlp."""
     with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
         for one in source:
@@ -57,7 +57,7 @@ def write(source: Source, folder: Path) -> list[str]:
     return source.notes
 
 
-def post(source: Source, address: str, *, force: bool) -> list[str]:
+def post(source: ExportedRun, address: str, *, force: bool) -> list[str]:
     """OpenInference spans, posted by OTLP to Phoenix, MLflow, a collector. --out is
     http://host:port
     """
@@ -85,7 +85,7 @@ def post(source: Source, address: str, *, force: bool) -> list[str]:
     return source.notes
 
 
-def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
+def make_spans(one: ExportedQuery, source: ExportedRun) -> list[ReadableSpan]:
     """Make the spans of one query."""
     steps = one.steps
     seconds = one.outcome.get("seconds") or max(
@@ -124,7 +124,7 @@ def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
 
 
 class _Trace:
-    def __init__(self, one: Answered, source: Source, seconds: float) -> None:
+    def __init__(self, one: ExportedQuery, source: ExportedRun, seconds: float) -> None:
         name = f"{source.run.path.name}\0{one.query_id}"
         error = one.outcome["error"]
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
@@ -164,7 +164,7 @@ class _Trace:
         return context
 
 
-def _of_query(one: Answered, source: Source) -> dict[str, Any]:
+def _of_query(one: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     config = source.run.config
     ranking = one.outcome["ranking"]
     answer = one.outcome.get("answer") or ""
@@ -180,7 +180,7 @@ def _of_query(one: Answered, source: Source) -> dict[str, Any]:
     }
 
 
-def _of_step(step: Step, one: Answered) -> dict[str, Any]:
+def _of_step(step: Step, one: ExportedQuery) -> dict[str, Any]:
     told = {"input.value": step.argument, "output.value": step.refused}
     attributes: dict[str, Any] = {name: text for name, text in told.items() if text}
     if step.tool == "search":
@@ -202,7 +202,7 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
     return attributes
 
 
-def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
+def _of_model(usage: Usage, source: ExportedRun) -> dict[str, Any]:
     return {
         "llm.token_count.prompt": usage.input_tokens,
         "llm.token_count.completion": usage.output_tokens,
@@ -262,7 +262,7 @@ def _flat(
         yield name, value
 
 
-def _of_scores(one: Answered) -> dict[str, Any]:
+def _of_scores(one: ExportedQuery) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "output.value": compact(one.values),
         "output.mime_type": "application/json",

@@ -19,15 +19,15 @@ from urllib.parse import unquote
 
 from environments.base import Environment
 from environments.readers import document_ids, raw_files
-from evals.formats.export_run import Source
-from evals.run_folder import BadRanking, check_ranking
-from evals.scoring.score_run import encode_id, run_lines
+from evals.formats.export_run import ExportedRun
+from evals.run_folder import InvalidRanking, check_ranking
+from evals.scoring.score_run import encode_trec_id, trec_lines
 from tools.errors import DataError
 
 _COLUMNS = "query, Q0, document, rank, score, tag"
 
 
-def write(source: Source, folder: Path) -> list[str]:
+def write(source: ExportedRun, folder: Path) -> list[str]:
     """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what
     recall counts).
     """
@@ -36,7 +36,8 @@ def write(source: Source, folder: Path) -> list[str]:
     fractions = False
     units = False
     chosen = {
-        encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids
+        encode_trec_id(query_id).encode("utf-8", "backslashreplace")
+        for query_id in source.query_ids
     }
     with (run / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
         copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
@@ -48,7 +49,7 @@ def write(source: Source, folder: Path) -> list[str]:
             for name in ("documents", "qrels", "relevant")
         )
         for one in source:
-            documents.write(run_lines(one.query_id, one.outcome["ranking"], run.name))
+            documents.write(trec_lines(one.query_id, one.outcome["ranking"], run.name))
             empty += not one.outcome["ranking"]
             units |= bool(one.judged.get("units"))
             grades = one.judged.get("grades", {})
@@ -81,8 +82,8 @@ def write(source: Source, folder: Path) -> list[str]:
 
 
 def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
-    start = f"{encode_id(query_id)} 0 "
-    return (f"{start}{encode_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
+    start = f"{encode_trec_id(query_id)} 0 "
+    return (f"{start}{encode_trec_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
 
 
 class RunFile:
@@ -136,7 +137,7 @@ class RunFile:
             doc_ids = [self._doc_ids[number] for number in numbers]
             try:
                 check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
-            except BadRanking as wrong:
+            except InvalidRanking as wrong:
                 found = [
                     line
                     for doc_id, line in zip(doc_ids, places, strict=True)

@@ -26,18 +26,18 @@ from evals import run_folder
 from evals.judging.judge_correction import draw_true_grades, interval_of, measure_judge
 from evals.run_folder import load_environment
 from evals.running import cost_estimate
-from evals.running.model_stage import OF_RUNS, Stage, digest
-from evals.running.request import Common, parse_parameters
+from evals.running.model_stage import OF_RUNS, ModelStage, digest
+from evals.running.request import SharedRequest, parse_parameters
 from evals.scoring import scored_run
 from evals.scoring.agreement import agree
-from evals.scoring.metrics import collapse, is_pairwise, measure_unjudged
-from evals.text_tables import Grid, printed, task_line
+from evals.scoring.metrics import collapse_to_units, is_pairwise, measure_unjudged
+from evals.text_tables import TextTable, describe_task, render_terminal
 from programs.compiled import read as read_compiled
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
-from tools.cli import number, plural, say
+from tools.cli import number, plural, print_stderr
 from tools.errors import SextantError, UsageError
 from tools.records import Query, total, usage_from_json, usage_json
-from tools.retriever import NoRetriever
+from tools.retriever import NullRetriever
 from tools.session import Toolbox
 
 CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected
@@ -48,13 +48,13 @@ SAMPLE = "sample"
 POOL = "pool"
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 Wanted = Mapping[str, set[str]]  # query_id -> documents
-Result = dict[str, Any]  # what `judge` returns and --json prints
+Result = dict[str, Any]  # what `judge_runs` returns and --json prints
 
 
-class Pool(NamedTuple):
+class JudgingPool(NamedTuple):
     """The first documents of runs of one task."""
 
-    runs: Sequence[scored_run.Run]
+    runs: Sequence[scored_run.ScoredRun]
     environment: Environment
     rankings: Sequence[Mapping[str, Sequence[str]]]  # of each run, by query
     brought: Mapping[
@@ -134,18 +134,18 @@ def _is_of(config: run_folder.Config, task: str) -> bool:
     """
     if config["task"] == task:
         return True
-    name, place = environments.locate(task)
+    name, place = environments.locate_task(task)
     return config["task"] == name or (
         place is not None and config[run_folder.PROVENANCE]["folder"] == place
     )
 
 
-def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
+def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingPool:
     """Pool the first `depth` documents of the runs.
 
     UsageError for runs of another task, or of different data.
     """
-    runs = [scored_run.read(path) for path in scored_run.find_folders(paths)]
+    runs = [scored_run.read_scored_run(path) for path in scored_run.find_folders(paths)]
     for run in runs:
         same = all(run.config[key] == runs[0].config[key] for key in ("data_fingerprint", "max_p"))
         if not _is_of(run.config, task) or not same:
@@ -168,7 +168,9 @@ def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
     brought = {query_id: defaultdict[str, set[int]](set) for query_id in known}
     best = {query_id: dict[str, str]() for query_id in known}
     for place, query_id in product(range(len(runs)), known):
-        for unit in collapse(rankings[place][query_id], Judgements({}, unit_of=unit_of))[:depth]:
+        for unit in collapse_to_units(rankings[place][query_id], Judgements({}, unit_of=unit_of))[
+            :depth
+        ]:
             brought[query_id][unit].add(place)
     if unit_of:
         for query_id, found in best.items():
@@ -176,11 +178,11 @@ def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
                 None, chain.from_iterable(zip_longest(*(of[query_id] for of in rankings)))
             ):
                 found.setdefault(unit_of(doc_id), doc_id)
-    return Pool(runs, environment, rankings, brought, known, unit_of, best)
+    return JudgingPool(runs, environment, rankings, brought, known, unit_of, best)
 
 
-def judge(
-    request: Common,
+def judge_runs(
+    request: SharedRequest,
     paths: Sequence[Path],
     *,
     name: str = "",
@@ -195,7 +197,7 @@ def judge(
     `request` has the task, the model and the budget, `compiled` the judge's prompts, where they are
     not its own. SextantError where some of it is left; what was judged is kept.
     """
-    pool = open_pool(paths, request.task, depth)
+    pool = build_judging_pool(paths, request.task, depth)
     environment = pool.environment
     name = name or re.sub(r"[^A-Za-z0-9.]+", "-", request.lm).strip("-")
     if name in environment.judgements or not re.fullmatch(r"[\w.-]+", name):
@@ -207,7 +209,7 @@ def judge(
         request.program_label, Judge, request.parameters, prompts.parameters if prompts else {}
     )
     values["lens"] = values["lens"] or environment.hints.get("lens", "")
-    system = Judge(Toolbox(environment.documents, NoRetriever()), **values)
+    system = Judge(Toolbox(environment.documents, NullRetriever()), **values)
     if prompts:
         prompts.check(request.program_label, system, str(compiled))
         prompts.prompts_alone(str(compiled)).assemble(system)
@@ -216,7 +218,7 @@ def judge(
         "rule": system.rule,
     }
     where = pool.runs[0].path.resolve().with_name(f"{scored_run.JUDGED}{name}")
-    stage = Stage(system, environment.documents, where, config, request)
+    stage = ModelStage(system, environment.documents, where, config, request)
     chosen = _choose_sample(pool, sample)
     todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
     if dry_run:
@@ -227,7 +229,7 @@ def judge(
     with stage.open() as ask:
         outcomes = ask([one for one in todo if one.query_id.startswith(SAMPLE)])
         agreement = _agree(pool, chosen, outcomes)
-        say(describe_agreement(agreement))
+        print_stderr(describe_agreement(agreement))
         if chosen and not agreement["documents"]:
             raise UnusableJudge(
                 f"{request.lm} gave no usable grade for any of the "
@@ -262,7 +264,7 @@ class UnusableJudge(SextantError):
     exit_code = 7
 
 
-def _correct(pool: Pool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Result:
+def _correct(pool: JudgingPool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Result:
     """Return the judge's precision and recall among what it judged, and the runs' means without its
     errors.
 
@@ -296,7 +298,9 @@ def _correct(pool: Pool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Resul
     return {"judge": figures, "corrected": corrected}
 
 
-def _pairs(pool: Pool, sample: Wanted, by_kind: Mapping[str, Grades]) -> list[tuple[str, str]]:
+def _pairs(
+    pool: JudgingPool, sample: Wanted, by_kind: Mapping[str, Grades]
+) -> list[tuple[str, str]]:
     """Return the query and the document of what both the judge and the release have graded,
     of the sample.
     """
@@ -308,7 +312,7 @@ def _pairs(pool: Pool, sample: Wanted, by_kind: Mapping[str, Grades]) -> list[tu
 
 
 def _choose_sample(
-    pool: Pool, many: int
+    pool: JudgingPool, many: int
 ) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
     rows = [(one, key, grade) for one, found in pool.known.items() for key, grade in found.items()]
     rows = sorted(
@@ -321,7 +325,9 @@ def _choose_sample(
     return chosen
 
 
-def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]) -> list[Query]:
+def _cut(
+    system: Judge, pool: JudgingPool, sample: Wanted, graded: Mapping[str, Grades]
+) -> list[Query]:
     """Return the batches that are not graded, each as a query whose id says its kind; the
     judge gets their examples.
     """
@@ -355,7 +361,7 @@ def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]
     return todo
 
 
-def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
+def _agree(pool: JudgingPool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
     """Compare the judge with the release on what both have judged: relevant, from grade 1 on,
     or not.
     """
@@ -413,7 +419,7 @@ def describe_judge(found: Result) -> list[str]:
     """Say how right the judge was among what it judged, by its errors on the sample; nothing
     if that is not known.
     """
-    shares = found["judge"]
+    shares = found["judge_runs"]
     if shares is None:
         if not found["judged"]:
             return []
@@ -432,7 +438,7 @@ def describe_judge(found: Result) -> list[str]:
     return [f"among what was judged, by the errors on the sample: {', '.join(parts)}; {share}"]
 
 
-def _score(pool: Pool, name: str, grades: Grades) -> Result:
+def _score(pool: JudgingPool, name: str, grades: Grades) -> Result:
     """Score every run by each of the judgements, and say how much hangs on what one run alone
     contributed.
     """
@@ -451,10 +457,10 @@ def _score(pool: Pool, name: str, grades: Grades) -> Result:
         }
         for run, ranked in zip(pool.runs, pool.rankings, strict=True)
     ]
-    return {"runs": rows, "left_out": leave_out(pool, grades)}
+    return {"runs": rows, "left_out": leave_one_system_out(pool, grades)}
 
 
-def leave_out(pool: Pool, grades: Grades) -> list[Result]:
+def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
     """Say for each run what hangs on the `grades` of documents that it alone brought (Zobel 1998):
     a row a run.
 
@@ -486,13 +492,13 @@ def leave_out(pool: Pool, grades: Grades) -> list[Result]:
     return alone
 
 
-def render(found: Result) -> str:
+def render_judgements(found: Result) -> str:
     """Return what was judged, or would be, and the runs by each of the judgements, as a
     person reads it.
     """
     if "dry_run" in found:
         batches = plural(found["queries"], "batch", "batches")
-        return cost_estimate.render(
+        return cost_estimate.render_estimate(
             found, [f"{plural(found['documents'], 'document')} to be judged in {batches}"]
         )
     metric = found["metric"]
@@ -515,7 +521,7 @@ def render(found: Result) -> str:
         f"{name}: {plural(found['judged'], 'document')} judged by {by}, prompt {found['prompt']}"
     )
     judged += f"; {found['left']} are left, for want of a usable answer" if found["left"] else ""
-    table = Grid(f"{metric} by each of the judgements", heads, rows)
+    table = TextTable(f"{metric} by each of the judgements", heads, rows)
     own = (
         "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
         "runs by "
@@ -531,4 +537,4 @@ def render(found: Result) -> str:
             f"these queries"
         )
     lines = [judged, describe_agreement(found["agreement"]), *describe_judge(found)]
-    return printed([task_line(found), *lines, "", table, *notes, found["folder"]])
+    return render_terminal([describe_task(found), *lines, "", table, *notes, found["folder"]])

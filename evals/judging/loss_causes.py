@@ -15,43 +15,43 @@ from pathlib import Path
 from evals import run_folder
 from evals.run_folder import load_environment
 from evals.running import cost_estimate
-from evals.running.model_stage import OF_RUNS, Stage, digest
-from evals.running.request import Common
+from evals.running.model_stage import OF_RUNS, ModelStage, digest
+from evals.running.request import SharedRequest
 from evals.scoring import scored_run
 from evals.scoring.behaviour import (
     KINDS,
     NAMED,
     Result,
-    cutoff,
+    count_with_examples,
+    found_cutoff,
     list_failures,
-    observe,
-    read,
-    with_examples,
+    observe_run,
+    read_same_queries,
 )
-from evals.text_tables import Grid, printed
+from evals.text_tables import TextTable, render_terminal
 from programs.llm_tasks.loss_explainer import CAUSES, Explainer
 from tools.cli import plural
 from tools.records import Query
-from tools.retriever import NoRetriever
+from tools.retriever import NullRetriever
 from tools.session import Toolbox
 
 ARGUMENT = 300  # characters of a search or a note that are told
 UNNAMED = "no usable answer"
 
 
-def name_failures(
-    paths: Sequence[Path], request: Common, sample: int, *, dry_run: bool = False
+def label_loss_causes(
+    paths: Sequence[Path], request: SharedRequest, sample: int, *, dry_run: bool = False
 ) -> Result:
     """Return the causes of `sample` failures of each run, by its name; or what asking for
     them would take.
     """
-    runs = read(paths)
-    seen = list(map(observe, runs))
+    runs = read_same_queries(paths)
+    seen = list(map(observe_run, runs))
     environment = load_environment(runs[0].config)
-    system = Explainer(Toolbox(environment.documents, NoRetriever()))
+    system = Explainer(Toolbox(environment.documents, NullRetriever()))
     config = {key: runs[0].config[key] for key in OF_RUNS}
     where = runs[0].path.resolve().with_name(NAMED)
-    stage = Stage(system, environment.documents, where, config, request)
+    stage = ModelStage(system, environment.documents, where, config, request)
     units = dict[str, Query]()
     asked = list[tuple[str, str, Result]]()  # name of the run, id of the unit, failure
     for run, own in zip(runs, seen, strict=True):
@@ -60,7 +60,7 @@ def name_failures(
             failures, key=lambda row: digest(row[1]["query_id"], row[1]["unit"])
         )[:sample]:
             query = next(one for one in environment.queries if one.query_id == lost["query_id"])
-            told, passages = _tell(run, lost, KINDS[kind].format(k=cutoff(run)))
+            told, passages = _tell(run, lost, KINDS[kind].format(k=found_cutoff(run)))
             name = f"{digest(lost['unit'], *told)[:8]}/{query.query_id}"
             read_first = frozenset(
                 [passage for passage in passages if passage in environment.documents][:1]
@@ -83,7 +83,7 @@ def name_failures(
             groups[answers[name].get("cause", UNNAMED)].append(
                 lost | {"because": answers[name].get("because", "")}
             )
-        found[run.name] = {cause: with_examples(rows) for cause, rows in groups.items()}
+        found[run.name] = {cause: count_with_examples(rows) for cause, rows in groups.items()}
         kept = about | {"failures": found[run.name]}
         run_folder.write(
             stage.path / f"{run.path.resolve().name}.json", json.dumps(kept, indent=2) + "\n"
@@ -91,7 +91,7 @@ def name_failures(
     return about | {"folder": str(stage.path), "named": found}
 
 
-def _tell(run: scored_run.Run, lost: Result, fate: str) -> tuple[list[str], list[str]]:
+def _tell(run: scored_run.ScoredRun, lost: Result, fate: str) -> tuple[list[str], list[str]]:
     """Return the fate, all searches and notes, and what was done with the document; and its
     ids, the best first.
     """
@@ -118,11 +118,13 @@ def _tell(run: scored_run.Run, lost: Result, fate: str) -> tuple[list[str], list
     return lines, parts
 
 
-def render(found: Result) -> str:
+def render_loss_causes(found: Result) -> str:
     """Return the causes as a person reads them."""
     if "forecast" in found:
         many = plural(found["forecast"]["queries"], "lost document")
-        return "\n" + cost_estimate.render(found["forecast"], [f"{many} to be read, a call each"])
+        return "\n" + cost_estimate.render_estimate(
+            found["forecast"], [f"{many} to be read, a call each"]
+        )
     labels = [f"run {place}" for place, _ in enumerate(found["named"], 1)]
     named = found["named"].values()
     counts = {
@@ -131,10 +133,10 @@ def render(found: Result) -> str:
     }
     rows = [[CAUSES.get(cause, cause), *map(str, row)] for cause, row in counts.items() if any(row)]
     title = f"why documents of a sample were lost, as {found['named_by']} reads the steps"
-    return printed(
+    return render_terminal(
         [
             "",
-            Grid(title, ["cause", *labels], rows) if rows else "no document was lost",
+            TextTable(title, ["cause", *labels], rows) if rows else "no document was lost",
             found["folder"],
         ]
     )

@@ -21,7 +21,7 @@ from environments.chunking import bert_tokens, chunks
 from tools.records import Query
 from tools.retriever import Search
 from tools.retrievers.neural.dense import SentenceEmbedder
-from tools.text import words
+from tools.text import content_words
 
 Value = float | str | None
 ARGUANA = "birco/arguana"  # whose ids name the debate: <split>-<topic>-<debate>-<side and number>
@@ -47,10 +47,11 @@ def lexical_overlap(environment: Environment) -> float | None:
     """
     shares = []
     for query in environment.queries:
-        asked = set(words(query.text))
+        asked = set(content_words(query.text))
         for doc_id in _relevant(environment, query) if asked else ():
             shares.append(
-                len(asked.intersection(words(environment.documents[doc_id].text))) / len(asked)
+                len(asked.intersection(content_words(environment.documents[doc_id].text)))
+                / len(asked)
             )
     return (
         fmean(shares) if shares else None
@@ -73,7 +74,7 @@ def triplets(environment: Environment) -> float:
     return sum(map(len, dev.comparisons.values()))
 
 
-def hard_share(environment: Environment) -> float | None:
+def hard_negative_share(environment: Environment) -> float | None:
     """Return the share of pooled documents that are hard negatives; None where the data does
     not tell them.
     """
@@ -119,7 +120,7 @@ STATISTICS: Mapping[str, Callable[[Environment], Value]] = {
     "pool size": pool_size,
     "lexical overlap": lexical_overlap,
     "triplets": triplets,
-    "hard negatives": hard_share,
+    "hard negatives": hard_negative_share,
     "instruction": lambda environment: Counter(
         query.objective for query in environment.queries
     ).most_common(1)[0][0],
@@ -127,7 +128,7 @@ STATISTICS: Mapping[str, Callable[[Environment], Value]] = {
 }
 
 
-def describe(environment: Environment, names: Iterable[str]) -> dict[str, Value]:
+def compute_statistics(environment: Environment, names: Iterable[str]) -> dict[str, Value]:
     """Return the statistics with these names: of STATISTICS, or relevant(JUDGEMENTS), or
     relevant(JUDGEMENTS,binary).
 
@@ -156,14 +157,16 @@ def hard_negatives(environment: Environment, query: Query) -> set[str]:
     """Return the query's pooled documents that are not relevant but of the same debate as one
     that is (ArguAna).
     """
-    return beside(
+    return negatives_in_same_group(
         query.candidates or (),
         _relevant(environment, query),
         lambda doc_id: doc_id.rpartition("-")[0],
     )
 
 
-def beside(pool: Iterable[str], right: Iterable[str], group_of: Callable[[str], str]) -> set[str]:
+def negatives_in_same_group(
+    pool: Iterable[str], right: Iterable[str], group_of: Callable[[str], str]
+) -> set[str]:
     """Return the documents of a pool that are not `right`, and of a group with one that is;
     "" is no group.
     """
@@ -196,7 +199,7 @@ def word_shares(environment: Environment) -> dict[str, float]:
     documents.
     """
     texts = chain((query.text for query in environment.queries), environment.documents.texts())
-    counts = Counter(chain.from_iterable(map(words, texts)))
+    counts = Counter(chain.from_iterable(map(content_words, texts)))
     every = counts.total()
     return {word: count / every for word, count in counts.items()}
 
@@ -210,7 +213,7 @@ def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) ->
     return lower / sum(max(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
 
 
-def place_pool(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
+def embed_pool_2d(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
     """Return where a query, chosen at random, and the documents of its pool are in the plane:
     BIRCO's Figure 4.
 
@@ -225,14 +228,14 @@ def place_pool(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
     kinds |= dict.fromkeys(right, "relevant")
     embedder = SentenceEmbedder()
     texts = embedder.documents([environment.documents[doc_id].text for doc_id in pool])
-    places = project(np.vstack([embedder.queries([Search(query.text)]), texts]), seed).tolist()
+    places = project_2d(np.vstack([embedder.queries([Search(query.text)]), texts]), seed).tolist()
     named = zip(
         [query.query_id, *pool], ["query", *(kinds[doc_id] for doc_id in pool)], places, strict=True
     )
     return [{"id": name, "kind": kind, "x": x, "y": y} for name, kind, (x, y) in named]
 
 
-def project(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
+def project_2d(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
     """Return a place in the plane for each vector, near ones together, the same for the same seed.
 
     By t-SNE over cosines. BIRCO's Figure 4 is by UMAP, which keeps neighbours in much the same way.

@@ -26,7 +26,7 @@ from tools import files as disk
 SIDES = ("published", "ours")
 
 
-def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
+def save_figure(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
     """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF;
     return the files.
     """
@@ -40,8 +40,8 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
         figure = draw_points(cells)
     elif drawn.get("kind") == "gaps":
         axes = f"nDCG@10 of {drawn['x']}", "nDCG@10 of the best of the others"
-        figure = draw_points(find_gaps(cells, drawn["x"]), axes)
-    elif drawn and (panels := arrange(cells, drawn)):
+        figure = draw_points(gap_points(cells, drawn["x"]), axes)
+    elif drawn and (panels := arrange_panels(cells, drawn)):
         figure = draw_table(drawn["kind"], panels, drawn.get("value", ""))
     if figure:
         files |= {
@@ -54,7 +54,9 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
     return list(files)
 
 
-def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dict[str, Table]:
+def arrange_panels(
+    cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]
+) -> dict[str, Table]:
     """Return the panels of a figure: what the paper prints, and ours, each where there are
     values.
     """
@@ -76,7 +78,7 @@ def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dic
     return dict(panels)
 
 
-def find_gaps(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str, Any]]:
+def gap_points(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str, Any]]:
     """Return a point for each task: x is the value of the system `ceiling`, y the best of those of
     other names.
 

@@ -8,24 +8,24 @@ from functools import cache
 from typing import Any
 
 import environments
-from evals.papers.dataset_statistics import place_pool
-from evals.papers.figures import save
-from evals.papers.tables import Conditions, Table
-from evals.published.sections import Section, find, sections
+from evals.papers.dataset_statistics import embed_pool_2d
+from evals.papers.figures import save_figure
+from evals.papers.tables import ReproducedTable, ReproductionSettings
+from evals.published.sections import PaperTable, find, sections
 from evals.running.candidate_pools import read as read_pool
 from evals.studies.command_result import CommandResult
-from evals.studies.run_cells import explain, lay_out_ahead, look_ahead
+from evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from evals.studies.study_file import list_tasks
-from evals.text_tables import Grid, Part, printed
+from evals.text_tables import TextBlock, TextTable, render_terminal
 from tools import retrievers
 from tools.cli import plural
 from tools.errors import SextantError
-from tools.models.model_spec import parse, secret
+from tools.models.model_spec import get_secret, parse
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
 
-def make(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult:
+def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult:
     """Make the table called `name`, or the list of them; or, as a dry run, say what that takes."""
     if name is None:
         rows = [_describe(section) for section in sections().values()]
@@ -33,11 +33,13 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult
     if conditions["lm"]:
         parse(conditions["lm"])
     if conditions["retriever"]:
-        retrievers.check(conditions["retriever"])
-    table = Table(find(name), Conditions(**conditions))
+        retrievers.canonicalize(conditions["retriever"])
+    table = ReproducedTable(find(name), ReproductionSettings(**conditions))
     if dry_run:
-        found = look_ahead(table.runs)[0] if table.runs else {}
-        return CommandResult(found, printed(lay_out_ahead(found) if found else ["it takes no run"]))
+        found = estimate_cells(table.runs)[0] if table.runs else {}
+        return CommandResult(
+            found, render_terminal(lay_out_ahead(found) if found else ["it takes no run"])
+        )
     found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
     found["notes"] += table.section.about.get("notes", [])
     found["notes"] += [MARKS] * table.section.about.get("marked", False)
@@ -47,18 +49,20 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult
     found["cells"] = list(table.cells())
     drawn = table.section.about.get("drawn", {})
     if drawn.get("kind") == "points":
-        found["points"] = place_pool(
+        found["points"] = embed_pool_2d(
             table.load(found["cells"][0]["task"], found["cells"][0]["split"])
         )
     if found["cells"]:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        found["files"] = list(map(str, save(found, drawn, folder)))
+        found["files"] = list(map(str, save_figure(found, drawn, folder)))
     found["failed"], found["deviations"] = table.count_failed(), table.list_deviations()
     reasons, problem = explain(table.unfinished, len(found["cells"]))
-    return CommandResult(found, printed(list(_parts(found))), problem, found["failed"], reasons)
+    return CommandResult(
+        found, render_terminal(list(_parts(found))), problem, found["failed"], reasons
+    )
 
 
-def _describe(section: Section) -> dict[str, Any]:
+def _describe(section: PaperTable) -> dict[str, Any]:
     systems = [section.system(cell) if cell.system else {} for cell in section.cells]
     named = dict.fromkeys(cell.task for cell in section.cells if not cell.lacks)
     tasks = dict.fromkeys(task.partition(":")[0] for name in named for task in list_tasks(name))
@@ -75,7 +79,7 @@ def _describe(section: Section) -> dict[str, Any]:
         "title": section.about["title"],
         "cells": len(section.cells),
         "needs": {need: _why_not(need) for need in dict.fromkeys(filter(None, needs))},
-        "data": {task: environments.marker_of(task).exists() for task in tasks},
+        "data": {task: environments.fetch_marker(task).exists() for task in tasks},
         "price": section.about.get("price"),
         "lacks": dict(Counter(filter(None, lacks))),
         "why": section.about.get("lacks"),  # of all of it
@@ -85,7 +89,9 @@ def _describe(section: Section) -> dict[str, Any]:
 def _list_needs(system: Mapping[str, Any]) -> list[str]:
     """Return the model and the retrievers that a system has, those of its pool among them."""
     own = [system.get("retriever"), system.get("parameters", {}).get("ties"), system.get("lm")]
-    pool = read_pool(system["pool"], retrievers.check(own[0])).parts if "pool" in system else ()
+    pool = (
+        read_pool(system["pool"], retrievers.canonicalize(own[0])).parts if "pool" in system else ()
+    )
     return [*filter(None, own), *map(str, pool)]
 
 
@@ -97,9 +103,9 @@ def _why_not(need: str) -> str:
     provider, _, model = need.removeprefix("api:").partition("/")
     if model and ":" not in provider:
         key = f"{provider.upper()}_API_KEY"  # without LiteLLM, whose import takes seconds
-        return "" if secret(key) else f"${key} is not set"
+        return "" if get_secret(key) else f"${key} is not set"
     try:
-        retrievers.require(retrievers.check(need))
+        retrievers.validate(retrievers.canonicalize(need))
     except SextantError as problem:
         return str(problem)
     return ""
@@ -118,8 +124,8 @@ def _list(row: Mapping[str, Any]) -> str:
     return f"\n{' ' * 19}".join(lines) + "\n"
 
 
-def _parts(found: Mapping[str, Any]) -> list[Part]:
-    parts = list[Part]()
+def _parts(found: Mapping[str, Any]) -> list[TextBlock]:
+    parts = list[TextBlock]()
     remarks = dict[str, int]()
     for task in dict.fromkeys(cell["task"] for cell in found["cells"]):
         rows = list[list[str]]()
@@ -134,7 +140,7 @@ def _parts(found: Mapping[str, Any]) -> list[Part]:
             before = cell["system"]
             rows.append([name, cell["metric"] + judged, *numbers, " ".join(said)])
         parts.append(
-            Grid(
+            TextTable(
                 task,
                 ["system", "metric", "published", "ours", "difference", ""],
                 rows,

@@ -14,20 +14,20 @@ from typing import Any
 
 import environments
 from environments.base import Environment
-from evals.formats.import_run import UNKNOWN, as_name
+from evals.formats.import_run import UNKNOWN, slugify
 from evals.papers.dataset_statistics import (
     Value,
-    describe,
+    compute_statistics,
     reciprocal_ranks,
     weighted_jaccard,
     word_shares,
 )
-from evals.published.sections import Cell, Section
+from evals.published.sections import PaperCell, PaperTable
 from evals.scoring.metrics import is_pairwise
 from evals.scoring.random_and_ideal import bound
-from evals.scoring.scored_run import Run, list_deviations, read
+from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from evals.studies import study_file
-from evals.studies.run_cells import Board, Made, Unfinished, run_cells
+from evals.studies.run_cells import CellResult, StudyProgress, Unfinished, run_cells
 from evals.studies.significance import find_best
 from evals.studies.study_file import list_tasks
 from tools import files
@@ -58,7 +58,7 @@ DECLINE = "Decline"  # in MultiConIR's tables: Win(1) less Win(10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class ReproductionSettings:
     """What a table is made with."""
 
     data: str | None
@@ -90,31 +90,31 @@ class Conditions:
         return asked | changed, "; ".join(said)
 
 
-class Table:
+class ReproducedTable:
     """A section as it is made: its runs as a study, and its data when a cell first needs them."""
 
-    def __init__(self, section: Section, conditions: Conditions) -> None:
+    def __init__(self, section: PaperTable, conditions: ReproductionSettings) -> None:
         self.section = section
         self.conditions = conditions
         self.load = cache(self._load_task)
-        self._read = cache(read)
+        self._read = cache(read_scored_run)
         self.planned = {(one.row, one.task): one for one in self._plan()}
         self.unfinished = list[
             Unfinished
         ]()  # the cells that could be made and are not, once `cells` has yielded all
 
     @property
-    def runs(self) -> list[study_file.Cell]:
+    def runs(self) -> list[study_file.StudyCell]:
         """The runs that it takes, none of them twice: with stand-ins, rows may ask for the same."""
         return list(
             {repr(cell.request): cell for cell in reversed(self.planned.values())}.values()
         )[::-1]
 
     @cached_property
-    def made(self) -> dict[str, Made]:
+    def made(self) -> dict[str, CellResult]:
         """What came of its runs, by request."""
         made = (
-            run_cells(self.runs, None if self.conditions.quiet else Board(self.runs))
+            run_cells(self.runs, None if self.conditions.quiet else StudyProgress(self.runs))
             if self.runs
             else []
         )
@@ -181,7 +181,7 @@ class Table:
         for task in tasks:
             try:
                 kinds.add(
-                    environments.folder_of(environments.resolve(task), self.conditions.data)[0]
+                    environments.data_folder(environments.resolve(task), self.conditions.data)[0]
                 )
             except DataError as problem:  # which the task's cells say, where other tasks are there
                 missing.append(problem)
@@ -195,7 +195,7 @@ class Table:
         found = [MINIATURES] if "mini" in kinds else [other] if kinds - {"full"} else []
         return found + [part] * bool(self.conditions.limit)
 
-    def _make(self, cell: Cell) -> tuple[Value, str]:
+    def _make(self, cell: PaperCell) -> tuple[Value, str]:
         if cell.lacks:
             return None, cell.lacks
         if not cell.system:
@@ -209,16 +209,16 @@ class Table:
             values.append(value)
         return fmean(values), said
 
-    def _describe(self, cell: Cell) -> Value:
+    def _describe(self, cell: PaperCell) -> Value:
         environment = self.load(cell.task, cell.split)
         kind, _, other = cell.metric.partition(" ")
         if kind == "jaccard":
             return weighted_jaccard(
                 word_shares(environment), word_shares(self.load(other, cell.split))
             )
-        return describe(environment, [cell.metric])[cell.metric]
+        return compute_statistics(environment, [cell.metric])[cell.metric]
 
-    def _measure(self, cell: Cell, task: str) -> tuple[float | None, str]:
+    def _measure(self, cell: PaperCell, task: str) -> tuple[float | None, str]:
         system = self.section.system(cell)
         if "bound" in system:
             return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
@@ -241,7 +241,7 @@ class Table:
         measured = made.scores["metrics"].get(cell.metric + judged, {})
         return measured.get("resampled", measured).get("mean"), said
 
-    def _find(self, cell: Cell, task: str) -> tuple[Run | str, str]:
+    def _find(self, cell: PaperCell, task: str) -> tuple[ScoredRun | str, str]:
         """Return (the run of a cell or why nobody can make it, what is not as in the paper).
 
         Raise the problem for which it is not made.
@@ -268,13 +268,13 @@ class Table:
         folders = {made.folder for made in self.made.values() if made.folder}
         return list_deviations(self._read(folder) for folder in sorted(folders))
 
-    def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
+    def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> ScoredRun | None:
         """Return the run that `evals.import_run` made of the authors' own ranking, where
         nothing is to stand in.
         """
         folder = self.conditions.runs / task.replace("/", "-")
         stands_in = self.conditions.fields(system)[1]
-        for path in folder.glob(f"{as_name(system['name'])}-{UNKNOWN}-*") if not stands_in else ():
+        for path in folder.glob(f"{slugify(system['name'])}-{UNKNOWN}-*") if not stands_in else ():
             run = self._read(path)
             if run.config["data_fingerprint"] == self.load(task, split).fingerprint:
                 return run
@@ -285,7 +285,7 @@ class Table:
             limit=self.conditions.limit
         )
 
-    def _plan(self) -> list[study_file.Cell]:
+    def _plan(self) -> list[study_file.StudyCell]:
         """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its
         cells.
         """
@@ -335,7 +335,7 @@ class Table:
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         files.replace(file, "\n".join(parts))
-        return study_file.cells(study_file.read(file), self.conditions.runs)
+        return study_file.expand_cells(study_file.read_study(file), self.conditions.runs)
 
 
 def _row(system: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ SYSTEMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PaperFigure:
     """One number of a paper."""
 
     task: str
@@ -46,7 +46,7 @@ class Figure:
 
 
 @cache
-def figures() -> tuple[Figure, ...]:
+def figures() -> tuple[PaperFigure, ...]:
     """Every figure of the four papers, in the order of the files."""
     found = []
     for path in sorted(Path(__file__).parent.glob("*.csv")):
@@ -57,11 +57,11 @@ def figures() -> tuple[Figure, ...]:
                 "value": float(row["value"]),
                 "error": float(row["error"]) if row["error"] else None,
             }
-            found.append(Figure(**{name: row[name] for name in Figure.__slots__}))
+            found.append(PaperFigure(**{name: row[name] for name in PaperFigure.__slots__}))
     return tuple(found)
 
 
-def beside(config: Mapping[str, Any]) -> dict[str, Figure]:
+def published_values_for(config: Mapping[str, Any]) -> dict[str, PaperFigure]:
     """The published figure by metric for the same system on the same task; none for a run that is
     not comparable.
 
@@ -81,7 +81,7 @@ def beside(config: Mapping[str, Any]) -> dict[str, Figure]:
     if name is None or not whole or not usual or config["compiled"] or config["parameters"]:
         return {}
     judgements = config[PROVENANCE]["judgements"]
-    found: dict[str, Figure] = {}
+    found: dict[str, PaperFigure] = {}
     for figure in figures():
         same = (figure.task, figure.system, figure.split) == (config["task"], name, config["split"])
         if same and figure.judgements in ("", judgements):

@@ -18,7 +18,7 @@ from tools.errors import UnknownName
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PaperCell:
     """One number of a table: what it is of, and the paper's value."""
 
     system: str  # empty for a statistic of the data
@@ -33,15 +33,15 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PaperTable:
     """A numbered table or figure."""
 
     name: str  # obliq/table2
     about: Mapping[str, Any]  # as in the file
     systems: tuple[Mapping[str, Any], ...]
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[PaperCell, ...] = ()
 
-    def system(self, cell: Cell) -> Mapping[str, Any]:
+    def system(self, cell: PaperCell) -> Mapping[str, Any]:
         """Return the system that makes a cell; UnknownName where there is none."""
         for one in self.systems:
             named = cell.system in (one["name"], *one.get("also", ()))
@@ -53,7 +53,7 @@ class Section:
 
 
 @cache
-def sections() -> dict[str, Section]:
+def sections() -> dict[str, PaperTable]:
     """Every numbered table and figure by name, in the order of the files."""
     found = {}
     for path in sorted(Path(__file__).parent.glob("*.toml")):
@@ -61,7 +61,7 @@ def sections() -> dict[str, Section]:
         shared = content.pop("system", [])
         for name, about in content.items():
             about["system"] = list(_by_size(about.get("system", ())))
-            made = Section(f"{path.stem}/{name}", about, (*about["system"], *shared))
+            made = PaperTable(f"{path.stem}/{name}", about, (*about["system"], *shared))
             cells = (
                 replace(cell, lacks=_lacks(cell, about)) for cell in _cells(path.stem, name, about)
             )
@@ -69,7 +69,7 @@ def sections() -> dict[str, Section]:
     return found
 
 
-def find(name: str) -> Section:
+def find(name: str) -> PaperTable:
     """Return the table or figure called `name`; UnknownName where there is none."""
     if name not in sections():
         raise UnknownName("table or figure", name, sections())
@@ -84,7 +84,7 @@ def _by_size(systems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
             yield one
 
 
-def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[Cell]:
+def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[PaperCell]:
     tables = about.get("from", [name.replace("table", "Table ")])
     ours = about.get("metrics", {})
     split = about.get("split", "test")
@@ -94,19 +94,22 @@ def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[Cell]:
         )
         if one.task.startswith(f"{suite}/") and one.table in tables and wanted:
             values = (one.judgements, one.value, one.error, one.note)
-            yield Cell(one.system, one.task, ours.get(one.metric, one.metric), one.split, *values)
+            yield PaperCell(
+                one.system, one.task, ours.get(one.metric, one.metric), one.split, *values
+            )
     for system, by_task in {"": about.get("statistics", {}), **about.get("published", {})}.items():
         for task, values in by_task.items():
             yield from (
-                Cell(system, task, metric, split, value=value) for metric, value in values.items()
+                PaperCell(system, task, metric, split, value=value)
+                for metric, value in values.items()
             )
     grid = about.get("grid", {"tasks": ()})
     systems = grid.get("systems") or [one["name"] for one in about["system"]]
     for task, system, metric in product(grid["tasks"], systems, grid.get("metrics", ())):
-        yield Cell(system, task, metric, split)
+        yield PaperCell(system, task, metric, split)
 
 
-def _lacks(cell: Cell, about: Mapping[str, Any]) -> str:
+def _lacks(cell: PaperCell, about: Mapping[str, Any]) -> str:
     for row in about.get("lacking", ()):
         if all(getattr(cell, key) == value for key, value in row.items() if key != "why"):
             return str(row["why"])

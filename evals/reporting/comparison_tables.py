@@ -9,8 +9,16 @@ from typing import Any
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
 from evals.scoring.metrics import is_lower_better
-from evals.text_tables import Best, Grid, Part, printed, system_line, task_line, to_csv
-from tools.cli import brief, count_failed, number, plural, queries
+from evals.text_tables import (
+    BoldCell,
+    TextBlock,
+    TextTable,
+    describe_system,
+    describe_task,
+    render_terminal,
+    to_csv,
+)
+from tools.cli import abbreviate, count_failed, number, plural, queries
 
 Result = dict[str, Any]
 HEADS = ("baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")
@@ -23,12 +31,12 @@ SHOWN = 10  # documents gained and lost in a replay that are printed, each
 TEXT = 70  # characters of a search that are printed
 
 
-def lay_out_comparison(result: Result) -> list[Part]:
+def lay_out_comparison(result: Result) -> list[TextBlock]:
     """Lay out a comparison: the task, the systems, each comparison, what a query cost, notes."""
     labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
-    parts: list[Part] = [task_line(result), *_verdicts(result, labels)]
+    parts: list[TextBlock] = [describe_task(result), *_verdicts(result, labels)]
     for label, system in zip(labels, result["systems"], strict=True):
-        parts += [f"{label}: {system['run']}", f"    {system_line(system)}"]
+        parts += [f"{label}: {system['run']}", f"    {describe_system(system)}"]
         parts += [f"    repeat: {path}" for path in system["repeats"][1:]]
     tested = sum(row["p"] is not None for row in result["comparisons"])
     explained = [
@@ -39,7 +47,10 @@ def lay_out_comparison(result: Result) -> list[Part]:
     ]
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
         parts += ["", *_compare(result, label, run, changed["keys"], explained)]
-    parts += [*_spread(result["systems"], labels), _cost(result["cost"], labels, task_line(result))]
+    parts += [
+        *_spread(result["systems"], labels),
+        _cost(result["cost"], labels, describe_task(result)),
+    ]
     return [*parts, *explained, *result["notes"], *result["deviations"]]
 
 
@@ -76,22 +87,25 @@ def _verdicts(result: Result, labels: list[str]) -> list[str]:
 
 def _compare(
     result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]
-) -> list[Part]:
+) -> list[TextBlock]:
     forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
-    where = f"{task_line(result)}{forced}"
+    where = f"{describe_task(result)}{forced}"
     note = f"{label} against baseline. {where}"
     keys = [
-        f"{key} {brief(after)} (was {brief(before)})" for key, (before, after) in changed.items()
+        f"{key} {abbreviate(after)} (was {abbreviate(before)})"
+        for key, (before, after) in changed.items()
     ]
     title = f"{label} against baseline{forced}: {', '.join(keys) or 'the same configuration'}"
     rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
-    parts: list[Part] = [Grid(title, ["metric", *HEADS], rows, note=". ".join([where, *explained]))]
+    parts: list[TextBlock] = [
+        TextTable(title, ["metric", *HEADS], rows, note=". ".join([where, *explained]))
+    ]
     for losses in result["losses"]:
         parts += _losses(losses, note) if losses["run"] == run else []
     if moved := [row for row in result["moved"] if row["run"] == run]:
         cells = [[row["query_id"], *_change(row, "baseline", "value")] for row in moved]
         title = f"queries that moved most in {moved[0]['metric']}"
-        parts.append(Grid(title, ["query", "baseline", "run", "change"], cells, note=note))
+        parts.append(TextTable(title, ["query", "baseline", "run", "change"], cells, note=note))
     return parts
 
 
@@ -107,7 +121,7 @@ def metric_rows(rows: list[Result]) -> list[list[str]]:
         means = _change(row, "baseline_mean", "mean")
         if means[0] != means[1]:
             better = int((row["mean"] > row["baseline_mean"]) is not is_lower_better(row["metric"]))
-            means[better] = Best(means[better])
+            means[better] = BoldCell(means[better])
         tests = [
             _round_p(row["p"]),
             _round_p(row["p_holm"]),
@@ -141,7 +155,7 @@ def _round_p(p: float | None) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _losses(losses: Result, note: str) -> list[Part]:
+def _losses(losses: Result, note: str) -> list[TextBlock]:
     k = losses["cutoff"]
     many = losses["queries"]
     flows = losses["flows"]
@@ -151,7 +165,9 @@ def _losses(losses: Result, note: str) -> list[Part]:
         for row in losses["changes"]
     ]
     title = f"R@{k}: what became of relevant documents, {queries(many)}"
-    shares = Grid(title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note)
+    shares = TextTable(
+        title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note
+    )
     rows = []
     for row in flows[:FLOWS]:
         count = (
@@ -170,13 +186,13 @@ def _losses(losses: Result, note: str) -> list[Part]:
         )
     more = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
     heads = ["documents", "baseline", "run", "queries", "e.g."]
-    moved = Grid(
+    moved = TextTable(
         f"documents that changed their fate{more}", heads, rows, names=(1, 2, 4), note=note
     )
     return [shares, moved] if flows else [shares]
 
 
-def _spread(systems: list[Result], labels: list[str]) -> list[Part]:
+def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
     repeated = [
         (label, system)
         for label, system in zip(labels, systems, strict=True)
@@ -190,10 +206,10 @@ def _spread(systems: list[Result], labels: list[str]) -> list[Part]:
         for name in metrics
     ]
     heads = ["metric", *(f"{label} ({len(system['repeats'])} runs)" for label, system in repeated)]
-    return [Grid("standard deviation of the mean between repeats", heads, rows)]
+    return [TextTable("standard deviation of the mean between repeats", heads, rows)]
 
 
-def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
+def _cost(rows: list[Result], labels: list[str], task: str) -> TextTable:
     heads = ["", "calls", "tokens in", "tokens out", "paid", "list price", "failed queries"]
     cells = []
     for label, row in zip(labels, rows, strict=True):
@@ -210,15 +226,15 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
         cells.append(
             [label, *used, count_failed(row["failed"], row["queries"], row["repeats"], "run")]
         )
-    return Grid("a query cost on average", heads, cells, note=task)
+    return TextTable("a query cost on average", heads, cells, note=task)
 
 
 def render_curves(result: Result) -> str:
     """Return the tables of curves for equal budgets, with the task above them and what is not
     shown below.
     """
-    parts: list[Part] = [task_line(result)]
-    parts += [f"{run['label']}: {system_line(run)}" for run in result["runs"]]
+    parts: list[TextBlock] = [describe_task(result)]
+    parts += [f"{run['label']}: {describe_system(run)}" for run in result["runs"]]
     for axis, found in result["axes"].items():
         head = (
             f"{result['metric']} by {found['words']} a query, mean of "
@@ -230,10 +246,12 @@ def render_curves(result: Result) -> str:
         f"{one['run']} has no curve by {AXES[one['axis']]}: {one['why']}"
         for one in result["refused"]
     ]
-    return printed([*parts, *(f"no run used any {AXES[axis]}" for axis in result["unused"])])
+    return render_terminal(
+        [*parts, *(f"no run used any {AXES[axis]}" for axis in result["unused"])]
+    )
 
 
-def _curves_table(axis: str, found: Result) -> Grid:
+def _curves_table(axis: str, found: Result) -> TextTable:
     columns = _choose_columns(found["budgets"])
     rows = []
     for row in found["curves"]:
@@ -253,7 +271,7 @@ def _curves_table(axis: str, found: Result) -> Grid:
         "at its end",
         "after",
     ]
-    return Grid("", heads, rows)
+    return TextTable("", heads, rows)
 
 
 def _choose_columns(budgets: list[float]) -> list[int]:
@@ -325,13 +343,13 @@ def render_replay(result: Result) -> str:
         f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on "
         f"{on}, {depth}"
     )
-    parts: list[Part] = [
-        task_line(result),
-        system_line(result),
+    parts: list[TextBlock] = [
+        describe_task(result),
+        describe_system(result),
         f"{searched}; {result['same']} bring the same",
     ]
     if test is None:
-        return printed(
+        return render_terminal(
             [*parts, "none of the queries has a relevant document, so there is nothing to surface"]
         )
     counts = result["documents"]
@@ -343,7 +361,7 @@ def render_replay(result: Result) -> str:
         "neither": "neither",
     }
     rows = [[said, str(counts[key]), f"{counts[key] / whole:.4f}"] for key, said in words.items()]
-    parts += ["", Grid("", ["relevant documents that surfaced", "documents", "share"], rows)]
+    parts += ["", TextTable("", ["relevant documents that surfaced", "documents", "share"], rows)]
     interval = "" if test["low"] is None else f" ({test['low']:+.4f} to {test['high']:+.4f})"
     means = (
         f"{result['recall']['then']:.4f} then, {result['recall']['now']:.4f} now: "
@@ -358,7 +376,7 @@ def render_replay(result: Result) -> str:
         ]
         rows.append([str(hop["hop"] or "none"), str(hop["searches"]), *cells[0], *cells[1]])
     parts.append(
-        Grid(
+        TextTable(
             "",
             ["hop", "searches", "first then", "recall so far", "first now", "recall so far"],
             rows,
@@ -371,14 +389,14 @@ def render_replay(result: Result) -> str:
     parts.append(
         "the searches are the run's: with other results, its searcher would have gone on otherwise"
     )
-    return printed(parts)
+    return render_terminal(parts)
 
 
-def _moved(moved: Sequence[Result], when: str) -> Grid:
+def _moved(moved: Sequence[Result], when: str) -> TextTable:
     rows = []
     for row in sorted(moved, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
         at = row[when]
-        text = " ".join(brief(at["search"], TEXT).split())
+        text = " ".join(abbreviate(at["search"], TEXT).split())
         rows.append(
             [
                 row["query_id"],
@@ -389,4 +407,6 @@ def _moved(moved: Sequence[Result], when: str) -> Grid:
                 str(at["rank"]),
             ]
         )
-    return Grid("", ["query", "document", "search", "grade", "hop", "rank"], rows, names=(0, 1, 2))
+    return TextTable(
+        "", ["query", "document", "search", "grade", "hop", "rank"], rows, names=(0, 1, 2)
+    )

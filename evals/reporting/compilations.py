@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from evals.reporting.report_page import Words
+from evals.reporting.report_page import CsvTable
 from tools import files
 from tools.cli import number
 from tools.errors import DataError
@@ -30,7 +30,7 @@ NOTES = [
 ]
 
 
-def compilations_table(paths: Iterable[Path]) -> Words | None:
+def compilations_table(paths: Iterable[Path]) -> CsvTable | None:
     """Return what the compilations in these folders and below them came to; None where there
     are none.
     """
@@ -41,7 +41,7 @@ def compilations_table(paths: Iterable[Path]) -> Words | None:
         )
     ]
     return (
-        Words("optimizers", "Optimizers", NAMES + MORE, rows, {1}, {11}, notes=NOTES)
+        CsvTable("optimizers", "Optimizers", NAMES + MORE, rows, {1}, {11}, notes=NOTES)
         if rows
         else None
     )

@@ -13,12 +13,12 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from evals.reporting.plots import INCHES, figure
-from evals.reporting.report_page import Words
+from evals.reporting.report_page import CsvTable
 from evals.reporting.report_plots import PAPER, Plot, draw
-from evals.reporting.run_groups import Group, System, short
+from evals.reporting.run_groups import Group, System, short_task_name
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import behaviour
-from evals.scoring.scored_run import LABELS, Bounds, bounds_between
+from evals.scoring.scored_run import LABELS, ReferenceRuns, references_per_program
 from tools.cli import number
 from tools.errors import DataError
 
@@ -69,13 +69,13 @@ MEAN = "mean of tasks"
 LONGEST = 70  # characters of a bar's name
 
 
-def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
+def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | None:
     """A row for each program and metric; None where nobody has run a bound."""
     rows = [
         (bounds.metric, *_row(group, bounds))
         for group in groups
         for name in metrics or ("",)
-        for bounds in bounds_between(group.runs, name)
+        for bounds in references_per_program(group.runs, name)
         if {"best", "ceiling"} & bounds.found.keys()
     ]
     if not rows:
@@ -84,7 +84,7 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
     used = {metric for metric, _, _ in rows}
     if len(used) > 1:
         cells = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
-        return Words(
+        return CsvTable(
             "gap",
             title,
             [*HEADS[:2], "metric", *HEADS[2:]],
@@ -96,10 +96,10 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
         )
     cells = [[*shown, *more, metric] for metric, shown, more in rows]  # the metric is said once
     notes = [f"by {used.pop()}", *NOTES]
-    return Words("gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*MORE, "metric"], notes)
+    return CsvTable("gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*MORE, "metric"], notes)
 
 
-def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
+def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
     run = bounds.run
     task = run.config["task"]
     floor, _, union, ceiling = (
@@ -111,7 +111,15 @@ def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
     )
     closed = _interval(*share, percent=True) if share else ""
     means = [floor, union, _figure(bounds.mean()), ceiling]
-    shown = [str(group.system(run)), short(task), *means, gained, missing, closed, bounds.others]
+    shown = [
+        str(group.system(run)),
+        short_task_name(task),
+        *means,
+        gained,
+        missing,
+        closed,
+        bounds.others,
+    ]
     floor, best, union, ceiling = (bounds.describe(kind) for kind in LABELS)
     return shown, [task, floor, _figure(bounds.mean("best")), best, union, ceiling, run.name]
 
@@ -139,7 +147,7 @@ class _Row(NamedTuple):
     run: str = ""
 
 
-def losses_table(groups: Sequence[Group]) -> Words | None:
+def losses_table(groups: Sequence[Group]) -> CsvTable | None:
     """Every run's shares; None where no run has them."""
     known = [(group, row) for group in groups for row in _rows(group)]
     if not known:
@@ -164,21 +172,23 @@ def losses_table(groups: Sequence[Group]) -> Words | None:
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
     ]
-    return Words("losses", LOSSES, names, cells, {1, 2}, set(), ["queries", "group", "run"], notes)
+    return CsvTable(
+        "losses", LOSSES, names, cells, {1, 2}, set(), ["queries", "group", "run"], notes
+    )
 
 
-def searchers_table(groups: Sequence[Group]) -> Words | None:
+def searchers_table(groups: Sequence[Group]) -> CsvTable | None:
     """What the searcher of each run does; None where no run has a search in its traces."""
     rows = []
     for group, run in [(one, run) for one in groups for run in one.runs]:
         with suppress(DataError):  # an earlier version has scored it
-            figures = behaviour.describe(run, behaviour.observe(run))["figures"]
+            figures = behaviour.summarize(run, behaviour.observe_run(run))["figures"]
             if figures["searches"]["mean"]:
                 means = [number(one["mean"], "{:.3f}", "") for one in figures.values()]
                 rows.append(
                     [
                         str(group.system(run)),
-                        short(run.config["task"]),
+                        short_task_name(run.config["task"]),
                         *means,
                         group.title,
                         run.name,
@@ -187,7 +197,7 @@ def searchers_table(groups: Sequence[Group]) -> Words | None:
     names = ["system", "task", *(name.replace("_", " ") for name in behaviour.FIGURES)]
     notes = [f"{name.replace('_', ' ')}: {said}" for name, said in behaviour.FIGURES.items()]
     return (
-        Words("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes)
+        CsvTable("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes)
         if rows
         else None
     )
@@ -217,7 +227,7 @@ def _rows(group: Group) -> Iterator[_Row]:
             cutoff = losses["cutoff"]
             shares = losses["at"][str(losses["cutoff"])]
             by_system.setdefault(system, []).append(
-                _Row(system, short(task), cutoff, shares, str(many), run.name)
+                _Row(system, short_task_name(task), cutoff, shares, str(many), run.name)
             )
     for system, rows in by_system.items():
         yield from rows

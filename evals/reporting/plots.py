@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from tools.cli import clean
+from tools.cli import strip_control_characters
 
 # Without Okabe and Ito's yellow, which is too pale for a line on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -264,4 +264,4 @@ def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | Non
 
 
 def _escape(text: str) -> str:  # matplotlib sets what is between two dollar signs as a formula
-    return clean(text).replace("$", r"\$")
+    return strip_control_characters(text).replace("$", r"\$")

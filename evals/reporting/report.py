@@ -5,21 +5,21 @@ from pathlib import Path
 
 from evals.reporting.compilations import compilations_table
 from evals.reporting.loss_tables import gap_table, losses_table, plot_losses, searchers_table
-from evals.reporting.report_page import Report, Section, Words
+from evals.reporting.report_page import CsvTable, Report, ReportSection
 from evals.reporting.report_plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.reporting.report_tables import (
-    Table,
+    ResultTable,
     make_tables,
     sweep_table,
     sweep_tasks,
     why_no_published,
 )
-from evals.reporting.run_groups import Group, group_runs, short
+from evals.reporting.run_groups import Group, group_runs, short_task_name
 from evals.run_folder import check_file
 from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import check_metric
-from evals.scoring.scored_run import find
-from evals.text_tables import model
+from evals.scoring.scored_run import find_scored_runs
+from evals.text_tables import model_name
 from tools.cli import number, plural
 from tools.errors import DataError, UnknownName
 
@@ -32,7 +32,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     """
     for name in metrics:
         check_metric(name.partition(" [")[0])
-    runs, others = find(paths)
+    runs, others = find_scored_runs(paths)
     if not runs:
         raise DataError(
             f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}"
@@ -44,10 +44,10 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     groups, forced = group_runs(runs, force=force)
     sections = [_section(group, metrics) for group in groups]
     left_out = {path.as_posix(): why for path, why in sorted(others.items())}
-    reasons = Words(
+    reasons = CsvTable(
         "left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1}
     )
-    parts: list[list[Plot | Words | None]] = [[gap_table(groups, metrics)]]
+    parts: list[list[Plot | CsvTable | None]] = [[gap_table(groups, metrics)]]
     parts += [
         [*map(plot_losses, groups), losses_table(groups)],
         [searchers_table(groups)],
@@ -58,7 +58,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
         if shown := [
             item for item in items if item
         ]:  # a section is called as its table, after the plots
-            sections.append(Section(shown[-1].stem, shown[-1].title, shown))
+            sections.append(ReportSection(shown[-1].stem, shown[-1].title, shown))
     tasks = {task for group in groups for task in group.tasks}
     fewer = (
         f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
@@ -80,10 +80,10 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     return Report(summary, warnings, sections, len(runs), left_out)
 
 
-def _section(group: Group, metrics: Sequence[str]) -> Section:
+def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
     tables = make_tables(group, metrics)
     headlines = {run.metric for run in group.runs}
-    items: list[Table | Words | Plot | None] = []
+    items: list[ResultTable | CsvTable | Plot | None] = []
     for table in sorted(tables, key=lambda table: table.title not in headlines):
         items += [
             table,
@@ -94,14 +94,16 @@ def _section(group: Group, metrics: Sequence[str]) -> Section:
         for task in sweep_tasks(group):
             swept = sweep_table(group, task, name or SWEPT)
             items += [swept, plot_sweep(group, swept)] if swept.rows else []
-    notes = [f"Model: {model(group.lm)}"] if group.lm else []
+    notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
     notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
     notes += filter(None, [why_no_published(group, tables)])
     shown = [item for item in items if item]
-    return Section(group.stem, group.title, shown, [note[:1].upper() + note[1:] for note in notes])
+    return ReportSection(
+        group.stem, group.title, shown, [note[:1].upper() + note[1:] for note in notes]
+    )
 
 
-def _runs_table(groups: Sequence[Group]) -> Words:
+def _runs_table(groups: Sequence[Group]) -> CsvTable:
     names = [
         "system",
         "task",
@@ -122,7 +124,7 @@ def _runs_table(groups: Sequence[Group]) -> Words:
         usage = run.scores["usage"]
         many = run.scores["queries"]
         known = [
-            short(config["task"]),
+            short_task_name(config["task"]),
             config["data"],
             config["split"],
             str(many),
@@ -146,4 +148,4 @@ def _runs_table(groups: Sequence[Group]) -> Words:
         ]
         rows.append([str(group.system(run)), *known, *cost, run.name, *exact])
     notes = ["calls, tokens and list price are those of a query on average"]
-    return Words("runs", "Runs", names, rows, {1, 2, 3}, {9}, more, notes)
+    return CsvTable("runs", "Runs", names, rows, {1, 2, 3}, {9}, more, notes)

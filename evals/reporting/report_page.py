@@ -20,8 +20,8 @@ from markupsafe import Markup
 from evals import text_tables as tables
 from evals.formats.export_run import fill_folder
 from evals.reporting.report_plots import Plot
-from evals.reporting.report_tables import HEADS, Table
-from evals.reporting.run_groups import readable, short
+from evals.reporting.report_tables import HEADS, ResultTable
+from evals.reporting.run_groups import printable, short_task_name
 from tools import files as disk
 from tools.errors import UsageError
 
@@ -30,7 +30,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(slots=True)
-class Words:
+class CsvTable:
     """A table of text and numbers that were written before; cells beyond the names are in its CSV file only."""
 
     stem: str
@@ -44,12 +44,12 @@ class Words:
 
 
 @dataclass(slots=True)
-class Section:
+class ReportSection:
     """A part of the report under one heading."""
 
     stem: str
     title: str
-    items: Sequence[Table | Words | Plot]
+    items: Sequence[ResultTable | CsvTable | Plot]
     notes: list[str] = field(default_factory=list)
 
 
@@ -59,7 +59,7 @@ class Report:
 
     summary: str
     warnings: list[str]
-    sections: list[Section]
+    sections: list[ReportSection]
     runs: int
     left_out: dict[str, str]  # run folder -> why it is not in the report
     title: str = "Sextant report"
@@ -72,7 +72,7 @@ class Report:
         ]
 
     @property
-    def tables(self) -> list[Table | Words]:
+    def tables(self) -> list[ResultTable | CsvTable]:
         """All its tables."""
         return [
             item
@@ -115,7 +115,7 @@ def write(report: Report, out: Path, more: Mapping[str, str | bytes] | None = No
     }
     with fill_folder(out, force=True) as folder:
         for name, text in files.items():
-            disk.make_private((folder / name).parent)
+            disk.mkdir_private((folder / name).parent)
             (folder / name).write_bytes(
                 text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
             )
@@ -131,7 +131,7 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
         loader=FileSystemLoader(_TEMPLATES), autoescape=escape, undefined=StrictUndefined, **blanks
     )
     made.finalize = lambda value: (
-        readable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
     )
     made.filters["image"] = lambda svg: (
         f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
@@ -142,7 +142,7 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
 
 def _to_markdown(text: object) -> str:
     return (
-        tables.in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
+        tables.in_markdown(printable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
     )  # for lax readers as well
 
 
@@ -163,16 +163,16 @@ _HEAD = [
 _HEAD += ["source", "note", "resampled_mean", "resampled_error", "answers"]
 
 
-def to_csv(table: Table | Words) -> str:
+def to_csv(table: ResultTable | CsvTable) -> str:
     """Return a table as CSV, with all that is known of its figures."""
-    if isinstance(table, Words):
+    if isinstance(table, CsvTable):
         rows: list[Sequence[object]] = [[*table.names, *table.more], *table.rows]
     else:
         rows = [_HEAD]
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if cell is not None:
-                    mean = f"mean of {', '.join(map(short, column.tasks))}"
+                    mean = f"mean of {', '.join(map(short_task_name, column.tasks))}"
                     what = [
                         column.tasks[0] if len(column.tasks) == 1 else mean,
                         column.judgements,
@@ -204,7 +204,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\
 def _defuse(cell: object) -> object:  # what no spreadsheet takes for a formula (CWE-1236)
     if cell is None or isinstance(cell, int | float):
         return "" if cell is None else repr(cell)
-    text = readable(cell)
+    text = printable(cell)
     return (
         f"'{text}"
         if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)

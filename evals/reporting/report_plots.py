@@ -17,16 +17,16 @@ from matplotlib.figure import Figure
 from evals.reporting.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
 from evals.reporting.report_tables import (
     LADDERS,
-    Cell,
-    Row,
-    Table,
+    ResultCell,
+    ResultRow,
+    ResultTable,
     condition_columns,
     figures_for,
     mean_over,
 )
-from evals.reporting.run_groups import Group, System, readable, short
-from evals.scoring.scored_run import Run
-from tools.cli import brief
+from evals.reporting.run_groups import Group, System, printable, short_task_name
+from evals.scoring.scored_run import ScoredRun
+from tools.cli import abbreviate
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
@@ -100,11 +100,11 @@ def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure])
         warnings.simplefilter(
             "ignore"
         )  # a glyph that the font lacks is the reader's browser's affair
-        light = svg(draw_figure(), readable(title))
+        light = svg(draw_figure(), printable(title))
     dark = light
     for of_light, of_dark in zip(LIGHT, DARK, strict=True):
         dark = dark.replace(f": {of_light}", f": {of_dark}")
-    return Plot(stem, readable(title), readable(caption), light, dark)
+    return Plot(stem, printable(title), printable(caption), light, dark)
 
 
 def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | bytes]:
@@ -115,8 +115,8 @@ def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | byte
             _SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}
         ):
             drawing = draw_panel(panel, width)
-            made[f"plots/{stem}-{place}.svg"] = svg(drawing, readable(title))
-            made[f"plots/{stem}-{place}.pdf"] = pdf(drawing, readable(title))
+            made[f"plots/{stem}-{place}.svg"] = svg(drawing, printable(title))
+            made[f"plots/{stem}-{place}.pdf"] = pdf(drawing, printable(title))
     return made
 
 
@@ -181,11 +181,11 @@ def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
 
 def shorten(label: str) -> str:
     """A name in a legend: not too long, and not begun with what hides it there."""
-    label = brief(label)
+    label = abbreviate(label)
     return f" {label}" if label.startswith("_") else label
 
 
-def plot_by_task(group: Group, table: Table) -> Plot | None:
+def plot_by_task(group: Group, table: ResultTable) -> Plot | None:
     """Dots with intervals for a table by task, of systems that search everything with the
     task's instruction.
     """
@@ -194,7 +194,7 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     if not rows:
         return None
 
-    def dots(row: Row, offset: float = 0.0) -> list[Point]:
+    def dots(row: ResultRow, offset: float = 0.0) -> list[Point]:
         return _points(
             [at + offset for at in range(len(leading))], [row.cells[place] for place in leading]
         )
@@ -210,7 +210,7 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panel(panel))
 
 
-def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point]:
+def _points(places: Sequence[float], cells: Sequence[ResultCell | None]) -> list[Point]:
     return [
         Point(x, cell.value, cell.low, cell.high)
         for x, cell in zip(places, cells, strict=True)
@@ -218,7 +218,7 @@ def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point
     ]
 
 
-def plot_sweep(group: Group, table: Table) -> Plot:
+def plot_sweep(group: Group, table: ResultTable) -> Plot:
     """A line for each row of a table whose columns are sizes of pools."""
     systems = [(row, row.system) for row in table.rows if row.system]
     sizes = [float(column.label) for column in table.columns]
@@ -242,7 +242,7 @@ def plot_conditions(group: Group) -> Plot | None:
     """Win by the number of conditions, over all of the group's domains or over those that all
     systems share.
     """
-    by_system: dict[System, dict[str, Run]] = {}
+    by_system: dict[System, dict[str, ScoredRun]] = {}
     for run in group.runs:
         if "Win(1)" in run.columns:
             by_system.setdefault(group.system(run), {})[run.config["task"]] = run
@@ -279,7 +279,11 @@ def plot_conditions(group: Group) -> Plot | None:
     left_out = sorted(str(system) for system in by_system if system not in chosen)
     title = f"Win by {'conditions met' if ladder else 'number of conditions'}: {group.title}"
     number = "4" if group.variant == "monotonicity" else "5" if ladder else "3"
-    over = f"mean over {', '.join(map(short, tasks))}" if len(tasks) > 1 else short(tasks[0])
+    over = (
+        f"mean over {', '.join(map(short_task_name, tasks))}"
+        if len(tasks) > 1
+        else short_task_name(tasks[0])
+    )
     caption = (
         f"As MultiConIR's Figure {number}, without its smoothing; {over}. "
         f"{INTERVALS}{HOLLOW * bool(published)}"

@@ -16,9 +16,9 @@ import numpy as np
 
 import environments
 from evals import published
-from evals.reporting.run_groups import PAPERS, Group, System, in_file, short
+from evals.reporting.run_groups import PAPERS, Group, System, file_slug, short_task_name
 from evals.scoring.metrics import is_lower_better, is_pairwise, is_weighted
-from evals.scoring.scored_run import Run
+from evals.scoring.scored_run import ScoredRun
 from evals.scoring.statistics import TIE
 from tools.cli import plural
 
@@ -52,7 +52,7 @@ HEADS: dict[Kind, str] = {  # what stands above the rows of a kind
 }
 
 
-class Column(NamedTuple):
+class ResultColumn(NamedTuple):
     """A task by some judgements in a metric, or the mean of such over tasks."""
 
     tasks: tuple[str, ...]
@@ -65,7 +65,7 @@ class Column(NamedTuple):
 
 
 @dataclass(slots=True)
-class Cell:
+class ResultCell:
     """One figure with where it comes from."""
 
     value: float
@@ -104,32 +104,32 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Row:
+class ResultRow:
     """A system's figures, a cell for each column."""
 
     kind: Kind
     label: str
-    cells: list[Cell | None]
+    cells: list[ResultCell | None]
     system: System | None = None  # None for a paper's
     ranked: bool = True  # may be the best of its column: not a bound
 
 
 @dataclass(slots=True)
-class Table:
+class ResultTable:
     """One table of a report."""
 
     stem: str  # of its file's name
     title: str
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[ResultColumn]
+    rows: list[ResultRow]
     notes: list[str] = field(default_factory=list)
 
-    def of_kind(self, kind: Kind) -> list[Row]:
+    def of_kind(self, kind: Kind) -> list[ResultRow]:
         """Its rows of one kind."""
         return [row for row in self.rows if row.kind == kind]
 
 
-def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
+def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[ResultTable]:
     """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
     made = [_by_task(group, name) for name in _metrics(group, metrics)]
     if not metrics or any(name.startswith("Win") for name in metrics):
@@ -164,19 +164,21 @@ def _metrics(group: Group, only: Sequence[str]) -> list[str]:
     return [name for name in names if name in headlines | printed | {"Triplets"}] or names
 
 
-def _by_task(group: Group, metric: str) -> Table:
+def _by_task(group: Group, metric: str) -> ResultTable:
     columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
     known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
-    if known and {short(task) for task in group.tasks} == set(known):  # as papers print it
+    if known and {short_task_name(task) for task in group.tasks} == set(
+        known
+    ):  # as papers print it
         columns.append(
-            Column(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
+            ResultColumn(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
         )
     rows = _our_rows(group, columns)
     notes = [NOTES[metric]] if metric in NOTES else []
     if any(cell and cell.resampled for row in rows for cell in row.cells):
         notes.append(NOTES["BIRCO"])
-    return Table(
-        f"{group.stem}-{in_file(metric)}",
+    return ResultTable(
+        f"{group.stem}-{file_slug(metric)}",
         metric,
         columns,
         [*rows, *_published_rows(group, columns)],
@@ -184,7 +186,7 @@ def _by_task(group: Group, metric: str) -> Table:
     )
 
 
-def task_columns(group: Group, task: str, metric: str) -> list[Column]:
+def task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
     """A task in a metric: by the judgements that lead, which are the paper's, then by the
     others.
     """
@@ -202,7 +204,9 @@ def task_columns(group: Group, task: str, metric: str) -> list[Column]:
         printed = task if name in ("gold", "pooled", names[0]) else ""
         below = name if len(names) > 1 else ""
         columns.append(
-            Column((task,), metric, name, short(task), below, printed, leads=name == names[0])
+            ResultColumn(
+                (task,), metric, name, short_task_name(task), below, printed, leads=name == names[0]
+            )
         )
     return columns
 
@@ -220,19 +224,19 @@ def sweep_tasks(group: Group) -> list[str]:
     ]
 
 
-def sweep_table(group: Group, task: str, metric: str) -> Table:
+def sweep_table(group: Group, task: str, metric: str) -> ResultTable:
     """A task's metric with sizes of pools as columns: what a plot of the sweep is drawn from."""
     systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
     sizes = sorted({system.size for system in systems})
     judgements = leading_judgements(group.of_task(task)[0])
-    columns = [Column((task,), metric, judgements, str(size)) for size in sizes]
+    columns = [ResultColumn((task,), metric, judgements, str(size)) for size in sizes]
     rows = []
     for plain in dict.fromkeys(system.resized(0) for system in systems):
         runs = [systems.get(plain.resized(size)) for size in sizes]
         cells = [_our_cell([run], column) for run, column in zip(runs, columns, strict=True)]
         if any(cells):
             rows.append(
-                Row(
+                ResultRow(
                     "gold" if plain.pool == "oracle" else "union",
                     str(plain),
                     cells,
@@ -240,13 +244,15 @@ def sweep_table(group: Group, task: str, metric: str) -> Table:
                     ranked=False,
                 )
             )
-    stem = f"{group.stem}-{in_file(short(task))}-pool-sweep-{in_file(metric)}"
-    return Table(stem, f"{metric} by size of the pool, {short(task)}", columns, rows)
+    stem = f"{group.stem}-{file_slug(short_task_name(task))}-pool-sweep-{file_slug(metric)}"
+    return ResultTable(
+        stem, f"{metric} by size of the pool, {short_task_name(task)}", columns, rows
+    )
 
 
-def _by_condition(group: Group, tasks: tuple[str, ...]) -> Table:
+def _by_condition(group: Group, tasks: tuple[str, ...]) -> ResultTable:
     columns = condition_columns(group, tasks)
-    one = short(tasks[0]) if len(tasks) == 1 else ""
+    one = short_task_name(tasks[0]) if len(tasks) == 1 else ""
     ladder = group.variant in LADDERS
     what = "Win by conditions met" if ladder else "Win by conditions in the query"
     met = (
@@ -258,31 +264,31 @@ def _by_condition(group: Group, tasks: tuple[str, ...]) -> Table:
     systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
     if lacking := sorted(systems - {row.label for row in rows}):
         notes.append(f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}")
-    stem = f"{group.stem}-Win-by-conditions" + (f"-{in_file(one)}" if one else "")
+    stem = f"{group.stem}-Win-by-conditions" + (f"-{file_slug(one)}" if one else "")
     title = f"{what}, {one or f'mean over {len(tasks)} domains'}"
-    return Table(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
+    return ResultTable(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
 
 
-def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
+def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColumn]:
     """Win(1) to Win(10) over some domains.
 
     On a ladder Win(1) is its top, so the columns go from 10 to 1.
     """
-    whole = {short(task) for task in tasks} == set(environments.suite("multiconir").tasks)
+    whole = {short_task_name(task) for task in tasks} == set(environments.suite("multiconir").tasks)
     printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
     if group.variant in LADDERS:
         return [
-            Column(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed)
+            ResultColumn(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed)
             for k in reversed(CONDITIONS)
         ]
-    wins = [Column(tasks, f"Win({k})", "", str(k), "", printed) for k in CONDITIONS]
-    return wins + [Column(tasks, DECLINE, "", DECLINE, "", printed)] * (
+    wins = [ResultColumn(tasks, f"Win({k})", "", str(k), "", printed) for k in CONDITIONS]
+    return wins + [ResultColumn(tasks, DECLINE, "", DECLINE, "", printed)] * (
         group.variant == "complexity"
     )
 
 
-def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
-    by_system: dict[System, dict[str, Run]] = {}
+def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
+    by_system: dict[System, dict[str, ScoredRun]] = {}
     for run in group.runs:
         by_system.setdefault(group.system(run), {})[run.config["task"]] = run
     rows = []
@@ -292,11 +298,11 @@ def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
         # Of a sweep over sizes of pools, the largest has a row, and those of several tasks.
         if any(cells) and (system.size == max(sizes) or len(runs) > 1):
             kind: Kind = "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
-            rows.append(Row(kind, str(system), cells, system, ranked=kind == "ours"))
+            rows.append(ResultRow(kind, str(system), cells, system, ranked=kind == "ours"))
     return rows
 
 
-def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
+def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultCell | None:
     there = [run for run in runs if run is not None]
     if len(there) < len(runs):
         return None
@@ -308,9 +314,11 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
         return None
     resampled = measured.get("resampled")
     beside = (
-        published.beside(there[0].config).get(measured.get("name", "")) if len(there) == 1 else None
+        published.published_values_for(there[0].config).get(measured.get("name", ""))
+        if len(there) == 1
+        else None
     )
-    return Cell(
+    return ResultCell(
         measured["mean"],
         f"{measured['mean'] + 0.0:.4f}",
         ", ".join(run.name for run in there),
@@ -324,7 +332,7 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
     )
 
 
-def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, Any] | None:
+def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> dict[str, Any] | None:
     """Mean and interval of one run, or of the mean over several tasks' runs; None where one
     of them has no value.
     """
@@ -353,7 +361,7 @@ def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, An
     return {"mean": sum(means) / len(means), "low": low, "high": high}
 
 
-def leading_judgements(run: Run) -> str:
+def leading_judgements(run: ScoredRun) -> str:
     """The judgements that a mean over tasks takes: the paper's, whichever lead the run."""
     own = str(run.scores["judgements"])
     names = {own, *(name.partition(" [")[2].removesuffix("]") for name in run.columns)}
@@ -376,7 +384,7 @@ def stratified(
     return float(low), float(high)
 
 
-def _mark_best(table: Table) -> None:
+def _mark_best(table: ResultTable) -> None:
     for rows in (table.of_kind("ours"), table.of_kind("published")):
         for place, column in enumerate(table.columns):
             cells = [cell for row in rows if row.ranked and (cell := row.cells[place]) is not None]
@@ -392,7 +400,7 @@ def _mean_task(group: Group) -> str:
     return f"{group.suite}/*" + (f":{group.variant}" if group.variant else "")
 
 
-def figures_for(group: Group, column: Column) -> list[published.Figure]:
+def figures_for(group: Group, column: ResultColumn) -> list[published.PaperFigure]:
     """What the paper prints for a column, whatever the system; nothing for runs that it may
     not stand beside.
     """
@@ -404,12 +412,12 @@ def figures_for(group: Group, column: Column) -> list[published.Figure]:
     return [figure for figure in figures if (figure.task, figure.metric, figure.split) == asked]
 
 
-def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
     """The papers' rows for these columns, by system; several of one where the paper's tables
     contradict each other.
     """
     found: dict[
-        str, dict[str, dict[int, published.Figure]]
+        str, dict[str, dict[int, published.PaperFigure]]
     ] = {}  # system -> table -> column -> figure
     for place, column in enumerate(columns):
         for figure in figures_for(group, column):
@@ -421,13 +429,13 @@ def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
     rows = []
     for system in sorted(found):
         for members in _together(found[system].values()):
-            cells: list[Cell | None] = [None] * len(columns)
+            cells: list[ResultCell | None] = [None] * len(columns)
             for place, figure in (
                 (place, figure) for row in members for place, figure in row.items()
             ):
                 source = f"{paper}, {figure.table}, row {figure.row}"
                 text = f"{figure.value:.{decimals}f}"
-                cells[place] = cells[place] or Cell(
+                cells[place] = cells[place] or ResultCell(
                     figure.value, text, source, error=figure.error, note=figure.note
                 )
             figures = [figure for row in members for figure in row.values()]
@@ -438,17 +446,17 @@ def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
             )
             # The maximum and rankings of pools with gold in them are no system's.
             ranked = not any("bound, not a" in figure.note for figure in figures)
-            rows.append(Row("published", label, cells, ranked=ranked))
+            rows.append(ResultRow("published", label, cells, ranked=ranked))
     return rows
 
 
 def _together(
-    rows: Collection[dict[int, published.Figure]],
-) -> list[list[dict[int, published.Figure]]]:
+    rows: Collection[dict[int, published.PaperFigure]],
+) -> list[list[dict[int, published.PaperFigure]]]:
     """Rows of several tables in as few as hold them: what continues or repeats a row goes
     with it.
     """
-    kept: list[list[dict[int, published.Figure]]] = []
+    kept: list[list[dict[int, published.PaperFigure]]] = []
     for row in sorted(rows, key=len, reverse=True):
         for members in kept:
             if all(
@@ -463,7 +471,7 @@ def _together(
     return kept
 
 
-def why_no_published(group: Group, made: Sequence[Table]) -> str:
+def why_no_published(group: Group, made: Sequence[ResultTable]) -> str:
     """Why a group has no published row; empty where it has some."""
     if any(table.of_kind("published") for table in made):
         return ""

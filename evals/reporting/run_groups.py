@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import environments
 from evals.run_folder import Config
-from evals.scoring.scored_run import Run
+from evals.scoring.scored_run import ScoredRun
 from programs import FLOOR
-from tools.cli import clean
+from tools.cli import strip_control_characters
 from tools.errors import UsageError
 
 PAPERS = {"obliq": "OBLIQ-Bench", "crumb": "CRUMB", "birco": "BIRCO", "multiconir": "MultiConIR"}
@@ -55,7 +55,7 @@ class Group(NamedTuple):
     data: str  # mini, full or folder
     split: str
     queries: str  # in words; empty for all queries of the split
-    runs: tuple[Run, ...]
+    runs: tuple[ScoredRun, ...]
     systems: dict[str, System]  # by run.name
     lm: str  # where all runs have the same one: then it is not in the systems' names
 
@@ -64,7 +64,7 @@ class Group(NamedTuple):
         """What the heading of its tables says."""
         variant = f":{self.variant}" if self.variant else ""
         parts = [DATA.get(self.data, self.data), SPLITS.get(self.split, self.split), self.queries]
-        return readable(
+        return printable(
             f"{PAPERS.get(self.suite, self.suite)}{variant}, {', '.join(filter(None, parts))}"
         )
 
@@ -76,7 +76,7 @@ class Group(NamedTuple):
         digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
         part = f"-part-{digest[:6]}" if self.queries else ""
         return (
-            in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split])))
+            file_slug("-".join(filter(None, [self.suite, self.variant, self.data, self.split])))
             + part
         )
 
@@ -92,35 +92,35 @@ class Group(NamedTuple):
         """Full names, in the suite's order."""
         return sorted({str(run.config["task"]) for run in self.runs}, key=_task_order)
 
-    def of_task(self, task: str) -> list[Run]:
+    def of_task(self, task: str) -> list[ScoredRun]:
         """The runs of a column."""
         return [run for run in self.runs if run.config["task"] == task]
 
-    def system(self, run: Run) -> System:
+    def system(self, run: ScoredRun) -> System:
         """What answered in a run."""
         return self.systems[run.name]
 
 
-def readable(text: object) -> str:
+def printable(text: object) -> str:
     """Text of a run as a reader may see it: no control characters, no half of a character."""
-    return clean(str(text).encode("utf-8", "replace").decode())
+    return strip_control_characters(str(text).encode("utf-8", "replace").decode())
 
 
-def short(task: str) -> str:
+def short_task_name(task: str) -> str:
     """A task without its suite and variant."""
-    return readable(environments.parts(task)[1] or task)
+    return printable(environments.split_name(task)[1] or task)
 
 
-def in_file(text: str) -> str:
+def file_slug(text: str) -> str:
     """A name as a part of a file's name: letters, digits and what is between them."""
     return (
-        re.sub(r"[^\w.-]+", "-", readable(text).replace("@", ""), flags=re.ASCII).strip("-.")
+        re.sub(r"[^\w.-]+", "-", printable(text).replace("@", ""), flags=re.ASCII).strip("-.")
         or "other"
     )
 
 
 def _task_order(task: str) -> tuple[int, int, str]:
-    suite, name, _ = environments.parts(task)
+    suite, name, _ = environments.split_name(task)
     tasks = environments.suite(suite).tasks if suite in environments.SUITES else ()
     return (_place_in(environments.SUITES, suite), _place_in(tasks, name), task)
 
@@ -130,19 +130,21 @@ def _place_in(known: Iterable[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group], list[str]]:
+def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> tuple[list[Group], list[str]]:
     """(the groups in the order of a report, what was forced).
 
     UsageError for columns of different data.
     """
-    members: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    members: dict[tuple[str, ...], list[ScoredRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.name):
-        suite, _, variant = environments.parts(run.config["task"])
+        suite, _, variant = environments.split_name(run.config["task"])
         members[
             suite, variant, run.config["data"], run.config["split"], _queries(run.config)
         ].append(run)
     forced = []
-    first: dict[tuple[Any, ...], Run] = {}  # of each column; the objective is part of a fingerprint
+    first: dict[
+        tuple[Any, ...], ScoredRun
+    ] = {}  # of each column; the objective is part of a fingerprint
     for key, run in [(group, one) for group, grouped in members.items() for one in grouped]:
         known = first.setdefault((key, run.config["task"], run.config["instruction"]), run)
         one = known.config["data_fingerprint"]
@@ -172,12 +174,12 @@ def _queries(config: Config) -> str:
     return f"the first {limit} queries of each task" if limit else ""
 
 
-def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
+def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
     systems = _systems(runs, name_models=len(models) > 1)
 
     def order(
-        run: Run,
+        run: ScoredRun,
     ) -> tuple[Any, ...]:  # bare retrievers first, pools by size after everything else
         one = systems[run.name]
         searching = run.config["program"] != FLOOR
@@ -200,8 +202,8 @@ def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
     )
 
 
-def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
-    alike: dict[System, list[Run]] = defaultdict(list)
+def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, System]:
+    alike: dict[System, list[ScoredRun]] = defaultdict(list)
     for run in runs:
         alike[_system(run, with_model=True)].append(run)
     systems = {}
@@ -211,12 +213,12 @@ def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
             system = _system(run, with_model=name_models)
             extra = extras[run.name]
             systems[run.name] = (
-                replace(system, name=readable(f"{system.name} ({extra})")) if extra else system
+                replace(system, name=printable(f"{system.name} ({extra})")) if extra else system
             )
     return systems
 
 
-def _system(run: Run, *, with_model: bool) -> System:
+def _system(run: ScoredRun, *, with_model: bool) -> System:
     config = run.config
     pool = run.config.get("pool") or {}
     name = f"{config['program']} over {config['retriever']['name']}"
@@ -230,8 +232,8 @@ def _system(run: Run, *, with_model: bool) -> System:
     kind = str(pool.get("kind", ""))
     size = int(pool.get("size", 0))
     parts = pool.get("of", ())
-    of = tuple(map(readable, parts)) if any(part not in run.retriever for part in parts) else ()
-    return System(readable(name), kind, size, of, readable(_shorten(config["instruction"])))
+    of = tuple(map(printable, parts)) if any(part not in run.retriever for part in parts) else ()
+    return System(printable(name), kind, size, of, printable(_shorten(config["instruction"])))
 
 
 def _shorten(text: str) -> str:
@@ -249,7 +251,7 @@ _LEVELS = (
 
 
 def _tell_apart(
-    runs: Sequence[Run],
+    runs: Sequence[ScoredRun],
 ) -> dict[str, str]:  # run.name -> what is added to the name, or ""
     by_task: dict[str, list[str]] = defaultdict(list)
     for run in runs:
@@ -276,7 +278,7 @@ def _tell_apart(
     return {run.name: run.path.name for run in runs}  # the same configuration in several folders
 
 
-def _flatten(run: Run) -> dict[str, str]:
+def _flatten(run: ScoredRun) -> dict[str, str]:
     flat = dict[str, str]()
     compiled = run.config.get("compiled") or {}
     more = {"judgements": run.scores["judgements"], "compiled": compiled.get("digest")}

@@ -5,9 +5,9 @@ from typing import Any
 
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.scored_run import list_bounds
-from evals.text_tables import Grid, Part, printed, system_line, task_line
+from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from programs import SCHEMES
-from tools.cli import number, ordinal, plural, put_out, queries
+from tools.cli import number, ordinal, plural, print_stdout, queries
 
 BAR = 30  # characters of a waterfall: all of the recall
 
@@ -15,20 +15,24 @@ BAR = 30  # characters of a waterfall: all of the recall
 def show_scores(scores: dict[str, Any], *, as_json: bool = False) -> None:
     """Print a run's scores, or what is known of an unfinished one, on stdout."""
     if as_json:
-        put_out(json.dumps(scores) + "\n", kept="in the run folder")
+        print_stdout(json.dumps(scores) + "\n", kept="in the run folder")
         return
-    tables: list[Part] = [_metrics_table(scores["metrics"], scores)] if scores["metrics"] else []
+    tables: list[TextBlock] = (
+        [_metrics_table(scores["metrics"], scores)] if scores["metrics"] else []
+    )
     if (part := scores.get("partial", {})).get("queries"):
         done = f"{part['queries']} of {queries(scores['queries'])}"
         head = f"partial: over the {done} that are answered; no score of the run"
         tables = [head, _metrics_table(part["metrics"], part)]
     if scores.get("losses", {}).get("queries"):
         tables += [_losses_table(scores["losses"])]
-    put_out(printed([*_headings(scores), *tables, *_footings(scores)]), kept="in the run folder")
+    print_stdout(
+        render_terminal([*_headings(scores), *tables, *_footings(scores)]), kept="in the run folder"
+    )
 
 
 def _headings(scores: dict[str, Any]) -> list[str]:
-    lines = [task_line(scores), system_line(scores)]
+    lines = [describe_task(scores), describe_system(scores)]
     if scores["split"] != "test" and scores["task"] in (scores.get("compiled") or {}).get(
         "task", ""
     ).split(","):
@@ -45,7 +49,7 @@ def _headings(scores: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -> Grid:
+def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -> TextTable:
     names = [name for name in metrics if "[" not in name]
     others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
     resampled = any("resampled" in metrics[name] for name in names)
@@ -73,10 +77,10 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -
         left = unjudged.get(name, {})
         beside += [left.get(key) for key in ("judged", "right")] if unjudged else []
         rows.append([*row, *(number(mean, unknown="") for mean in beside)])
-    return Grid("", heads, rows)
+    return TextTable("", heads, rows)
 
 
-def _losses_table(losses: dict[str, Any]) -> Grid:
+def _losses_table(losses: dict[str, Any]) -> TextTable:
     k = losses["cutoff"]
     shares = losses["at"][str(k)]
     documents = losses["documents"]
@@ -88,7 +92,7 @@ def _losses_table(losses: dict[str, Any]) -> Grid:
             reached += shares[fate]
             bar = " " * start + "█" * max(end - start, 1)
             rows.append([words.format(k=k), f"{shares[fate]:.4f}", str(documents[fate]), bar])
-    return Grid(
+    return TextTable(
         "",
         [f"R@{k}: what became of relevant documents", "share", "documents", ""],
         rows,

@@ -21,7 +21,7 @@ from environments.base import Environment
 from tools.errors import NotApplicable, UsageError
 from tools.records import Hit, Query
 from tools.retriever import Retriever, Search
-from tools.retrievers import Spec, check, parse
+from tools.retrievers import RetrieverSpec, canonicalize, parse
 
 # Hits of searches that are held at a time: an oracle needs the rank of every document
 HELD = 2_000_000
@@ -33,7 +33,7 @@ class Pool:
 
     kind: str  # oracle or union
     size: int  # documents of each query's pool
-    parts: tuple[Spec, ...]  # the retrievers whose first documents make the union
+    parts: tuple[RetrieverSpec, ...]  # the retrievers whose first documents make the union
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
@@ -81,20 +81,20 @@ class Pool:
             searches = [Search(query.text, query.objective, query.excluded) for query in some]
             lists = [retriever.search_many(searches, depth) for retriever in retrievers]
             for query, *found in zip(some, *lists, strict=True):
-                order = take_turns(found)
+                order = round_robin(found)
                 if self.kind == "oracle":
                     order = _put_in_relevant(order, environment, query, self.size)
                 made.append(replace(query, candidates=frozenset(order[: self.size])))
         return replace(environment, queries=tuple(made))
 
 
-def take_turns(found: Sequence[Sequence[Hit]]) -> list[str]:
+def round_robin(found: Sequence[Sequence[Hit]]) -> list[str]:
     """Return the documents of several searches rank by rank, each once."""
     ranks = zip_longest(*([hit.doc_id for hit in hits] for hits in found))
     return list(dict.fromkeys(doc_id for rank in ranks for doc_id in rank if doc_id is not None))
 
 
-def read(text: str, retriever: Spec) -> Pool:
+def read(text: str, retriever: RetrieverSpec) -> Pool:
     """Return the pool that `text` describes: "oracle:300", or "oracle:300(bm25,dense)" to name the
     retrievers.
 
@@ -107,7 +107,7 @@ def read(text: str, retriever: Spec) -> Pool:
         form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
         raise UsageError(f"--pool {text!r} is no pool; {form}")
     own = retriever.parts if retriever.kind == "fusion" else (retriever,)
-    return Pool(spec.kind, size, tuple(check(str(part)) for part in spec.parts) or own)
+    return Pool(spec.kind, size, tuple(canonicalize(str(part)) for part in spec.parts) or own)
 
 
 def _put_in_relevant(

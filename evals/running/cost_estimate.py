@@ -30,20 +30,20 @@ from numpy.typing import NDArray
 
 from environments.base import Environment
 from evals import run_folder
-from evals.running.evaluate import Opened, connect, make_system, open_run
-from evals.running.request import Common, Request
-from evals.running.resolve import Resolved, conditions, identity, trial
-from evals.running.runner import answer
-from evals.text_tables import Grid, printed, system_line, task_line
+from evals.running.evaluate import LoadedRun, connect, load_run, make_system
+from evals.running.request import Request, SharedRequest
+from evals.running.resolve import ResolvedRequest, code_identity, run_conditions, try_construct
+from evals.running.runner import answer_query
+from evals.text_tables import TextTable, describe_system, describe_task, render_terminal
 from programs.base import Program
 from tools import retrievers, session
 from tools.cli import queries
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
-from tools.files import home
+from tools.files import sextant_home
 from tools.models import offline, prompting
-from tools.models.adapter import ANSWERED, Adapter, Answered
-from tools.models.language_model import Model
+from tools.models.adapter import ANSWERED, Adapter, LastAnswer
+from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
 from tools.records import Query, Usage, total, usage_from_json
 from tools.retriever import Retriever
@@ -69,31 +69,31 @@ NONE = np.zeros(3)
 MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
 
 
-class Call(NamedTuple):
+class CallTokens(NamedTuple):
     """Tokens of one call."""
 
     prompt: int
     answer: int
 
 
-class Rehearsal(NamedTuple):
+class RehearsedRun(NamedTuple):
     """What the program did, query by query."""
 
     program: Program
     queries: Sequence[Query]
-    calls: Sequence[Sequence[Call]] = ()  # of each query
+    calls: Sequence[Sequence[CallTokens]] = ()  # of each query
     notes: Sequence[str] = ()  # what was otherwise than in the run
     factors: tuple[Range, str] = (
         REPEATED  # by how much a query's calls may be fewer or more, and why
     )
 
     @property
-    def all_calls(self) -> list[Call]:
+    def all_calls(self) -> list[CallTokens]:
         """The calls of all queries together."""
         return [call for calls in self.calls for call in calls]
 
 
-class Habits(NamedTuple):
+class AnswerAssumptions(NamedTuple):
     """What is believed of a model's answers."""
 
     answers: Range  # tokens of an answer, as a factor of those of the rehearsal
@@ -102,7 +102,7 @@ class Habits(NamedTuple):
     notes: tuple[str, ...] = ()  # where that comes from
 
 
-class Figures(NamedTuple):
+class EstimatedTotals(NamedTuple):
     """What all pending queries take."""
 
     calls: Range
@@ -112,7 +112,7 @@ class Figures(NamedTuple):
     hours: Range  # with all workers at work
 
 
-def render(found: dict[str, Any], about: Sequence[str] = ()) -> str:
+def render_estimate(found: dict[str, Any], about: Sequence[str] = ()) -> str:
     """Return a forecast as a person reads it; `about` says what is asked, where that is no
     run of a task.
     """
@@ -121,7 +121,7 @@ def render(found: dict[str, Any], about: Sequence[str] = ()) -> str:
     pending = f"{queries(found['queries'])} to be asked{before}{by}"
     headings = [
         "dry run: nothing was sent",
-        *(about or (task_line(found), system_line(found), pending)),
+        *(about or (describe_task(found), describe_system(found), pending)),
     ]
     named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
     rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
@@ -130,8 +130,8 @@ def render(found: dict[str, Any], about: Sequence[str] = ()) -> str:
         ["list price", *(usd or ("price unknown", "", ""))],
         ["time", *map(_clock, found["hours"].values())],
     ]
-    table = Grid("", ["to expect", "low", "likely", "high"], rows)
-    return printed([*headings, table, *_footings(found), *found["notes"]])
+    table = TextTable("", ["to expect", "low", "likely", "high"], rows)
+    return render_terminal([*headings, table, *_footings(found), *found["notes"]])
 
 
 def _footings(found: dict[str, Any]) -> list[str]:
@@ -170,7 +170,9 @@ def _clock(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
 
 
-def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) -> dict[str, Any]:
+def forecast(
+    request: Request, opening: Callable[[Request], LoadedRun] = load_run
+) -> dict[str, Any]:
     """Return what the run of a request would ask of its model, as --json prints it.
 
     Nothing is sent or written.
@@ -181,8 +183,8 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
     resolved = opened.resolved
     environment = opened.environment
     model = connect(request, opened.terms, environment.documents, seed=request.seed)
-    config = conditions(resolved, environment, None, model)
-    before = find_run(opened, config)
+    config = run_conditions(resolved, environment, None, model)
+    before = find_existing_run(opened, config)
     answered = run_folder.read_outcomes(before) if before else {}
     if request.again:
         answered = {query_id: row for query_id, row in answered.items() if row["error"] is None}
@@ -192,19 +194,19 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
     ]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     factors = _factors(resolved, rehearsal)
-    earlier = request.runs / "task" / run_folder.program_part(request.program_label)
+    earlier = request.runs / "task" / run_folder.program_slug(request.program_label)
     return {
         **{name: config[name] for name in ("task", "data", "split", "program")},
         "retriever": str(resolved.retriever),
         "answered": len(answered),
-        **project(request, model, rehearsal._replace(factors=factors), pending, spent, earlier),
+        **extrapolate(request, model, rehearsal._replace(factors=factors), pending, spent, earlier),
     }
 
 
-def project(
-    request: Common,
-    model: Model,
-    rehearsal: Rehearsal,
+def extrapolate(
+    request: SharedRequest,
+    model: ConnectedModel,
+    rehearsal: RehearsedRun,
     pending: Sequence[Query],
     spent: Usage,
     earlier: Path,
@@ -254,8 +256,8 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
     return {level: round(value, digits) for level, value in pairs} or None
 
 
-def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
-    """Return the folder of the run under these `conditions`, if there is one.
+def find_existing_run(opened: LoadedRun, asked: run_folder.Config) -> Path | None:
+    """Return the folder of the run under these `run_conditions`, if there is one.
 
     Retrievers are not opened, so their complete names are not compared. To digest the sources takes
     time, so that is done last.
@@ -272,13 +274,13 @@ def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
         }
         return json.loads(json.dumps(same))
 
-    for path in sorted(run_folder.place(request.runs, asked).parent.glob("*/config.json")):
+    for path in sorted(run_folder.run_path(request.runs, asked).parent.glob("*/config.json")):
         with suppress(
             DataError, LookupError
         ):  # a neighbour that is damaged, or of a version before
             config = run_folder.read_config(path.parent)
             if comparable(config) == comparable(asked):
-                used = identity(opened.resolved, opened.environment)
+                used = code_identity(opened.resolved, opened.environment)
                 if used == {key: config[key] for key in used}:
                     return path.parent
     return None
@@ -293,9 +295,11 @@ def _choose(pending: Sequence[Query]) -> list[Query]:
     ]
 
 
-def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) -> Habits:
+def _habits(
+    request: SharedRequest, model: ConnectedModel, rehearsal: RehearsedRun, earlier: Path
+) -> AnswerAssumptions:
     if request.lm == "offline":
-        return Habits(np.ones(3), NONE, NONE)
+        return AnswerAssumptions(np.ones(3), NONE, NONE)
     calls = rehearsal.all_calls
     mean = sum(call.answer for call in calls) / max(1, len(calls))
     if found := _read_earlier(earlier, str(model.lm.model)):
@@ -310,7 +314,7 @@ def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) 
         note += (
             f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         )
-        return Habits(
+        return AnswerAssumptions(
             factors * (tokens - thinking) / max(1.0, mean), factors * thinking, took, (note,)
         )
     effort = model.settings.get("reasoning_effort")
@@ -324,7 +328,9 @@ def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) 
     )
     note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
-    return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
+    return AnswerAssumptions(
+        ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace)
+    )
 
 
 def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
@@ -355,13 +361,13 @@ def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
 
 
 def _multiply(
-    rehearsal: Rehearsal,
+    rehearsal: RehearsedRun,
     pending: Sequence[Query],
-    habits: Habits,
+    habits: AnswerAssumptions,
     price: Price | None,
     factors: Range,
     workers: int,
-) -> Figures:
+) -> EstimatedTotals:
     """Project the calls of the rehearsal to all queries; the calls of one query come one
     after another.
     """
@@ -392,7 +398,7 @@ def _multiply(
             each.append(sum(price.of(prompt, 0, output, int(thought)) for prompt, output in tokens))
         usd = factors * shrinks * share * np.array(each)
     longest = factors * max(map(len, rehearsal.calls), default=0)
-    return Figures(
+    return EstimatedTotals(
         calls=np.array([int(many[0]), round(many[1]), ceil(many[2])]),
         input_tokens=factors * shrinks * PROMPTS * (share * sum(call.prompt for call in calls)),
         output_tokens=answers * factors * share,
@@ -401,7 +407,7 @@ def _multiply(
     )
 
 
-def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
+def _factors(resolved: ResolvedRequest, rehearsal: RehearsedRun) -> tuple[Range, str]:
     """Return by how much the calls of a query may be fewer or more than rehearsed, and why."""
     counts = list(map(len, rehearsal.calls))
     program = rehearsal.program
@@ -424,7 +430,7 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
 
 
 def _check_budgets(
-    request: Common, figures: Figures, pending: int, spent: Usage
+    request: SharedRequest, figures: EstimatedTotals, pending: int, spent: Usage
 ) -> list[dict[str, Any]]:
     # What earlier sittings used counts; a time limit is for each sitting.
     needs: dict[str, tuple[Range | None, float]] = {
@@ -459,26 +465,29 @@ def _check_budgets(
 
 
 def rehearse(
-    resolved: Resolved, environment: Environment, model: Model, queries: Sequence[Query]
-) -> Rehearsal:
+    resolved: ResolvedRequest,
+    environment: Environment,
+    model: ConnectedModel,
+    queries: Sequence[Query],
+) -> RehearsedRun:
     """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
-    plain = trial(resolved.constructor, resolved.values)
+    plain = try_construct(resolved.constructor, resolved.values)
     program = (
         plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
     )  # of which nothing is known
     if not queries:
-        return Rehearsal(program, ())
+        return RehearsedRun(program, ())
     environment = replace(environment, queries=tuple(queries))
-    index = BM25(environment.documents, home())
+    index = BM25(environment.documents, sextant_home())
     notes = list[str]()
 
-    def build(spec: retrievers.Spec) -> Retriever:
+    def build(spec: retrievers.RetrieverSpec) -> Retriever:
         if not any(
             made.sends or made.loads_weights or made.needs_lens
-            for _, made in retrievers.classes(spec)
+            for _, made in retrievers.iter_classes(spec)
         ):
-            return retrievers.build(spec, environment.documents, home())
-        sends = retrievers.apis(spec) or retrievers.lenses(spec)
+            return retrievers.build(spec, environment.documents, sextant_home())
+        sends = retrievers.find_api_parts(spec) or retrievers.find_lenses(spec)
         more = ", and what it sends for its index and searches comes on top" if sends else ""
         notes.append(f"{spec} is not opened here; bm25 takes its place{more}")
         return index
@@ -490,19 +499,19 @@ def rehearse(
             environment, [build(part) for part in resolved.pool.parts]
         )
     system = make_system(resolved, environment, retriever, others)
-    found = StandIn(index.statistics, model).watch(
+    found = StandInModel(index.statistics, model).watch(
         system, environment.queries, environment.documents
     )
     return found._replace(program=program, notes=[*notes, *found.notes])
 
 
-class StandIn(session.Shared, dspy.LM):
+class StandInModel(session.SharedOnDeepcopy, dspy.LM):
     """Takes the real model's place, with its window and interface: counts calls, and answers as `offline` does.
 
     What they used is booked on the query, so that its limits hold.
     """
 
-    def __init__(self, statistics: Callable[[], TermStatistics], model: Model) -> None:
+    def __init__(self, statistics: Callable[[], TermStatistics], model: ConnectedModel) -> None:
         self.rules = offline.OfflineEngine(statistics)
         super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
         real = model.lm
@@ -510,19 +519,19 @@ class StandIn(session.Shared, dspy.LM):
         self.limit = getattr(real, "limit", None)
         # Where the real model takes tool calls in the protocol's form, so does this one.
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
-        self.calls: list[Call] = []  # of the last query
+        self.calls: list[CallTokens] = []  # of the last query
 
-    def watch(self, system: Any, queries: Sequence[Query], documents: Corpus) -> Rehearsal:
+    def watch(self, system: Any, queries: Sequence[Query], documents: Corpus) -> RehearsedRun:
         """Return the calls that a program makes for the queries.
 
         RunIncomplete where all of them fail.
         """
-        calls = list[Sequence[Call]]()
+        calls = list[Sequence[CallTokens]]()
         failed = list[str]()
         for query in queries:
             self.calls = []
             with dspy.context(lm=self, adapter=Adapter(), trace=[]):
-                outcome = contextvars.copy_context().run(answer, system, query, documents)
+                outcome = contextvars.copy_context().run(answer_query, system, query, documents)
             if isinstance(outcome, Exception):
                 raise outcome
             failed += [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
@@ -531,7 +540,7 @@ class StandIn(session.Shared, dspy.LM):
             raise RunIncomplete(
                 f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}"
             )
-        return Rehearsal(system, queries, calls, failed)
+        return RehearsedRun(system, queries, calls, failed)
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Answer a predictor."""
@@ -541,7 +550,7 @@ class StandIn(session.Shared, dspy.LM):
         first = outputs[0] if outputs else ""
         text = str(first.get("text") or "") if isinstance(first, dict) else str(first)
         self._book(messages or [{"content": prompt}], [], [text])
-        ANSWERED.set(Answered(text))
+        ANSWERED.set(LastAnswer(text))
         return outputs
 
     def converse(
@@ -580,7 +589,7 @@ class StandIn(session.Shared, dspy.LM):
         asked = [one["function"] for message in messages for one in message.get("tool_calls", ())]
         texts = [*beside, *(str(message["content"]) for message in messages)]
         texts += [text for one in asked for text in (one["name"], one["arguments"])]
-        call = Call(
+        call = CallTokens(
             MESSAGE * len(messages) + sum(map(prompting.tokens, texts)),
             sum(map(prompting.tokens, written)),
         )

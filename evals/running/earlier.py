@@ -9,10 +9,10 @@ from pathlib import Path
 import environments
 from evals import run_folder
 from evals.running.agent_limits import brings_agents, count_agents
-from evals.running.cost_estimate import find_run
-from evals.running.evaluate import Opened, connect
+from evals.running.cost_estimate import find_existing_run
+from evals.running.evaluate import LoadedRun, connect
 from evals.running.request import Request
-from evals.running.resolve import conditions
+from evals.running.resolve import run_conditions
 from tools.errors import SextantError
 from tools.models.run_resources import Budget
 from tools.models.storage.response_cache import open_ledger
@@ -20,7 +20,7 @@ from tools.records import Usage, total, usage_from_json
 
 
 def count_all(
-    requests: Iterable[Request], budget: Budget, opening: Callable[[Request], Opened]
+    requests: Iterable[Request], budget: Budget, opening: Callable[[Request], LoadedRun]
 ) -> None:
     """Count on a budget what the runs of these requests have used before now.
 
@@ -46,15 +46,15 @@ def has_budget(request: Request) -> bool:
 
 def has_runs(request: Request) -> bool:
     """Return whether there are runs on the task of a request."""
-    task, _ = environments.locate(request.task, request.data)
+    task, _ = environments.locate_task(request.task, request.data)
     return any(run_folder.place_of_task(request.runs, task).glob("*/config.json"))
 
 
-def find_folder(opened: Opened) -> Path | None:
+def find_folder(opened: LoadedRun) -> Path | None:
     """Return the folder of a request's run, if there is one. Retrievers are not opened."""
     resolved, environment, _, terms = opened
     model = connect(resolved.request, terms, environment.documents, seed=resolved.request.seed)
-    return find_run(opened, conditions(resolved, environment, None, model))
+    return find_existing_run(opened, run_conditions(resolved, environment, None, model))
 
 
 def count(budget: Budget, folder: Path) -> None:

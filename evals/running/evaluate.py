@@ -1,4 +1,4 @@
-"""Evaluate a search system on a task, from Python: `evaluate`, or `run` with a request and a
+"""Evaluate a search system on a task, from Python: `evaluate`, or `run_request` with a request and a
 report.
 
     result = evaluate(program="multihop", task="congress", split="dev")
@@ -27,37 +27,44 @@ from environments.base import Environment
 from evals import run_folder
 from evals.running import runner
 from evals.running.agent_limits import brings_agents, count_agents
-from evals.running.ready import Ready
-from evals.running.request import LIMITS, WORKERS, Common, Request
-from evals.running.resolve import Engines, Resolved, configuration, fit, is_ours, resolve
+from evals.running.ready import PreparedRun
+from evals.running.request import LIMITS, WORKERS, Request, SharedRequest
+from evals.running.resolve import (
+    ResolvedRequest,
+    RunRetrievers,
+    fit_to_task,
+    is_ours,
+    resolve,
+    run_config,
+)
 from evals.scoring.metrics import add_metrics
-from evals.scoring.score_run import count_looks, record_look, score, summarise_unfinished
-from evals.scoring.scored_run import bounds_beside
+from evals.scoring.score_run import count_test_uses, record_test_use, score, summarise_unfinished
+from evals.scoring.scored_run import references_beside
 from tools import cli_options
 from tools.corpus import Corpus
 from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
-from tools.files import home
+from tools.files import sextant_home
 from tools.models import language_model
-from tools.models.model_spec import Settings, check_key, read_keys
+from tools.models.model_spec import ModelSettings, check_key, read_keys
 from tools.models.offline import Rules
-from tools.models.run_resources import QUERY_SECONDS, Budget, Cassette, Terms
-from tools.models.transport.rate_limiter import Gate
+from tools.models.run_resources import QUERY_SECONDS, Budget, Cassette, RunResources
+from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Usage, usage_from_json
-from tools.retriever import RanksOnly, Retriever
+from tools.retriever import Retriever, ScoreHidingRetriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics
 
 # What follows a run while its queries are answered: a context with `add` and `leave`, as
-# evals.running.events.Watch.
-Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager[Any]]
+# evals.running.events.RunMonitor.
+Report = Callable[["PreparedRun", run_folder.RunFolder], AbstractContextManager[Any]]
 # What answers the pending queries of a run, given the hooks of runner.run; it returns the last
 # fault of a provider.
-Answer = Callable[["Ready", run_folder.RunFolder, dict[str, Any]], str | None]
+Answer = Callable[["PreparedRun", run_folder.RunFolder, dict[str, Any]], str | None]
 _LOG = logging.getLogger("sextant")
 
 
-class Mean(NamedTuple):
+class MetricMean(NamedTuple):
     """A metric's mean over the queries, with its 95 % interval; None where it is undefined."""
 
     mean: float | None
@@ -74,10 +81,10 @@ class Result:
     _json: Mapping[str, Any] = field(repr=False)
 
     @property
-    def metrics(self) -> dict[str, Mean]:
+    def metrics(self) -> dict[str, MetricMean]:
         """Every metric by its name; none while queries are pending."""
         return {
-            name: Mean(*(one.get(key) for key in Mean._fields))
+            name: MetricMean(*(one.get(key) for key in MetricMean._fields))
             for name, one in self._json["metrics"].items()
         }
 
@@ -110,79 +117,85 @@ def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
     Queries that were answered before, in the same run folder, are not asked again. SextantError
-    where the request is wrong or queries are left pending; `run` returns a result for the latter,
+    where the request is wrong or queries are left pending; `run_request` returns a result for the latter,
     too.
     """
-    result = run(cli_options.make(Request, {"program": program, "task": task, **fields}))
+    result = run_request(
+        cli_options.make_request(Request, {"program": program, "task": task, **fields})
+    )
     if result.problem:
         raise result.problem
     return result
 
 
-def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any]) -> str | None:
+def answer_queries(
+    ready: "PreparedRun", folder: run_folder.RunFolder, hooks: dict[str, Any]
+) -> str | None:
     """Have the run's own program answer."""
     request = ready.resolved.request
     asked = (ready.environment.queries, ready.environment.documents)
     if not ready.start:
-        return runner.run(
+        return runner.run_queries(
             ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks
         )
-    from evals.running.workers.coordinator import Keeper  # few runs need it
+    from evals.running.workers.coordinator import Coordinator  # few runs need it
 
-    keeper = Keeper(ready, folder.path, request.processes)
+    keeper = Coordinator(ready, folder.path, request.processes)
     with closing(keeper):
-        return runner.run(keeper, *asked, folder, ready.model, workers=request.at_once, **hooks)
+        return runner.run_queries(
+            keeper, *asked, folder, ready.model, workers=request.at_once, **hooks
+        )
 
 
-class Opened(NamedTuple):
+class LoadedRun(NamedTuple):
     """A request with its names looked up, its task, and what its retrievers and models are made with."""
 
-    resolved: Resolved
+    resolved: ResolvedRequest
     environment: Environment
-    engines: Engines
-    terms: Terms
+    engines: RunRetrievers
+    terms: RunResources
 
 
-def open_run(request: Request, terms: Terms | None = None) -> Opened:
+def load_run(request: Request, terms: RunResources | None = None) -> LoadedRun:
     """Open what one run needs, for itself alone but for `terms`."""
-    terms = terms or make_terms(request)
-    resolved, environment = open_task(request)
-    return Opened(resolved, environment, Engines(environment, terms), terms)
+    terms = terms or make_resources(request)
+    resolved, environment = load_task(request)
+    return LoadedRun(resolved, environment, RunRetrievers(environment, terms), terms)
 
 
-def run(
+def run_request(
     request: Request,
     report: Report | None = None,
     *,
-    answer: Answer = ask_all,
-    opening: Callable[[Request], Opened] = open_run,
+    answer: Answer = answer_queries,
+    opening: Callable[[Request], LoadedRun] = load_run,
     start: Any = None,
 ) -> Result:
     """Have the pending queries of a request's run answered, and score it; `problem` says why some
     are still pending.
 
-    `start` is what tools.forkserver.starting yields, where that is there already.
+    `start` is what tools.forkserver.fork_server yields, where that is there already.
     """
     started = time.monotonic()
     with ExitStack() as stack:
         if request.isolated:
-            from programs.isolation.parent import reaping  # few runs need it
+            from programs.isolation.parent import kill_children_on_exit  # few runs need it
 
-            stack.enter_context(reaping())
+            stack.enter_context(kill_children_on_exit())
         elif request.on_ray:
             from evals.running.workers import ray_workers  # Ray, an extra
 
             start = stack.enter_context(ray_workers.starting(str(request.workers)))
         elif request.forks and not start:  # first of all, so that they get ready meanwhile
-            from tools.forkserver import starting  # few runs need it
+            from tools.forkserver import fork_server  # few runs need it
 
-            start = stack.enter_context(starting("evals.running.workers.worker"))
+            start = stack.enter_context(fork_server("evals.running.workers.worker"))
         return _run(opening(request), report, answer, started, start)
 
 
-def open_task(
+def load_task(
     request: Request, load: Callable[..., Environment] = environments.load
-) -> tuple[Resolved, Environment]:
+) -> tuple[ResolvedRequest, Environment]:
     """Look up the names of a request, load its task, and check that they fit."""
     read_keys()
     resolved = resolve(request)
@@ -193,18 +206,18 @@ def open_task(
     }
     loaded = load(request.task, request.data, request.split, **named)
     environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
-    return fit(resolved, environment), add_metrics(environment, request.metrics)
+    return fit_to_task(resolved, environment), add_metrics(environment, request.metrics)
 
 
 def _run(
-    opened: Opened, report: Report | None, answer: Answer, started: float, start: Any
+    opened: LoadedRun, report: Report | None, answer: Answer, started: float, start: Any
 ) -> Result:
     resolved, environment, engines, terms = opened
     request = resolved.request
     cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
-    ready = prepare_in(opened)
+    ready = prepare_loaded(opened)
     ready.start = start
-    place = run_folder.place(request.runs, ready.config)
+    place = run_folder.run_path(request.runs, ready.config)
     if not (place / "outcomes.jsonl").exists() and not terms.cassette:
         check_key(request.lm, request.headers)
     if request.shard and (others := run_folder.find_other_shards(place)):
@@ -240,20 +253,20 @@ def _run(
         return _conclude(ready, folder, problem, started)
 
 
-def make_terms(request: Common, *, repeats: bool = False) -> Terms:
+def make_resources(request: SharedRequest, *, repeats: bool = False) -> RunResources:
     """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
-    patience = Terms().patience
+    patience = RunResources().patience
     seconds = request.patience
     patience = replace(patience, call=request.call_timeout or patience.call)
     patience = patience if seconds is None else replace(patience, before=seconds, after=seconds)
-    return Terms(
+    return RunResources(
         budget=Budget(
             calls=request.budget_calls,
             usd=request.budget_usd,
             tokens=request.budget_tokens,
             seconds=request.time_limit,
         ),
-        gate=Gate(max(request.at_once, request.max_concurrent or WORKERS)),
+        gate=ConcurrencyLimiter(max(request.at_once, request.max_concurrent or WORKERS)),
         patience=patience,
         prices=request.prices,
         query_seconds=request.query_timeout or QUERY_SECONDS,
@@ -263,26 +276,28 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
 
 
 def connect(
-    request: Common,
-    terms: Terms,
+    request: SharedRequest,
+    terms: RunResources,
     documents: Corpus,
     retriever: Retriever | None = None,
     *,
     spec: str = "",
     seed: int | None = None,
     rules: Rules | None = None,
-) -> language_model.Model:
+) -> language_model.ConnectedModel:
     """Return the model of the request, or `spec` with its settings; offline fills the fields
     that `rules` has.
     """
 
     def statistics() -> TermStatistics:
         # The program's own index where it has one, so that the corpus is not read twice.
-        return (retriever if isinstance(retriever, BM25) else BM25(documents, home())).statistics()
+        return (
+            retriever if isinstance(retriever, BM25) else BM25(documents, sextant_home())
+        ).statistics()
 
     spec = spec or request.lm
-    named = {one.name: getattr(request, one.name) for one in fields(Settings)}
-    settings = Settings(
+    named = {one.name: getattr(request, one.name) for one in fields(ModelSettings)}
+    settings = ModelSettings(
         **named | {"seed": seed, "context": request.context if spec == request.lm else None}
     )
     return language_model.connect(
@@ -290,14 +305,14 @@ def connect(
     )
 
 
-def prepare(request: Request) -> Ready:
+def prepare(request: Request) -> PreparedRun:
     """Return what a request needs, with nothing written: its retrievers, its program and its
     model.
     """
-    return prepare_in(open_run(request))
+    return prepare_loaded(load_run(request))
 
 
-def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
+def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun:
     """Return what an opened run needs; one in a `folder` was configured by another process,
     and is not again.
     """
@@ -311,7 +326,7 @@ def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
         (resolved.retriever, retriever),
         *((resolved.others[name], other) for name, other in others.items()),
     ]
-    config = {} if folder else configuration(resolved, environment, retriever, model)
+    config = {} if folder else run_config(resolved, environment, retriever, model)
     if config:
         config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     if config and resolved.pool:
@@ -321,16 +336,20 @@ def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
     if config and is_ours(resolved, environment):
         config = run_folder.keep_identity(request.runs, config)
     if resolved.pool:
-        retriever = RanksOnly(retriever)
-        others = {name: RanksOnly(other) for name, other in others.items()}
+        retriever = ScoreHidingRetriever(retriever)
+        others = {name: ScoreHidingRetriever(other) for name, other in others.items()}
     system = make_system(
-        resolved, environment, retriever, others, folder or run_folder.place(request.runs, config)
+        resolved,
+        environment,
+        retriever,
+        others,
+        folder or run_folder.run_path(request.runs, config),
     )
-    return Ready(resolved, environment, model, config, system, opened_by)
+    return PreparedRun(resolved, environment, model, config, system, opened_by)
 
 
 def make_system(
-    resolved: Resolved,
+    resolved: ResolvedRequest,
     environment: Environment,
     retriever: Retriever,
     others: Mapping[str, Retriever],
@@ -351,7 +370,7 @@ def make_system(
 
 
 def _answer(
-    ready: Ready, folder: run_folder.RunFolder, report: Report | None, answer: Answer
+    ready: PreparedRun, folder: run_folder.RunFolder, report: Report | None, answer: Answer
 ) -> SextantError | None:
     environment = ready.environment
     hooks = dict[str, Any]()
@@ -374,12 +393,12 @@ def _answer(
         raise
     finally:
         if folder.outcomes:  # their values have been shown, also where the others are never asked
-            record_look(run_folder.read_config(folder.path), folder.path)
+            record_test_use(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(fault) if fault else None
 
 
 def _conclude(
-    ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float
+    ready: PreparedRun, folder: run_folder.RunFolder, problem: SextantError | None, started: float
 ) -> Result:
     environment = ready.environment
     config = run_folder.read_config(folder.path)
@@ -407,8 +426,8 @@ def _conclude(
     else:
         found = score(folder.path, environment, folder.outcomes)
         problem = None
-        found["bounds"] = bounds_beside(folder.path)
+        found["bounds"] = references_beside(folder.path)
     if ledger := ready.model.terms.ledger:
         found["ledger"] = ledger.books.json() | ledger.speed()
-    found |= {"looks": count_looks(config), "seconds": round(time.monotonic() - started, 2)}
+    found |= {"looks": count_test_uses(config), "seconds": round(time.monotonic() - started, 2)}
     return Result(folder.path, problem, {"run": str(folder.path), **found})

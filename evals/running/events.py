@@ -1,4 +1,4 @@
-"""The events of a run, which `Watch` makes of it while it goes, and `Events`, which writes them for
+"""The events of a run, which `RunMonitor` makes of it while it goes, and `EventWriter`, which writes them for
 other programs.
 
 `python -m evals.run ... --json-events` writes one JSON object a line on stdout, each as it happens:
@@ -21,13 +21,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from evals.run_folder import Outcome, RunFolder
-from tools.cli import put_out, say
+from tools.cli import print_stderr, print_stdout
 from tools.errors import INTERRUPTED, DataError
-from tools.models.run_resources import Status
+from tools.models.run_resources import CallStats
 from tools.records import Usage, usage_from_json
 
 if TYPE_CHECKING:
-    from evals.running.ready import Ready
+    from evals.running.ready import PreparedRun
 
 SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
 BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress
@@ -59,7 +59,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryDone:
+class QueryFinished:
     """A query is answered, and safe on disk. With an error it was the system's fault, and scores 0."""
 
     query_id: str
@@ -71,7 +71,7 @@ class QueryDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class QueryPending:
     """A query was begun and has no outcome: the provider failed it, or a budget ended."""
 
     query_id: str
@@ -79,7 +79,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitStarted:
     """Calls have begun to wait for more than a second, or wait for another reason than before."""
 
     reason: str
@@ -88,14 +88,14 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class WaitEnded:
     """Calls are sent again."""
 
     seconds: float  # that they waited
 
 
 @dataclass(frozen=True, slots=True)
-class Dollars:
+class CostReport:
     """An amount in both ledgers: what is paid now, and what the work costs at list price. None is not known."""
 
     paid_usd: float | None
@@ -115,12 +115,12 @@ class Progress:
     elapsed: float  # seconds of this sitting
     left: float | None  # seconds for the other queries, if they take as long
     # Mean of the queries finished in this sitting, times those not done, some of them under way
-    to_come: Dollars
-    status: Status  # of the calls, and what the run has used so far
+    to_come: CostReport
+    status: CallStats  # of the calls, and what the run has used so far
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """The command is about to end with this exit code. Always the last event, even if nothing was started."""
 
     code: int
@@ -128,7 +128,7 @@ class Ended:
     result: Mapping[str, Any] | None  # what --json prints; None where there is nothing to print
 
 
-Event = Started | QueryDone | Pending | Waiting | Resumed | Progress | Ended
+Event = Started | QueryFinished | QueryPending | WaitStarted | WaitEnded | Progress | RunEnded
 
 _WORDS = (
     "started",
@@ -150,8 +150,8 @@ def line(event: Event, at: float) -> str:
     return json.dumps({"event": _NAMES[type(event)], "time": when, **asdict(event)}) + "\n"
 
 
-class Events:
-    """Writes events in a thread of its own, so that a slow reader holds nothing up; `Ended` by itself.
+class EventWriter:
+    """Writes events in a thread of its own, so that a slow reader holds nothing up; `RunEnded` by itself.
 
         with Events(put_out) as events:
             events.tell(Started(...))
@@ -160,7 +160,7 @@ class Events:
     A reader that goes away ends nothing. The end waits until all is written, except after Ctrl-C.
     """
 
-    def __init__(self, write: Callable[[str], None] = put_out) -> None:
+    def __init__(self, write: Callable[[str], None] = print_stdout) -> None:
         self.code = 0
         self.result: Mapping[str, Any] | None = None
         self._write: Callable[[str], None] | None = write
@@ -181,7 +181,7 @@ class Events:
         with self._order:
             self._queue.put((time.time(), event))
 
-    def report(self, ready: "Ready", folder: RunFolder) -> "Watch":
+    def report(self, ready: "PreparedRun", folder: RunFolder) -> "RunMonitor":
         """Return the watch of a run that is about to ask its queries, for other programs."""
         request = ready.resolved.request
         environment = ready.environment
@@ -197,7 +197,7 @@ class Events:
             budget={name: getattr(request, option) for name, option in _BUDGETS.items()},
         )
         self.tell(started)
-        return Watch(ready, folder, self.tell)
+        return RunMonitor(ready, folder, self.tell)
 
     def _work(self) -> None:
         while entry := self._queue.get():
@@ -207,7 +207,7 @@ class Events:
                     self._write(line(event, at))
             except (DataError, OSError) as error:  # a full disk
                 self._write = None
-                say(f"{error}: no more events, but the run goes on")
+                print_stderr(f"{error}: no more events, but the run goes on")
 
     def __enter__(self) -> Self:
         self._writer.start()
@@ -227,23 +227,23 @@ class Events:
             )
             code = getattr(error, "exit_code", known)
             words = "interrupted" if interrupted else " ".join(str(error).split())
-        self.tell(Ended(code, words, self.result))
+        self.tell(RunEnded(code, words, self.result))
         self._queue.put(None)
         self._writer.join(1.0 if interrupted else None)
 
 
-class Waits:
+class WaitDetector:
     """Notices when calls begin to wait for a reason, other than their turn, and when they go on."""
 
     def __init__(self) -> None:
         self._since: float | None = None  # when they were first seen waiting
         self._reason = ""  # that was told last
 
-    def look(self, calls: Status, now: float) -> Waiting | Resumed | None:
+    def look(self, calls: CallStats, now: float) -> WaitStarted | WaitEnded | None:
         """Return what has changed since the last look; `now` in seconds by a monotonic clock."""
         if not (calls.waiting and calls.reason):
             resumed = (
-                Resumed(round(now - self._since, 3))
+                WaitEnded(round(now - self._since, 3))
                 if self._reason and self._since is not None
                 else None
             )
@@ -255,15 +255,15 @@ class Waits:
         if not long or calls.reason == self._reason:
             return None
         self._reason = calls.reason
-        return Waiting(calls.reason, round(calls.seconds, 3) or None, calls.waiting)
+        return WaitStarted(calls.reason, round(calls.seconds, 3) or None, calls.waiting)
 
 
-class Watch:
+class RunMonitor:
     """Counts the queries of a run while the block runs; a thread tells changes and progress four times a second."""
 
     def __init__(
         self,
-        ready: "Ready",
+        ready: "PreparedRun",
         folder: RunFolder,
         tell: Tell,
         clock: Callable[[], float] = time.monotonic,
@@ -281,7 +281,7 @@ class Watch:
         self._finished = 0  # in this sitting
         self._used = Usage()  # by those
         self._pending = set[str]()
-        self._waits = Waits()
+        self._waits = WaitDetector()
         self._started = clock()
         self._counting = threading.Lock()
         self._leaving = threading.Event()
@@ -299,13 +299,13 @@ class Watch:
             self._used += usage_from_json(usage)
             if value is not None:
                 self._values.append(value)
-        self._tell(QueryDone(query_id, error, outcome["seconds"], usage, self._metric, value))
+        self._tell(QueryFinished(query_id, error, outcome["seconds"], usage, self._metric, value))
 
     def leave(self, query_id: str, reason: str) -> None:
         """Count a query that was begun and has no outcome, for this reason; it stays pending."""
         with self._counting:
             self._pending.add(query_id)
-        self._tell(Pending(query_id, reason))
+        self._tell(QueryPending(query_id, reason))
 
     def progress(self) -> Progress:
         """Return how far the run is."""
@@ -324,7 +324,7 @@ class Watch:
                 mean=sum(self._values) / len(self._values) if self._values else None,
                 elapsed=round(elapsed, 3),
                 left=self._extrapolate(elapsed, left),
-                to_come=Dollars(
+                to_come=CostReport(
                     self._extrapolate(used.paid_usd, left), self._extrapolate(used.list_usd, left)
                 ),
                 status=status,

@@ -15,14 +15,14 @@ from typing import Any
 from evals import run_folder
 from evals.running import cost_estimate as forecast
 from evals.running import runner
-from evals.running.evaluate import connect, make_terms
-from evals.running.request import Common
+from evals.running.evaluate import connect, make_resources
+from evals.running.request import SharedRequest
 from programs.base import Program, check_offline
 from tools.corpus import Corpus
 from tools.errors import FAULTS, RunIncomplete
-from tools.files import home
+from tools.files import sextant_home
 from tools.models.model_spec import check_key
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.records import Query, Usage, total, usage_from_json
 from tools.retrievers.lexical.bm25 import BM25
 
@@ -58,7 +58,7 @@ def digest(*parts: str) -> str:
     return hashlib.sha256(":".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Stage:
+class ModelStage:
     """`program` over `documents`, with the model and budget of `request`, in the folder `where`-DIGEST."""
 
     def __init__(
@@ -67,8 +67,8 @@ class Stage:
         documents: Corpus,
         where: Path,
         config: run_folder.Config,
-        request: Common,
-        terms: Terms | None = None,
+        request: SharedRequest,
+        terms: RunResources | None = None,
     ) -> None:
         """`config` has a task's name and all that outcomes depend on beside program, prompts, texts
         and model.
@@ -81,7 +81,7 @@ class Stage:
         self._documents = documents
         self._request = request
         self._own = terms is None
-        self.model = connect(request, terms or make_terms(request), documents)
+        self.model = connect(request, terms or make_resources(request), documents)
         self.model.lm.meet()
         asked = [
             part
@@ -119,7 +119,7 @@ class Stage:
 
                 def ask(units: Sequence[Query], **hooks: Any) -> Outcomes:
                     asked = (units, self._documents, folder, self.model)
-                    if fault := runner.run(
+                    if fault := runner.run_queries(
                         self._program, *asked, workers=self._request.at_once, **hooks
                     ):
                         raise RunIncomplete(fault)
@@ -136,11 +136,11 @@ class Stage:
         before = self.outcomes
         left = [unit for unit in units if unit.query_id not in before]
         pending = sorted(left, key=lambda one: (len(one.candidates or ()), len(one.text)))
-        statistics = BM25(self._documents, home()).statistics
+        statistics = BM25(self._documents, sextant_home()).statistics
         chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
-        seen = forecast.StandIn(statistics, self.model).watch(
+        seen = forecast.StandInModel(statistics, self.model).watch(
             self._program, chosen, self._documents
         )
         spent = total(usage_from_json(row["usage"]) for row in before.values())
-        found = forecast.project(self._request, self.model, seen, pending, spent, self._kind)
+        found = forecast.extrapolate(self._request, self.model, seen, pending, spent, self._kind)
         return found | {"answered": len(units) - len(left)}

@@ -15,10 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.run_folder import RunFolder
-from evals.running.events import Event, Progress, Resumed, Waiting, Watch
-from evals.running.ready import Ready
-from tools.cli import clean, guard_prints, is_terminal, own_stream, queries, say
-from tools.models.run_resources import Status
+from evals.running.events import Event, Progress, RunMonitor, WaitEnded, WaitStarted
+from evals.running.ready import PreparedRun
+from tools.cli import (
+    guard_prints,
+    is_terminal,
+    own_stream,
+    print_stderr,
+    queries,
+    strip_control_characters,
+)
+from tools.models.run_resources import CallStats
 from tools.records import Usage
 
 # A plain line is due when this share of the queries has ended since the last one; when some have,
@@ -30,7 +37,7 @@ GAP = 2  # characters between columns
 WIDTH = 80  # characters of a terminal that does not say how wide it is
 
 
-def report(ready: Ready, folder: RunFolder) -> Watch:
+def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     """Return the watch of a run that is about to ask its queries, for a person."""
     done = len(folder.outcomes)
     terminal = is_terminal(sys.stderr)
@@ -42,11 +49,13 @@ def report(ready: Ready, folder: RunFolder) -> Watch:
     if not console.width:  # COLUMNS=0 says nothing
         console.width = WIDTH
     before = f", {done} answered before" if done else ""
-    say(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
-    return Watch(ready, folder, LiveTable(console).tell if terminal else Lines(done).tell)
+    print_stderr(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
+    return RunMonitor(
+        ready, folder, LiveProgress(console).tell if terminal else PlainProgress(done).tell
+    )
 
 
-class Lines:
+class PlainProgress:
     """Plain lines: one when it is due, and one at once when calls begin to wait or go on."""
 
     def __init__(self, earlier: int = 0) -> None:
@@ -59,16 +68,16 @@ class Lines:
     def tell(self, event: Event, *, last: bool = False) -> None:
         """Say what there is to say at a look; what has changed comes before the progress."""
         if not isinstance(event, Progress):
-            self._change = event if isinstance(event, Waiting | Resumed) else self._change
+            self._change = event if isinstance(event, WaitStarted | WaitEnded) else self._change
             return
         # Many short waits in a row are one wait to a reader.
-        if isinstance(self._change, Waiting) and event.elapsed - self._waited >= PLAIN_SECONDS:
+        if isinstance(self._change, WaitStarted) and event.elapsed - self._waited >= PLAIN_SECONDS:
             self._waited = event.elapsed
             self._waiting = True
-            say(waiting_words(event.status))
-        if isinstance(self._change, Resumed) and self._waiting:
+            print_stderr(waiting_words(event.status))
+        if isinstance(self._change, WaitEnded) and self._waiting:
             self._waiting = False
-            say(f"goes on after {clock(self._change.seconds)}")
+            print_stderr(f"goes on after {clock(self._change.seconds)}")
         self._change = None
         ended = event.done + event.owed
         seconds = event.elapsed - self._said
@@ -83,10 +92,10 @@ class Lines:
         if due:
             self._said = event.elapsed
             self._ended = ended
-            say(plain_line(event))
+            print_stderr(plain_line(event))
 
 
-class LiveTable:
+class LiveProgress:
     """A table that is drawn in its own place, over what it was before, each time in one write."""
 
     def __init__(self, console: Console) -> None:
@@ -100,8 +109,8 @@ class LiveTable:
 
     def tell(self, event: Event, *, last: bool = False) -> None:
         """Draw the progress; the `last` stays where it is."""
-        if isinstance(event, Waiting | Resumed):
-            self._waits = isinstance(event, Waiting)
+        if isinstance(event, WaitStarted | WaitEnded):
+            self._waits = isinstance(event, WaitStarted)
         if isinstance(event, Progress):
             self._live.start()
             guard_prints()
@@ -110,7 +119,7 @@ class LiveTable:
                 self._live.stop()
 
 
-class Column(NamedTuple):
+class ProgressColumn(NamedTuple):
     """A heading, what stands below it, and how soon it is left out on a narrow terminal: the largest goes first."""
 
     heading: str
@@ -125,7 +134,7 @@ class Column(NamedTuple):
         return max(self.least, *map(len, (self.heading, *self.cells)))
 
 
-def columns(progress: Progress) -> list[Column]:
+def columns(progress: Progress) -> list[ProgressColumn]:
     """Return the columns of the table: up to three lines under each heading."""
     calls = progress.status
     usage = progress.status.usage
@@ -134,23 +143,26 @@ def columns(progress: Progress) -> list[Column]:
         _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
     ]
-    made = [Column("queries", done, 8, 0, ("green", "yellow", "yellow"))]
-    made += [Column("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
+    made = [ProgressColumn("queries", done, 8, 0, ("green", "yellow", "yellow"))]
+    made += [ProgressColumn("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
     if calls.limit:
         flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
-        made.append(Column("in flight", flight, 9, 2))
+        made.append(ProgressColumn("in flight", flight, 9, 2))
     if _is_paid(usage):
         tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
-        made += [Column("tokens", tokens, 8, 6), Column("dollars", _dollars(progress), 14, 1)]
+        made += [
+            ProgressColumn("tokens", tokens, 8, 6),
+            ProgressColumn("dollars", _dollars(progress), 14, 1),
+        ]
     made.append(
-        Column(
+        ProgressColumn(
             progress.metric,
             [] if progress.mean is None else [f"{progress.mean:.4f}", "so far"],
             7,
             4,
         )
     )
-    return [*made, Column("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3)]
+    return [*made, ProgressColumn("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3)]
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
@@ -162,7 +174,9 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
         shown.remove(max(shown, key=lambda column: column.place))
     made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column in shown:
-        made.add_column(Text(clean(column.heading)), no_wrap=True, min_width=column.width)
+        made.add_column(
+            Text(strip_control_characters(column.heading)), no_wrap=True, min_width=column.width
+        )
     lines = [([*filter(None, column.cells), "", "", ""], column.colours) for column in shown]
     for row in range(3):
         made.add_row(*(Text(cells[row], colours[row]) for cells, colours in lines))
@@ -191,11 +205,11 @@ def plain_line(progress: Progress) -> str:
     return "  ".join(filter(None, parts))
 
 
-def waiting_words(calls: Status) -> str:
+def waiting_words(calls: CallStats) -> str:
     """Return what is waited for, in one line."""
     known = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
     many = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
-    return f"waiting{known}: {clean(calls.reason)}; {many}"
+    return f"waiting{known}: {strip_control_characters(calls.reason)}; {many}"
 
 
 def clock(seconds: float) -> str:
@@ -217,7 +231,7 @@ def _is_paid(usage: Usage) -> bool:
     return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
 
 
-def _apart(calls: Status) -> list[str]:
+def _apart(calls: CallStats) -> list[str]:
     return list(
         filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")))
     )

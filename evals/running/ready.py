@@ -7,23 +7,23 @@ from typing import Any
 from environments.base import Environment
 from evals import run_folder
 from evals.running import runner
-from evals.running.resolve import Resolved
+from evals.running.resolve import ResolvedRequest
 from evals.scoring.metrics import compute, ranking_of
 from tools.models import language_model
 from tools.retriever import Retriever
-from tools.retrievers import Spec
+from tools.retrievers import RetrieverSpec
 
 
 @dataclass(slots=True)
-class Ready:
+class PreparedRun:
     """What a run needs, once its indexes are there."""
 
-    resolved: Resolved
+    resolved: ResolvedRequest
     environment: Environment  # with the pools of --pool once the run has begun
-    model: language_model.Model
+    model: language_model.ConnectedModel
     config: run_folder.Config
     system: runner.System
-    retrievers: Sequence[tuple[Spec, Retriever]]  # that the program may search by
+    retrievers: Sequence[tuple[RetrieverSpec, Retriever]]  # that the program may search by
     start: Any = None  # what starts a worker, where queries are answered in other processes
     whole: int = 0  # queries of the run, where this is a shard of it
 

@@ -15,12 +15,12 @@ from typing import Any
 from environments.base import Environment, Judgements
 from evals.run_folder import load_environment
 from evals.running import candidate_pools
-from evals.running.resolve import Engines
+from evals.running.resolve import RunRetrievers
 from evals.scoring import scored_run
 from evals.scoring.statistics import paired
 from tools import retrievers
 from tools.errors import UsageError
-from tools.models.run_resources import Budget, Terms
+from tools.models.run_resources import Budget, RunResources
 from tools.records import Query
 from tools.retriever import Retriever, Search
 
@@ -36,7 +36,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     DataError where the task's data is missing or another, UsageError for a retriever that does not
     fit it.
     """
-    run = scored_run.read(path)
+    run = scored_run.read_scored_run(path)
     environment = load_environment(run.config)
     searcher = _Searcher(run.config, environment, retriever, depth)
     judgements = environment.judgements[environment.headline]
@@ -150,8 +150,8 @@ class _Searcher:
     def __init__(
         self, config: Mapping[str, Any], environment: Environment, retriever: str, depth: int | None
     ) -> None:
-        spec = retrievers.check(retriever) if retriever else None
-        for lens in retrievers.lenses(spec) if spec else ():
+        spec = retrievers.canonicalize(retriever) if retriever else None
+        for lens in retrievers.find_lenses(spec) if spec else ():
             if lens.options.get("model", "offline") != "offline":
                 why = "asks a model about every search, and a replay asks none"
                 raise UsageError(f"{lens} {why}; name another retriever")
@@ -163,11 +163,11 @@ class _Searcher:
                 f"{spec} ranks candidate pools, and {environment.task} has none; name another "
                 f"retriever"
             )
-        retrievers.refuse_files(f"{config['retriever']} {config.get('pool')}", "the run")
+        retrievers.refuse_user_code(f"{config['retriever']} {config.get('pool')}", "the run")
         self._spec = spec
         self._depth = depth
-        self._engines = Engines(
-            environment, Terms(budget=Budget(calls=0))
+        self._engines = RunRetrievers(
+            environment, RunResources(budget=Budget(calls=0))
         )  # a lens that needs a model is refused
         others = config["retriever"].get("others") or {}
         self._expressions = {
@@ -208,7 +208,7 @@ class _Searcher:
         if self._spec:
             return self._engines.build(self._spec)
         try:
-            spec = retrievers.check(self._expressions.get(name, ""))
+            spec = retrievers.canonicalize(self._expressions.get(name, ""))
         except UsageError:  # another program's, or one that this installation does not have
             what = name or "a retriever without a name"
             raise UsageError(
@@ -222,13 +222,15 @@ class _Searcher:
         return engine
 
 
-def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines) -> Environment:
+def _pool(
+    config: Mapping[str, Any], environment: Environment, engines: RunRetrievers
+) -> Environment:
     """Return the environment with the pools of the run's `--pool`.
 
     UsageError where they cannot be made again.
     """
     kept = config["pool"]
-    own = retrievers.check(config["retriever"]["name"])
+    own = retrievers.canonicalize(config["retriever"]["name"])
     what = f"{kept['kind']}:{kept['size']}"
     names = ",".join(kept["of"])
     for text in (what, f"{what}({names})"):

@@ -26,11 +26,11 @@ from programs import PROGRAMS, SCHEMES
 from tools import cli_options, files, retrievers
 from tools import plugins as names
 from tools.cli import clock, dollars, positive
-from tools.cli_options import Option, list_parameters, pair
+from tools.cli_options import Option, list_parameters, parse_name_value
 from tools.errors import DataError, UnknownName, UsageError
-from tools.files import InputFile
+from tools.files import InputFilePath
 from tools.installation import find_page
-from tools.models.model_spec import Settings
+from tools.models.model_spec import ModelSettings
 from tools.records import Query
 from tools.retrievers import RETRIEVERS, Expression, Expressions
 
@@ -61,7 +61,7 @@ SERVERS: dict[str, str] = {"command": "evals.serving.mcp:open_clients"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common(Settings):
+class SharedRequest(ModelSettings):
     """What a run and a compilation can both be asked for."""
 
     program: Annotated[
@@ -92,7 +92,7 @@ class Common(Settings):
         Option(
             f"what your own data calls a column: {', '.join(COLUMNS)}",
             "NAME=COLUMN",
-            pair,
+            parse_name_value,
             flag="--column",
         ),
     ] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Common(Settings):
         Option(
             f"a parameter of the program, or a limit of each query: {', '.join(LIMITS)}",
             "NAME=VALUE",
-            pair,
+            parse_name_value,
             flag="-P",
         ),
     ] = field(default_factory=dict)
@@ -171,12 +171,12 @@ class Common(Settings):
         object.__setattr__(
             self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task
         )
-        cli_options.check(self)
-        refer(self.program)
+        cli_options.validate_request(self)
+        resolve_program(self.program)
         if self.instruction not in INSTRUCTIONS:
-            tasks = environments.expand(self.task)
+            tasks = environments.expand_tasks(self.task)
             places = [(task, environments.choose_data(task, self.data, tasks)) for task in tasks]
-            names = [environments.locate(task, data)[0] for task, data in places]
+            names = [environments.locate_task(task, data)[0] for task, data in places]
             told = [environments.read_instruction(self.instruction, name) for name in names]
             if len(told) == 1:  # else each task reads its own, where it is loaded
                 object.__setattr__(self, "instruction", told[0])
@@ -184,7 +184,7 @@ class Common(Settings):
     @property
     def program_label(self) -> str:
         """The program as outputs call it."""
-        return names.label(self.program)
+        return names.display_name(self.program)
 
     @property
     def at_once(self) -> int:
@@ -200,7 +200,7 @@ def _shard(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Common):
+class Request(SharedRequest):
     """What a run can be asked for."""
 
     split: Annotated[str, Option(f"which queries: {', '.join(SPLITS)}", "SPLIT")] = "test"
@@ -321,7 +321,7 @@ class Request(Common):
         return 1 if self.has_own_processes else min(most, self.at_once)
 
 
-def refer(name: str) -> str:
+def resolve_program(name: str) -> str:
     """Return what the name of a program refers to, as names.check, without importing it.
 
     UnknownName for none.
@@ -330,7 +330,7 @@ def refer(name: str) -> str:
     return (
         SCHEMES[scheme]
         if scheme in SCHEMES and rest
-        else names.check("program", name, SYSTEMS, names.PROGRAMS)
+        else names.resolve("program", name, SYSTEMS, names.PROGRAMS)
     )
 
 
@@ -338,7 +338,9 @@ def find_program(name: str) -> Any:
     """Return the constructor of a program: a class of ours, or made of what a user's name
     stands for.
     """
-    made = names.pick("program", name if name in SYSTEMS else refer(name), SYSTEMS, names.PROGRAMS)
+    made = names.load_object(
+        "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
+    )
     scheme, _, called = name.partition(":")
     if scheme in SCHEMES:
         attributes = {"__doc__": made.__doc__, "called": called}
@@ -347,13 +349,13 @@ def find_program(name: str) -> Any:
         return type(made.__name__, (made,), attributes)
     if name in SYSTEMS:
         return made
-    from programs.custom import adapt  # takes time to import
+    from programs.custom import make_program_class  # takes time to import
 
-    return adapt(made, name)
+    return make_program_class(made, name)
 
 
 def _open_clients(scheme: str) -> Any:
-    return names.pick("scheme", scheme, SERVERS)()
+    return names.load_object("scheme", scheme, SERVERS)()
 
 
 def parse_parameters(
@@ -432,14 +434,14 @@ def find_retrievers(values: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(text for value in named for text in value.each()))
 
 
-def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
+def hash_input_files(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 of every file that the values name, by parameter.
 
     DataError for one that is not there.
     """
     found = {}
     for name, value in values.items():
-        if isinstance(value, InputFile) and value:
+        if isinstance(value, InputFilePath) and value:
             try:
                 found[name] = files.sha256(Path(value))
             except OSError as error:
@@ -473,5 +475,5 @@ def _checked(value: Any, kind: type) -> Any:
 
 
 def _canonical(text: str) -> str:
-    retrievers.require(spec := retrievers.check(text))
+    retrievers.validate(spec := retrievers.canonicalize(text))
     return str(spec)

@@ -1,7 +1,7 @@
-"""A request with every name looked up (`resolve`), fitted to its task (`fit`), and written as
+"""A request with every name looked up (`resolve`), fitted to its task (`fit_to_task`), and written as
 config.json has it.
 
-Checks that need no data come first (`resolve`), then those that need no index (`fit`): a misspelt
+Checks that need no data come first (`resolve`), then those that need no index (`fit_to_task`): a misspelt
 word does not wait. A configuration has all that the run's numbers depend on: its arguments, its
 data, and the sources and libraries that it uses. `load_environment` leads from it back to the task.
 """
@@ -21,15 +21,15 @@ from evals import run_folder
 from evals.running import candidate_pools
 from evals.running.request import (
     SYSTEMS,
-    Common,
     Request,
+    SharedRequest,
     apply_hints,
-    digest_files,
     find_program,
     find_retrievers,
+    hash_input_files,
     parse_parameters,
     query_limits,
-    refer,
+    resolve_program,
 )
 from evals.scoring.metrics import check_metric
 from programs.base import check_offline
@@ -37,17 +37,17 @@ from tools import code_digest, installation, retrievers
 from tools import plugins as names
 from tools.corpus import Corpus
 from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
-from tools.files import home
+from tools.files import sextant_home
 from tools.models.model_spec import parse as parse_model
 from tools.models.model_spec import price_is_known
-from tools.models.run_resources import Terms, unknown_price
-from tools.retriever import NoRetriever, Retriever
-from tools.retrievers import Spec
+from tools.models.run_resources import RunResources, unknown_price
+from tools.retriever import NullRetriever, Retriever
+from tools.retrievers import RetrieverSpec
 from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from programs.compiled import Compiled
-    from tools.models.language_model import Model
+    from tools.models.language_model import ConnectedModel
 
 _LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
@@ -78,22 +78,22 @@ _ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """A request with every name looked up. No data has been read yet, but by `fit`."""
+class ResolvedRequest:
+    """A request with every name looked up. No data has been read yet, but by `fit_to_task`."""
 
     request: Request
     constructor: Any  # of the program
     values: Mapping[str, Any]  # of its parameters
     fixed: frozenset[str]  # the parameters that the request or the compiled program sets
     limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
-    retriever: Spec
+    retriever: RetrieverSpec
     pool: candidate_pools.Pool | None
     compiled: "Compiled | None" = None
 
     @property
-    def others(self) -> dict[str, Spec]:
+    def others(self) -> dict[str, RetrieverSpec]:
         """The retrievers that parameters name, by their expressions."""
-        return {name: retrievers.check(name) for name in find_retrievers(self.values)}
+        return {name: retrievers.canonicalize(name) for name in find_retrievers(self.values)}
 
     @property
     def isolated(self) -> str | None:
@@ -101,7 +101,7 @@ class Resolved:
         return getattr(self.constructor, "shielding", None)
 
     @property
-    def all_retrievers(self) -> tuple[Spec, ...]:
+    def all_retrievers(self) -> tuple[RetrieverSpec, ...]:
         """The run's own retriever, those of parameters, and those of the pool."""
         return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
 
@@ -113,14 +113,14 @@ class Resolved:
             *(model for spec in self.all_retrievers for model in retrievers.models(spec)),
         ]
         return any(model != "offline" for model in models) or any(
-            map(retrievers.apis, self.all_retrievers)
+            map(retrievers.find_api_parts, self.all_retrievers)
         )
 
 
-def resolve(request: Request) -> Resolved:
+def resolve(request: Request) -> ResolvedRequest:
     """Look up every name of a request. UsageError, UnknownName or DataError for what there is not.
 
-    A program in a process of its own is started; programs.isolation.parent.reaping ends it.
+    A program in a process of its own is started; programs.isolation.parent.kill_children_on_exit ends it.
     """
     if request.has_own_processes and request.workers not in (None, 1):
         own = "--isolated" if request.isolated else f"--program {request.program}"
@@ -137,34 +137,38 @@ def resolve(request: Request) -> Resolved:
     kept = compiled.parameters if compiled else {}
     values = parse_parameters(request.program_label, constructor, request.parameters, kept)
     own = compiled.retriever if compiled else "bm25"
-    spec = retrievers.check(own if request.retriever is None else request.retriever)
+    spec = retrievers.canonicalize(own if request.retriever is None else request.retriever)
     pool = None if request.pool is None else candidate_pools.read(request.pool, spec)
     for one in (spec, *(pool.parts if pool else ())):
-        retrievers.require(one)
-    environments.locate(request.task, request.data)
+        retrievers.validate(one)
+    environments.locate_task(request.task, request.data)
     parse_model(request.lm)
     for metric in request.metrics:
         check_metric(metric)
     fixed = frozenset(request.parameters) | kept.keys()
-    resolved = Resolved(request, constructor, values, fixed, limits, spec, pool, compiled)
+    resolved = ResolvedRequest(request, constructor, values, fixed, limits, spec, pool, compiled)
     check_prices(request, [request.lm], resolved.all_retrievers)
     run_folder.check_place(request.runs)
     return resolved
 
 
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
-    data = environments.locate(request.task, request.data)[1]
+    data = environments.locate_task(request.task, request.data)[1]
     place = Path(data or "mini")
     folder = (
         [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
     )
-    reference = refer(request.program)
-    from programs.isolation.parent import Isolated  # few runs need it
+    reference = resolve_program(request.program)
+    from programs.isolation.parent import IsolatedProgram  # few runs need it
 
-    return Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
+    return IsolatedProgram(
+        request.program_label, reference, [sextant_home(), request.runs, *folder], compiled
+    )
 
 
-def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) -> None:
+def check_prices(
+    request: SharedRequest, models: Iterable[str], specs: Iterable[RetrieverSpec]
+) -> None:
     """Raise UnknownPrice for the first of models and retrievers whose price a budget in
     dollars needs, and has not; UsageError for a file of --prices that cannot be read.
     """
@@ -178,7 +182,7 @@ def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) 
     for model in (*models, *(model for spec in specs for model in retrievers.models(spec))):
         if not price_is_known(model, request.prices):
             raise unknown_price(model)
-    for api in [api for spec in specs for api in retrievers.apis(spec)]:
+    for api in [api for spec in specs for api in retrievers.find_api_parts(spec)]:
         from tools.retrievers.neural.api_embeddings import list_price  # few runs pay for embeddings
 
         if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
@@ -200,14 +204,14 @@ def _read_compiled(request: Request) -> "Compiled | None":
     if found.program != (program := request.program_label):
         raise UsageError(f"{file} was compiled for --program {found.program}, not {program}")
     named = f"{found.parameters} {'' if request.retriever else found.retriever}"
-    retrievers.refuse_files(named, file)
+    retrievers.refuse_user_code(named, file)
     if "run_code" in named:
         why = f"{file} names a model whose own Python code is to be run, which only you can allow"
         raise UsageError(f"{why}: read that code, and give --retriever {found.retriever!r}")
     return found
 
 
-def fit(resolved: Resolved, environment: Environment) -> Resolved:
+def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> ResolvedRequest:
     """Return `resolved` with the task's own choices; UsageError for what does not fit it,
     before an index is built.
     """
@@ -217,7 +221,7 @@ def fit(resolved: Resolved, environment: Environment) -> Resolved:
     if request.instruction == "task":
         resolved = replace(resolved, values=apply_hints(values, resolved.fixed, hints))
     _check_pools(resolved, environment)
-    program = trial(resolved.constructor, resolved.values)
+    program = try_construct(resolved.constructor, resolved.values)
     if request.lm == "offline":
         check_offline(request.program_label, program)
     if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
@@ -226,7 +230,9 @@ def fit(resolved: Resolved, environment: Environment) -> Resolved:
         )
         resolved = replace(
             resolved,
-            compiled=resolved.compiled.without_defaults(trial(resolved.constructor, values)),
+            compiled=resolved.compiled.without_defaults(
+                try_construct(resolved.constructor, values)
+            ),
         )
         if not resolved.compiled:
             file = request.prompts or request.compiled
@@ -234,7 +240,7 @@ def fit(resolved: Resolved, environment: Environment) -> Resolved:
                 "no prompt in %s is edited, so this is %s as it is", file, request.program_label
             )
     return replace(
-        resolved, retriever=retrievers.with_attribute(resolved.retriever, _attribute(hints))
+        resolved, retriever=retrievers.with_lens_attribute(resolved.retriever, _attribute(hints))
     )
 
 
@@ -245,20 +251,22 @@ def _attribute(hints: Mapping[str, str]) -> str:
     return hints.get("attribute") or hints.get("lens", "")
 
 
-def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
+def try_construct(constructor: Any, values: Mapping[str, Any]) -> Any:
     """Make the program over nothing, for what its constructor refuses to be refused before an
     index is built.
     """
     try:
         with names.contained():
-            return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
+            return constructor(Toolbox(Corpus(()), NullRetriever()), **values)
     except Exception as error:
-        if isinstance(error, SextantError) or not names.user_line(error):
+        if isinstance(error, SextantError) or not names.user_code_line(error):
             raise
-        raise OwnCodeFailed(f"the program cannot be made: {names.describe(error)}") from error
+        raise OwnCodeFailed(
+            f"the program cannot be made: {names.describe_exception(error)}"
+        ) from error
 
 
-def _check_pools(resolved: Resolved, environment: Environment) -> None:
+def _check_pools(resolved: ResolvedRequest, environment: Environment) -> None:
     pool = resolved.pool
     k = resolved.request.k
     has_pools = all(query.candidates is not None for query in environment.queries)
@@ -280,11 +288,14 @@ def _check_pools(resolved: Resolved, environment: Environment) -> None:
         )
 
 
-class Engines:
+class RunRetrievers:
     """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
 
     def __init__(
-        self, environment: Environment, terms: Terms, built: Mapping[str, Retriever] | None = None
+        self,
+        environment: Environment,
+        terms: RunResources,
+        built: Mapping[str, Retriever] | None = None,
     ) -> None:
         """`built` are retrievers over the same documents that ask no model, by their
         expressions.
@@ -294,45 +305,51 @@ class Engines:
         self.attribute = _attribute(environment.hints)
         self.built: dict[str, Retriever] = dict(built or {})
 
-    def build(self, spec: Spec) -> Retriever:
+    def build(self, spec: RetrieverSpec) -> Retriever:
         """Return the retriever of an expression; one that may take a while to open is named
         in the log.
         """
-        spec = retrievers.with_attribute(spec, self.attribute)
+        spec = retrievers.with_lens_attribute(spec, self.attribute)
         if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
             self.built[str(spec)] = retrievers.build(
-                spec, self._documents, home(), terms=self._terms
+                spec, self._documents, sextant_home(), terms=self._terms
             )
         return self.built[str(spec)]
 
 
-def configuration(
-    resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
+def run_config(
+    resolved: ResolvedRequest,
+    environment: Environment,
+    retriever: Retriever | None,
+    model: "ConnectedModel",
 ) -> run_folder.Config:
     """Return all that determines a run's numbers; what does not is under "provenance".
 
     No retriever: only its name.
     """
     request = resolved.request
-    source = refer(request.program).rpartition(":")[0]
-    return conditions(resolved, environment, retriever, model) | {
-        **identity(resolved, environment),
+    source = resolve_program(request.program).rpartition(":")[0]
+    return run_conditions(resolved, environment, retriever, model) | {
+        **code_identity(resolved, environment),
         run_folder.PROVENANCE: {
-            "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
+            "program_file": str(names.resolve_file(source)) if source.endswith(".py") else None,
             "compiled": resolved.compiled and str(request.compiled or request.prompts),
             "price": model.price and model.price.provenance,
             "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
             "isolated": resolved.isolated,
             run_folder.CODE_OF: "contents",
-            **origin(environment),
+            **data_origin(environment),
         },
     }
 
 
-def conditions(
-    resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
+def run_conditions(
+    resolved: ResolvedRequest,
+    environment: Environment,
+    retriever: Retriever | None,
+    model: "ConnectedModel",
 ) -> run_folder.Config:
     """Return the part of a configuration that does not depend on the sources."""
     request = resolved.request
@@ -358,14 +375,14 @@ def conditions(
         "program": request.program_label,
         "parameters": dict(resolved.values),
         "limits": dict(resolved.limits),
-        "files": digest_files(resolved.values),
+        "files": hash_input_files(resolved.values),
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},
     }
 
 
-def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
+def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[str, Any]:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
     of libraries.
 
@@ -374,13 +391,13 @@ def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
     """
     offline = resolved.request.lm == "offline"
     unused = "tools.models.transport" if offline else "tools.models.offline"
-    return uses(
+    return code_and_versions(
         _list_modules(resolved, environment),
         without=("tools.cli", "tools.installation", "tools.otel_spans", unused),
     )
 
 
-def is_ours(resolved: Resolved, environment: Environment) -> bool:
+def is_ours(resolved: ResolvedRequest, environment: Environment) -> bool:
     """Return whether a run uses no program, retriever or task of a user's own."""
     modules = _list_modules(resolved, environment)
     return all(
@@ -388,21 +405,23 @@ def is_ours(resolved: Resolved, environment: Environment) -> bool:
     )
 
 
-def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
+def _list_modules(resolved: ResolvedRequest, environment: Environment) -> list[str]:
     """Return the modules of a run's task, retrievers and program, and those that only some
     runs use.
     """
     pool = resolved.pool
     offline = resolved.request.lm == "offline"
-    references = [environments.SUITES[environments.parts(environment.task)[0]][0]]
+    references = [environments.SUITES[environments.split_name(environment.task)[0]][0]]
     references += [environment.data] * names.is_reference(
         environment.data
     )  # what makes a user's own task
     modules = [
-        made.__module__ for spec in resolved.all_retrievers for _, made in retrievers.classes(spec)
+        made.__module__
+        for spec in resolved.all_retrievers
+        for _, made in retrievers.iter_classes(spec)
     ]
     modules += [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
-    modules += [refer(resolved.request.program).rpartition(":")[0]]
+    modules += [resolve_program(resolved.request.program).rpartition(":")[0]]
     modules += ["programs.custom", "programs.custom_langgraph"] * (
         resolved.request.program not in SYSTEMS
     )
@@ -413,13 +432,13 @@ def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
     return modules
 
 
-def uses(
+def code_and_versions(
     modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return "code" and "versions" of any modules `without` some packages; more `libraries`
     may be counted.
     """
-    found = code_digest.reach(modules, without=without)
+    found = code_digest.collect_sources(modules, without=without)
     used = found.libraries.union(libraries) & _LIBRARIES
     named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
     names = sorted(name.replace("_", "-") for name in named)
@@ -434,7 +453,7 @@ def uses(
     return {"code": found.digest(), "versions": versions}
 
 
-def origin(environment: Environment) -> dict[str, Any]:
+def data_origin(environment: Environment) -> dict[str, Any]:
     """Return where the data came from and the run was made, for the reader of config.json alone."""
     return {
         # All are scored; rankings do not depend on which ones lead

@@ -19,15 +19,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from evals.run_folder import Outcome, RunFolder, check_outcome, check_ranking, generalize, headline
-from evals.scoring.attribution import submit_so_far
+from evals.run_folder import (
+    Outcome,
+    RunFolder,
+    check_outcome,
+    check_ranking,
+    error_template,
+    first_error_line,
+)
+from evals.scoring.attribution import submit_anytime
 from tools import files, session
 from tools.cli import check_interrupts, may_interrupt, wait_until
-from tools.errors import DataError, Halt, LimitReached, RunIncomplete, SextantError
-from tools.models.language_model import Model
-from tools.models.model_spec import hide_keys
-from tools.models.provider_errors import OutOfTime, fault, refusal
-from tools.plugins import describe, list_causes
+from tools.errors import AbortCompilation, DataError, LimitReached, RunIncomplete, SextantError
+from tools.models.language_model import ConnectedModel
+from tools.models.model_spec import redact
+from tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
+from tools.plugins import describe_exception, list_causes
 from tools.records import (
     Document,
     Query,
@@ -56,20 +63,20 @@ System = Callable[
 ]  # a program or an agent: system(query=...) searches in a session of its own
 
 
-class Elsewhere(ABC):
+class RemoteSystem(ABC):
     """What answers a query in another process, in place of a system."""
 
     @abstractmethod
     def attempt(self, query: Query) -> "Outcome | Exception":
-        """Return as `attempt` does."""
+        """Return as `answer_with_model` does."""
 
 
-def run(
-    system: System | Elsewhere,
+def run_queries(
+    system: System | RemoteSystem,
     queries: Sequence[Query],
     documents: Mapping[str, Document],
     folder: RunFolder,
-    model: Model,
+    model: ConnectedModel,
     *,
     workers: int = 1,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
@@ -109,14 +116,14 @@ def run(
     def ask(query: Query) -> Outcome | Exception:
         return (
             system.attempt(query)
-            if isinstance(system, Elsewhere)
-            else attempt(system, query, documents, model)
+            if isinstance(system, RemoteSystem)
+            else answer_with_model(system, query, documents, model)
         )
 
-    crew = _Crew(ask, todo, workers, model.terms.query_seconds)
-    faults = _Faults(model, [outcome["error"] for outcome in folder.outcomes.values()])
+    crew = _WorkerThreads(ask, todo, workers, model.terms.query_seconds)
+    faults = _FailurePolicy(model, [outcome["error"] for outcome in folder.outcomes.values()])
     hurried = False  # whether nothing is waited for any more
-    with collecting_seldom():
+    with infrequent_gc():
         try:
             for _ in range(workers):
                 crew.hire()
@@ -142,7 +149,7 @@ def run(
 
 
 @contextmanager
-def collecting_seldom() -> Iterator[None]:
+def infrequent_gc() -> Iterator[None]:
     """Collect garbage seldom, and not in what is there already: else it takes a tenth of the
     time of 64 workers.
     """
@@ -156,7 +163,7 @@ def collecting_seldom() -> Iterator[None]:
         gc.unfreeze()
 
 
-class _Crew:
+class _WorkerThreads:
     """The threads that answer queries, and what each of them is at."""
 
     def __init__(
@@ -224,7 +231,7 @@ class _Crew:
             self.working.discard(me)
 
 
-def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> None:
+def _collect(crew: _WorkerThreads, take: Callable[[str, Outcome | Exception], None]) -> None:
     looked = 0.0
     while crew.working or not crew.done.empty():
         check_interrupts()
@@ -236,7 +243,7 @@ def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> N
             crew.room.release()
 
 
-def _finish(crew: _Crew, folder: RunFolder) -> None:
+def _finish(crew: _WorkerThreads, folder: RunFolder) -> None:
     try:
         wait_until(lambda: not crew.working, GRACE)
     finally:  # also at the second Ctrl-C
@@ -245,12 +252,12 @@ def _finish(crew: _Crew, folder: RunFolder) -> None:
                 folder.append(result)
 
 
-class _Faults:
+class _FailurePolicy:
     """What kept queries from being answered, and when that is reason to stop."""
 
-    def __init__(self, model: Model, earlier: Iterable[str | None]) -> None:
+    def __init__(self, model: ConnectedModel, earlier: Iterable[str | None]) -> None:
         """`earlier` are the errors of outcomes that are there already."""
-        counts = Counter(generalize(error) for error in earlier if error is not None)
+        counts = Counter(error_template(error) for error in earlier if error is not None)
         # An earlier sitting has stopped at these, and the command was given again.
         self._known = {kind for kind, count in counts.items() if count >= ALIKE}
         self._model = model
@@ -269,13 +276,13 @@ class _Faults:
         """Count a query that is left pending."""
         if isinstance(error, SextantError):
             self.ending = self.ending or error
-        elif fault(error) == "refused":
-            self.ending = self.ending or refusal(error, self._model.name)
+        elif responsible_party(error) == "refused":
+            self.ending = self.ending or format_refusal(error, self._model.name)
         else:
             self.in_a_row += 1
             whose = (
                 ""
-                if isinstance(error, OutOfTime | TimeoutError)
+                if isinstance(error, QueryTimeout | TimeoutError)
                 else "the model's provider failed: "
             )
             self._model.terms.gate.lost += bool(whose)
@@ -285,30 +292,30 @@ class _Faults:
     def _count(self, error: str | None) -> None:
         """End the run where most queries end alike, so that somebody looks."""
         self._ended += 1
-        if error is None or (kind := generalize(error)) in self._known:
+        if error is None or (kind := error_template(error)) in self._known:
             return
         self._kinds[kind] += 1
         count = self._kinds[kind]
         if count >= ALIKE and 2 * count > self._ended and not self.ending:
             self.ending = RunIncomplete(
-                f"{count} of {self._ended} queries ended alike: {headline(error)}"
+                f"{count} of {self._ended} queries ended alike: {first_error_line(error)}"
             )
 
 
-def attempt(
-    system: System, query: Query, documents: Mapping[str, Document], model: Model
+def answer_with_model(
+    system: System, query: Query, documents: Mapping[str, Document], model: ConnectedModel
 ) -> Outcome | Exception:
     """Run the system on one query with `model`; return the outcome, or the exception for
     which it stays pending.
     """
     with model.active():
-        return answer(system, query, documents)
+        return answer_query(system, query, documents)
 
 
-def answer(
+def answer_query(
     system: System, query: Query, documents: Mapping[str, Document], tries: int = 3
 ) -> Outcome | Exception:
-    """Run the system with the active model, in a context of its own; return as `attempt` does.
+    """Run the system with the active model, in a context of its own; return as `answer_with_model` does.
 
     Where a refusal tells that the model takes less than was known, the query is begun again, up to
     `tries` times.
@@ -317,17 +324,17 @@ def answer(
     error = None
     fields = dict[str, Any]()
     try:
-        with session.answering(query):
+        with session.for_query(query):
             submission = _ask(system, query)
-        fields = describe_submission(submission, query, documents)
+        fields = submission_record(submission, query, documents)
     except BaseException as exception:  # the system under test may raise anything
-        if isinstance(exception, Halt) or (
+        if isinstance(exception, AbortCompilation) or (
             isinstance(exception, KeyboardInterrupt) and may_interrupt()
         ):
             raise
         # A DataError is nothing that a system does; every query would meet it.
         if isinstance(exception, Exception) and (
-            isinstance(exception, DataError) or fault(exception) != "system"
+            isinstance(exception, DataError) or responsible_party(exception) != "system"
         ):
             return _noting_usage(exception)
         error = exception
@@ -338,7 +345,7 @@ def answer(
         if not getattr(opened.fault, "learnt", False):
             return _noting_usage(opened.fault)  # the error followed from an answer that never came
         if tries:
-            return answer(system, query, documents, tries - 1)
+            return answer_query(system, query, documents, tries - 1)
         error = opened.fault
     if error:
         fields = _fields_of_failure(query, opened, error)
@@ -369,23 +376,25 @@ def _ask(system: System, query: Query) -> Submission:
         causes = list_causes(error)
         if isinstance(error, ExceptionGroup):  # of a TaskGroup of asyncio's
             group = error.subgroup(
-                lambda each: fault(each) != "system" and not isinstance(each, ExceptionGroup)
+                lambda each: (
+                    responsible_party(each) != "system" and not isinstance(each, ExceptionGroup)
+                )
             )
             if group is not None:
                 raise next(
-                    each for each in list_causes(group) if fault(each) != "system"
+                    each for each in list_causes(group) if responsible_party(each) != "system"
                 ) from error
         # DSPy's Parallel, BestOfN and others swallow what their parts raise, and a program then
         # misses an answer.
         limited = opened and (
             opened.ended_by_limit or any(isinstance(cause, LimitReached) for cause in causes)
         )
-        if opened is None or not limited or fault(error) != "system":
+        if opened is None or not limited or responsible_party(error) != "system":
             raise
-        return submit_so_far(opened)
+        return submit_anytime(opened)
 
 
-def describe_submission(
+def submission_record(
     submission: Submission, query: Query, documents: Mapping[str, Document]
 ) -> Outcome:
     """Return the record of a submission.
@@ -426,6 +435,6 @@ def _fields_of_failure(query: Query, opened: Session | None, error: BaseExceptio
         "answer": "",
         "trace": trace_json(opened.trace if opened else Trace(query.query_id)),
         "usage": usage_json(opened.usage if opened else Usage()),
-        "error": hide_keys(describe(error)),
-        "traceback": hide_keys("".join(traceback.format_exception(error))),
+        "error": redact(describe_exception(error)),
+        "traceback": redact("".join(traceback.format_exception(error))),
     }

@@ -39,7 +39,7 @@ CONSTANT = 60  # k of reciprocal rank fusion
 _TIER = 2**56  # between tiers: more than 10,000 searches can give a document
 
 
-class Anytime:
+class AnytimeRanking:
     """The ranking of one query so far."""
 
     def __init__(self, unit_of: Mapping[str, str], judged: Collection[str]) -> None:
@@ -139,24 +139,24 @@ class Anytime:
         return found
 
 
-def submit_so_far(session: Session, *, why: str = "budget") -> Submission:
+def submit_anytime(session: Session, *, why: str = "budget") -> Submission:
     """Submit the ranking that the trace has by now, for a session that ended without one; by
     default, by a limit.
     """
     session.join()
-    return session.submit(rank_so_far(session), why=why)
+    return session.submit(anytime_ranking(session), why=why)
 
 
-def rank_so_far(session: Session) -> tuple[str, ...]:
+def anytime_ranking(session: Session) -> tuple[str, ...]:
     """Return the ranking that the trace has by now."""
-    found = Anytime({}, ())
+    found = AnytimeRanking({}, ())
     for step in session.trace.steps:
         found.add(step_json(step))
     return tuple(found.ranking(session.limits.depth))
 
 
 @dataclass(slots=True)
-class History:
+class DocumentHistory:
     """What happened to one document in a session. Hops are from 1, 0 is outside any or never; steps are from 0."""
 
     doc_id: str
@@ -201,16 +201,16 @@ class History:
 
 def read_histories(
     steps: Iterable[tuple[int, Step]], units: Collection[str], unit_of: Callable[[str], str]
-) -> dict[str, History]:
+) -> dict[str, DocumentHistory]:
     """Return unit -> the history of its document that came furthest, for those of `units`
     that a step names.
     """
-    histories: dict[str, History] = {}
+    histories: dict[str, DocumentHistory] = {}
     unit_of = cache(unit_of)
     for number, step in steps:
         for place, doc_id in enumerate(step.doc_ids):
             if unit_of(doc_id) in units:
-                histories.setdefault(doc_id, History(doc_id)).add(number, step, place)
+                histories.setdefault(doc_id, DocumentHistory(doc_id)).add(number, step, place)
     furthest_first = sorted(histories.items(), key=lambda one: one[1].reached, reverse=True)
     return {
         unit_of(doc_id): history for doc_id, history in reversed(furthest_first)
@@ -247,7 +247,7 @@ def attribute(
     fate = _fates(rows, failed=outcome["error"] is not None)
     made = []
     for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
-        history = known.get(unit, History(""))
+        history = known.get(unit, DocumentHistory(""))
         place = places.get(unit, 0)
         about = {
             "unit": unit,
@@ -255,11 +255,11 @@ def attribute(
             "place": place,
             "lost_as": fate(history, place).value,
         }
-        made.append(about | {name: getattr(history, name) for name in History.__slots__})
+        made.append(about | {name: getattr(history, name) for name in DocumentHistory.__slots__})
     return made
 
 
-def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fate]:
+def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[DocumentHistory, int], Fate]:
     """Return the function that tells the fate of a document that is not found; a limit takes
     what was never seen.
     """
@@ -269,7 +269,7 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fa
     ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
     cut_off = ended in ("budget", "time")  # "steps" is the program's own shape
 
-    def fate(history: History, place: int) -> Fate:
+    def fate(history: DocumentHistory, place: int) -> Fate:
         if failed:
             return Fate.ERROR
         if not steps:
@@ -291,7 +291,7 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fa
     return fate
 
 
-class Losses:
+class LossCounts:
     """The fates of many queries' relevant documents, added up."""
 
     def __init__(

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
-from evals.scoring.budget_curves import follow
+from evals.scoring.budget_curves import query_trajectory
 from evals.scoring.metrics import check_metric, is_pairwise
-from evals.text_tables import Grid, Part, printed, system_line, task_line
+from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from tools import schemas
 from tools.cli import number
 from tools.errors import UsageError
-from tools.text import words
+from tools.text import content_words
 
-Result = dict[str, Any]  # what `behave` returns and --json prints
+Result = dict[str, Any]  # what `compare_behaviour` returns and --json prints
 # So begins the folder of causes that a model named (evals/judging/loss_causes.py)
 NAMED = f"{scored_run.JUDGED}causes"
 EXAMPLES = 3  # of a figure, or of a kind of failure
@@ -50,7 +50,7 @@ KINDS = {
 COSTS = ("steps", "searches", "relevant", "calls", "tokens", "seconds")
 
 
-class Seen(NamedTuple):
+class QueryBehaviour(NamedTuple):
     """What a run did for one query; steps are numbers."""
 
     figures: Mapping[str, list[tuple[float, int]]]  # each value with its step
@@ -62,18 +62,18 @@ class Seen(NamedTuple):
     lost: Sequence[Mapping[str, Any]]  # the relevant documents, as attribution.jsonl has them
 
 
-def behave(paths: Sequence[Path]) -> Result:
+def compare_behaviour(paths: Sequence[Path]) -> Result:
     """Describe what the runs do and how they go together.
 
     UsageError for runs that were not asked the same.
     """
-    runs = read(paths)
-    seen = list(map(observe, runs))
+    runs = read_same_queries(paths)
+    seen = list(map(observe_run, runs))
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in scored_run.ABOUT},
         "kinds": KINDS,
         "runs": [
-            describe(run, one, [of for of in seen if of is not one])
+            summarize(run, one, [of for of in seen if of is not one])
             for run, one in zip(runs, seen, strict=True)
         ],
         "pairs": [
@@ -83,18 +83,20 @@ def behave(paths: Sequence[Path]) -> Result:
     }
 
 
-def read(paths: Sequence[Path]) -> list[scored_run.Run]:
+def read_same_queries(paths: Sequence[Path]) -> list[scored_run.ScoredRun]:
     """Read the runs. UsageError where they were not asked the same."""
-    runs = [scored_run.read(path) for path in scored_run.find_folders(paths)]
+    runs = [scored_run.read_scored_run(path) for path in scored_run.find_folders(paths)]
     for run in runs[1:]:
-        if differ := scored_run.differences(runs[0], run):
+        if differ := scored_run.contract_differences(runs[0], run):
             raise UsageError(
                 f"{runs[0].name} and {run.name} were not asked the same: {', '.join(differ)} differ"
             )
     return runs
 
 
-def observe(run: scored_run.Run, query_ids: Sequence[str] = ()) -> dict[str, Seen]:
+def observe_run(
+    run: scored_run.ScoredRun, query_ids: Sequence[str] = ()
+) -> dict[str, QueryBehaviour]:
     """Return what a run did for its queries, or some of them.
 
     DataError where an earlier version scored it.
@@ -103,7 +105,7 @@ def observe(run: scored_run.Run, query_ids: Sequence[str] = ()) -> dict[str, See
     return {query_id: _observe(run, query_id) for query_id in query_ids or run.query_ids}
 
 
-def _observe(run: scored_run.Run, query_id: str) -> Seen:
+def _observe(run: scored_run.ScoredRun, query_id: str) -> QueryBehaviour:
     outcome = run.outcomes[query_id]
     row = run.judged[query_id]
     units = row.get("units", {})
@@ -122,7 +124,7 @@ def _observe(run: scored_run.Run, query_id: str) -> Seen:
         cost = {"steps": 1, "seconds": step.get("seconds", 0), "calls": usage["calls"]}
         cost["tokens"] = usage["input_tokens"] + usage["output_tokens"]
         if tool == "search" and not step.get("refused") and not step.get("among"):
-            text = set(words(step["argument"]))
+            text = set(content_words(step["argument"]))
             brought = set(step["doc_ids"])
             for name, new, of in (
                 ("new_words", text - said, text),
@@ -150,7 +152,9 @@ def _observe(run: scored_run.Run, query_id: str) -> Seen:
     figures["notes"] = [(int(any(first[one] for one in led)), place) for place, led in notes if led]
     figures["searches"] = [(len(order), max(order, default=0))]
     if not is_pairwise(run.metric):
-        for course in follow(outcome, row, run.metric, ["searches"], run.config["depth"]).values():
+        for course in query_trajectory(
+            outcome, row, run.metric, ["searches"], run.config["depth"]
+        ).values():
             last = max(
                 (
                     place
@@ -165,10 +169,10 @@ def _observe(run: scored_run.Run, query_id: str) -> Seen:
         for unit, one in relevant.items()
         if one.get("search") in order
     }
-    return Seen(figures, costs, notes, surfaced, row["relevant"])
+    return QueryBehaviour(figures, costs, notes, surfaced, row["relevant"])
 
 
-def read_causes(run: scored_run.Run) -> Result | None:
+def read_causes(run: scored_run.ScoredRun) -> Result | None:
     """Return the causes that a model named of a run's failures, the latest, if any were.
 
     DataError if damaged.
@@ -181,8 +185,10 @@ def read_causes(run: scored_run.Run) -> Result | None:
     return schemas.read_file(dict[str, Any], files[-1], mend) if files else None
 
 
-def describe(
-    run: scored_run.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]] = ()
+def summarize(
+    run: scored_run.ScoredRun,
+    seen: Mapping[str, QueryBehaviour],
+    others: Sequence[Mapping[str, QueryBehaviour]] = (),
 ) -> Result:
     """Add up what a run did over its queries; `others` are what other runs did for the same
     ones.
@@ -206,38 +212,42 @@ def describe(
         figures[name] = {"mean": fmean(row[0] for row in rows) if rows else None, "examples": shown}
     for kind, failure in list_failures(run, seen, others):
         failures[kind].append(failure)
-    lost = {kind: with_examples(failures[kind]) for kind in KINDS}
+    lost = {kind: count_with_examples(failures[kind]) for kind in KINDS}
     about = {key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")}
     order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
     measured = {"figures": figures, "costs": {key: costs[key] for key in order}, "failures": lost}
-    return {"run": run.name, **about, "cutoff": cutoff(run), **measured}
+    return {"run": run.name, **about, "cutoff": found_cutoff(run), **measured}
 
 
-def with_examples(failures: Sequence[Result]) -> Result:
+def count_with_examples(failures: Sequence[Result]) -> Result:
     """Return how many failures of a kind there are, and some of them."""
     return {"documents": len(failures), "examples": list(failures[:EXAMPLES])}
 
 
 def list_failures(
-    run: scored_run.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]]
+    run: scored_run.ScoredRun,
+    seen: Mapping[str, QueryBehaviour],
+    others: Sequence[Mapping[str, QueryBehaviour]],
 ) -> Iterator[tuple[str, Result]]:
     """Yield the kind of each relevant document that is not found, with what is known of it."""
     for query_id, query in seen.items():
         for one in query.lost:
             if kind := _kind(
-                one, fate_at(one, cutoff(run)), query, [other[query_id] for other in others]
+                one, fate_at(one, found_cutoff(run)), query, [other[query_id] for other in others]
             ):
                 steps = [one.get(key) for key in ("decision_step", "shown_step", "search")]
                 step = next((step for step in steps if step is not None), 0)
                 yield kind, {"query_id": query_id, "unit": one["unit"], "step": step}
 
 
-def cutoff(run: scored_run.Run) -> int:
+def found_cutoff(run: scored_run.ScoredRun) -> int:
     """Return the place up to which a document counts as found."""
     return int((run.scores.get("losses") or {}).get("cutoff", 10))
 
 
-def _kind(one: Mapping[str, Any], fate: Fate, query: Seen, others: Sequence[Seen]) -> str:
+def _kind(
+    one: Mapping[str, Any], fate: Fate, query: QueryBehaviour, others: Sequence[QueryBehaviour]
+) -> str:
     if fate is Fate.NEVER_SURFACED:
         return "elsewhere" if any(one["unit"] in other.surfaced for other in others) else "nowhere"
     if (
@@ -250,7 +260,7 @@ def _kind(one: Mapping[str, Any], fate: Fate, query: Seen, others: Sequence[Seen
     return "" if fate is Fate.FOUND else fate.value
 
 
-def _complement(one: Mapping[str, Seen], other: Mapping[str, Seen]) -> Result:
+def _complement(one: Mapping[str, QueryBehaviour], other: Mapping[str, QueryBehaviour]) -> Result:
     """Say what of the relevant documents surfaced in two runs, and in their union with half
     of each one's searches.
     """
@@ -278,7 +288,7 @@ def _complement(one: Mapping[str, Seen], other: Mapping[str, Seen]) -> Result:
     }
 
 
-def render(found: Result) -> str:
+def render_behaviour(found: Result) -> str:
     """Return what the runs do as a person reads it."""
     runs = found["runs"]
     labels = [f"run {place}" for place, _ in enumerate(found["runs"], 1)]
@@ -288,18 +298,18 @@ def render(found: Result) -> str:
         [said, *(number(run["figures"][key]["mean"], unknown="-") for run in runs)]
         for key, said in FIGURES.items()
     ]
-    parts: list[Part] = [
-        task_line(found),
-        *(f"{label}: {run['run']}  {system_line(run)}" for label, run in named),
+    parts: list[TextBlock] = [
+        describe_task(found),
+        *(f"{label}: {run['run']}  {describe_system(run)}" for label, run in named),
         "",
     ]
-    parts += [Grid("", ["mean", *labels], rows)]
+    parts += [TextTable("", ["mean", *labels], rows)]
     counts = {
         said: [run["failures"][kind]["documents"] for run in runs] for kind, said in KINDS.items()
     }
     rows = [[said.format(k=k), *map(str, row)] for said, row in counts.items() if any(row)]
     parts += [
-        Grid(
+        TextTable(
             f"relevant documents not among the first {k}",
             ["by the first that is so", *labels],
             rows,
@@ -312,7 +322,9 @@ def render(found: Result) -> str:
             for key, of in costs
         ]
         parts += [
-            Grid(f"{label}: by hop, by model calls so far, and by kind of step", ["", *COSTS], rows)
+            TextTable(
+                f"{label}: by hop, by model calls so far, and by kind of step", ["", *COSTS], rows
+            )
         ]
     for pair in found["pairs"]:
         (a, b) = (labels[place] for place in pair["runs"])
@@ -330,5 +342,5 @@ def render(found: Result) -> str:
             for key, share in shares.items()
             if key in pair
         ]
-        parts += [Grid(title, ["", a, b, "both together"], rows)]
-    return printed(parts)
+        parts += [TextTable(title, ["", a, b, "both together"], rows)]
+    return render_terminal(parts)

@@ -15,16 +15,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evals.scoring.attribution import Anytime, Row
+from evals.scoring.attribution import AnytimeRanking, Row
 from evals.scoring.metrics import (
-    Judged,
+    JudgedRanking,
+    apply_metric,
     check_metric,
     is_pairwise,
     judge_units,
-    ranking_metric,
-    ranking_value,
+    metric_from_attribution,
 )
-from evals.scoring.scored_run import ABOUT, NAMED, Run, differences, find_folders, read
+from evals.scoring.scored_run import (
+    ABOUT,
+    NAMED,
+    ScoredRun,
+    contract_differences,
+    find_folders,
+    read_scored_run,
+)
 from evals.scoring.statistics import bootstrap_means
 from tools.errors import UnknownName, UsageError
 
@@ -42,7 +49,7 @@ AXES = {
 UNITS = {"searches": 1, "calls": 1, "tokens": 1000, "usd": 0.01}  # of the budgets in a table
 
 
-class Course(NamedTuple):
+class MetricTrajectory(NamedTuple):
     """A query's value at each cost, in time; the last is its end."""
 
     costs: "array[float]"
@@ -63,9 +70,9 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     """
     if strange := [axis for axis in axes if axis not in AXES]:
         raise UnknownName("budget", strange[0], AXES)
-    runs = [read(path) for path in find_folders(paths)]
+    runs = [read_scored_run(path) for path in find_folders(paths)]
     for run in runs[1:]:
-        if differ := differences(runs[0], run):
+        if differ := contract_differences(runs[0], run):
             values = ", ".join(f"{key} ({what})" for key, what in differ.items())
             what = f"{runs[0].name} and {run.name} were not asked the same: {values}"
             raise UsageError(f"{what}; give runs that agree in these")
@@ -80,7 +87,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
         axis: {run.name: why for run in runs if (why := _refuse(run, axis))} for axis in axes
     }
     # axis -> run -> courses of the queries for which the metric is defined, in the order of the run
-    drawn: dict[str, dict[str, list[Course]]] = {axis: {} for axis in axes}
+    drawn: dict[str, dict[str, list[MetricTrajectory]]] = {axis: {} for axis in axes}
     for run in runs:
         found, bare = _follow_queries(
             run, metric, [axis for axis in axes if run.name not in refused[axis]]
@@ -118,7 +125,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     }
 
 
-def _choose_metric(run: Run, name: str) -> str:
+def _choose_metric(run: ScoredRun, name: str) -> str:
     chosen = name or run.metric
     if chosen in SEEN:
         return chosen
@@ -136,7 +143,7 @@ def _choose_metric(run: Run, name: str) -> str:
     return chosen
 
 
-def _refuse(run: Run, axis: str) -> str:
+def _refuse(run: ScoredRun, axis: str) -> str:
     if axis != "searches" and not run.usage_known:
         return "it was imported without what its model calls used"
     unknown = axis == "usd" and run.scores["usage"]["list_usd"] is None
@@ -158,7 +165,7 @@ def _why_nothing(
 
 
 def _describe_axis(
-    axis: str, found: Mapping[str, list[Course]], labels: Mapping[str, str]
+    axis: str, found: Mapping[str, list[MetricTrajectory]], labels: Mapping[str, str]
 ) -> Result | None:
     largest = max((course.costs[-1] for courses in found.values() for course in courses), default=0)
     if not largest:
@@ -200,7 +207,7 @@ def _choose_budgets(axis: str, largest: float) -> list[float]:
     return budgets if axis == "usd" else [round(budget) for budget in budgets]
 
 
-def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
+def _describe_curve(courses: Sequence[MetricTrajectory], budgets: list[float]) -> Result:
     values, spent = np.empty((2, len(courses), len(budgets)))
     for number, course in enumerate(courses):
         costs = np.asarray(course.costs)
@@ -234,23 +241,23 @@ def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
 
 
 def _follow_queries(
-    run: Run, metric: str, axes: Sequence[str]
-) -> tuple[dict[str, list[Course]], int]:
-    found = {axis: list[Course]() for axis in axes}
+    run: ScoredRun, metric: str, axes: Sequence[str]
+) -> tuple[dict[str, list[MetricTrajectory]], int]:
+    found = {axis: list[MetricTrajectory]() for axis in axes}
     bare = 0
     for query_id in run.query_ids if axes else ():
         outcome = run.outcomes[query_id]
         bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]
-        for axis, course in follow(
+        for axis, course in query_trajectory(
             outcome, run.judged[query_id], metric, axes, run.config["depth"]
         ).items():
             found[axis].append(course)
     return found, bare
 
 
-def follow(
+def query_trajectory(
     outcome: Row, row: Row, metric: str, axes: Collection[str], depth: int
-) -> dict[str, Course]:
+) -> dict[str, MetricTrajectory]:
     """Return a query's value of `metric` at each cost, by axis; {} where the metric is undefined
     for it.
 
@@ -262,7 +269,7 @@ def follow(
     value = measured.value()
     if value is None:
         return {}
-    courses = {axis: Course(array("d", [0.0]), array("d", [value])) for axis in axes}
+    courses = {axis: MetricTrajectory(array("d", [0.0]), array("d", [value])) for axis in axes}
     changed = False
     for step in outcome["trace"]["steps"]:
         if costs := _costs(
@@ -280,7 +287,9 @@ def follow(
     for axis, whole in _costs(outcome["usage"], courses):  # calls after the last step
         if (rest := whole - courses[axis].costs[-1]) > 1e-8:
             courses[axis].pay(rest, value)
-    end = value if metric in SEEN else ranking_value(metric, outcome["ranking"], row) or 0.0
+    end = (
+        value if metric in SEEN else metric_from_attribution(metric, outcome["ranking"], row) or 0.0
+    )
     for course in courses.values():
         course.values[-1] = end
     return courses
@@ -302,7 +311,7 @@ class _RankedValue:
         self._depth = depth
         self._grades = row["grades"]
         self._relevant = frozenset(one["unit"] for one in row["relevant"])
-        self._sofar = Anytime(row.get("units", {}), self._relevant.union(self._grades))
+        self._sofar = AnytimeRanking(row.get("units", {}), self._relevant.union(self._grades))
         self.add = self._sofar.add
         self._places: dict[str, int] | None = None
         self._value: float | None = None
@@ -310,8 +319,8 @@ class _RankedValue:
     def value(self) -> float | None:
         places = self._sofar.places(self._depth)
         if places != self._places:
-            judged = judge_places(places, self._grades, self._relevant)
-            self._places, self._value = places, ranking_metric(self._metric, judged)
+            judged = judge_positions(places, self._grades, self._relevant)
+            self._places, self._value = places, apply_metric(self._metric, judged)
         return self._value
 
 
@@ -344,9 +353,9 @@ class _SeenShare:
         return len(self._seen) / len(self._relevant) if self._relevant else None
 
 
-def judge_places(
+def judge_positions(
     places: Mapping[str, int], grades: Mapping[str, float], relevant: Collection[str]
-) -> Judged:
+) -> JudgedRanking:
     """Judge a ranking by the places of what counts."""
     unit_at = {place: unit for unit, place in places.items()}
     return judge_units(

@@ -34,24 +34,24 @@ from evals.scoring.metrics import (
     is_lower_better,
     is_pairwise,
     is_weighted,
+    metric_from_attribution,
     ranking_of,
-    ranking_value,
     unordered_depth,
 )
-from evals.scoring.score_run import describe_cuts, summarise_column, weigh_queries
+from evals.scoring.score_run import describe_cuts, query_weights, summarise_column
 from evals.scoring.scored_run import (
     ABOUT,
     CONTRACT,
     NAMED,
     USED,
     Column,
-    Run,
-    differences,
+    ScoredRun,
+    align_columns,
+    contract_differences,
     list_deviations,
-    pair,
-    read,
+    read_scored_run,
 )
-from evals.scoring.statistics import ALPHA, TIE, Paired, bootstrap_means, holm, paired
+from evals.scoring.statistics import ALPHA, TIE, PairedTest, bootstrap_means, holm, paired
 from tools.cli import plural
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 
@@ -76,10 +76,10 @@ _ORDER = {fate: place for place, fate in enumerate(FATE_LABELS)}
 
 
 @dataclass(frozen=True)
-class System:
+class ComparedSystem:
     """A system with its runs, in the order in which they were named."""
 
-    runs: tuple[Run, ...]  # the first stands for all where they do not differ
+    runs: tuple[ScoredRun, ...]  # the first stands for all where they do not differ
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class System:
         """Return query -> its mean over the repeats, for queries in which all of them have
         the metric.
         """
-        rows = pair(*(run.columns[metric] for run in self.runs))
+        rows = align_columns(*(run.columns[metric] for run in self.runs))
         return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
 
     def describe(self, metrics: Sequence[str]) -> Result:
@@ -143,7 +143,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         raise UsageError("one run has nothing to be compared with; name two or more run folders")
     for name in metrics:
         check_metric(name.partition(" [")[0])
-    runs, problems = fill_metrics([read(path) for path in paths], metrics)
+    runs, problems = fill_metrics([read_scored_run(path) for path in paths], metrics)
     if problems:
         raise problems[0]
     baseline, *others = systems = _group(runs, paths)
@@ -203,14 +203,16 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     }
 
 
-def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
+def fill_metrics(
+    runs: Sequence[ScoredRun], names: Iterable[str]
+) -> tuple[list[ScoredRun], list[SextantError]]:
     """Return the runs, with a column for each metric that they lacked and can have, and an
     error for each other.
     """
     loaded = dict[str, Environment]()
     names = list(names)
     problems = list[SextantError]()
-    filled_runs = list[Run]()
+    filled_runs = list[ScoredRun]()
     for run in runs:
         columns = dict(run.columns)
         metrics = dict(run.scores["metrics"])
@@ -232,13 +234,14 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
 
 
 def _compute_column(
-    run: Run, name: str, loaded: dict[str, Environment]
+    run: ScoredRun, name: str, loaded: dict[str, Environment]
 ) -> tuple[Column, dict[str, int]]:
     if not is_pairwise(name) and not name.startswith("Judged"):
         outcomes = run.outcomes
         judged = run.judged
         return {
-            one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids
+            one: metric_from_attribution(name, outcomes[one]["ranking"], judged[one])
+            for one in run.query_ids
         }, {}
     if is_pairwise(name) and not any(
         map(is_pairwise, run.columns)
@@ -255,21 +258,21 @@ def _compute_column(
     column = {
         query_id: compute(name, query_id, rankings, environment) for query_id in run.query_ids
     }
-    return column, weigh_queries(name, environment)
+    return column, query_weights(name, environment)
 
 
-def _group(runs: list[Run], paths: Sequence[Path]) -> list[System]:
+def _group(runs: list[ScoredRun], paths: Sequence[Path]) -> list[ComparedSystem]:
     grouped = _group_repeats(runs)
     # A run may be compared with itself, but it is not two repeats, nor two of the others.
     once = list(paths if len(grouped) > 1 else paths[1:])
     places = [path.resolve() for path in once]
     if twice := [path for number, path in enumerate(once) if places[number] in places[:number]]:
         raise UsageError(f"{twice[0]} is named twice; name each run once")
-    return grouped if len(grouped) > 1 else [System((run,)) for run in runs]
+    return grouped if len(grouped) > 1 else [ComparedSystem((run,)) for run in runs]
 
 
-def _group_repeats(runs: Sequence[Run]) -> list[System]:
-    grouped: dict[str, list[Run]] = {}
+def _group_repeats(runs: Sequence[ScoredRun]) -> list[ComparedSystem]:
+    grouped: dict[str, list[ScoredRun]] = {}
     for run in runs:
         config = {key: value for key, value in run.config.items() if key != run_folder.PROVENANCE}
         config |= {
@@ -279,10 +282,12 @@ def _group_repeats(runs: Sequence[Run]) -> list[System]:
         grouped.setdefault(
             json.dumps([config, run.scores["judgements"]], sort_keys=True), []
         ).append(run)
-    return [System(tuple(same)) for same in grouped.values()]
+    return [ComparedSystem(tuple(same)) for same in grouped.values()]
 
 
-def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> float | None:
+def _measure_spread(
+    runs: Sequence[ScoredRun], metric: str, query_ids: Collection[str]
+) -> float | None:
     if len(runs) < 2 or not query_ids:
         return None
     return stdev(
@@ -290,12 +295,12 @@ def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]
     )
 
 
-def _check_contracts(runs: list[Run], *, force: bool) -> tuple[list[str], list[str]]:
+def _check_contracts(runs: list[ScoredRun], *, force: bool) -> tuple[list[str], list[str]]:
     baseline = runs[0]
     forced = list[str]()
     notes = list[str]()
     for run in runs[1:]:
-        differ = differences(baseline, run)
+        differ = contract_differences(baseline, run)
         if "data_fingerprint" in differ:
             differ["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
         values = ", ".join(f"{key} ({value})" for key, value in differ.items())
@@ -309,7 +314,9 @@ def _check_contracts(runs: list[Run], *, force: bool) -> tuple[list[str], list[s
     return forced, notes
 
 
-def _choose_metrics(baseline: System, system: System, metrics: Sequence[str]) -> list[str]:
+def _choose_metrics(
+    baseline: ComparedSystem, system: ComparedSystem, metrics: Sequence[str]
+) -> list[str]:
     common = [name for name in baseline.metrics if name in system.metrics]
     if strange := [name for name in metrics if name not in common]:
         raise UnknownName("metric of both runs", strange[0], common)
@@ -318,7 +325,9 @@ def _choose_metrics(baseline: System, system: System, metrics: Sequence[str]) ->
     return [name for name in common if not metrics or name in metrics]
 
 
-def _note_left_out(baseline: System, pairs: Sequence[tuple[System, Sequence[str]]]) -> list[str]:
+def _note_left_out(
+    baseline: ComparedSystem, pairs: Sequence[tuple[ComparedSystem, Sequence[str]]]
+) -> list[str]:
     """Name the metrics that are not compared because a run lacks them, in one note; none
     where all runs have all.
     """
@@ -341,16 +350,16 @@ def _note_left_out(baseline: System, pairs: Sequence[tuple[System, Sequence[str]
     return [f"metrics that not all runs have are left out: {'; '.join(parts)}"]
 
 
-def _is_tested(baseline: System, system: System, metric: str) -> bool:
+def _is_tested(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> bool:
     """Return whether a metric is tested: not if there is no pair of values, or if each run
     exhausts its documents.
     """
     if all(run.is_exhausted_by(metric) for run in (*baseline.runs, *system.runs)):
         return False
-    return bool(pair(baseline.values(metric), system.values(metric)))
+    return bool(align_columns(baseline.values(metric), system.values(metric)))
 
 
-def note_exhausted(runs: Iterable[Run], metrics: Iterable[str]) -> list[str]:
+def note_exhausted(runs: Iterable[ScoredRun], metrics: Iterable[str]) -> list[str]:
     """Say in a line why `metrics` are not tested: they are as deep as all that was searched;
     none for no metric.
     """
@@ -367,13 +376,15 @@ def note_exhausted(runs: Iterable[Run], metrics: Iterable[str]) -> list[str]:
     return [f"{' and '.join(names)} {are} {relation} {size}, so {they} not tested"]
 
 
-def _compare_metric(baseline: System, system: System, metric: str, tests: int) -> Result:
+def _compare_metric(
+    baseline: ComparedSystem, system: ComparedSystem, metric: str, tests: int
+) -> Result:
     row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
-    pairs = pair(baseline.values(metric), system.values(metric))
+    pairs = align_columns(baseline.values(metric), system.values(metric))
     if not pairs:
         return (
             row
-            | dict.fromkeys(Paired._fields)
+            | dict.fromkeys(PairedTest._fields)
             | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
         )
     before, after = zip(*pairs.values(), strict=True)
@@ -424,10 +435,10 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
     return notes
 
 
-def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[str]:
+def _note_repeats(systems: list[ComparedSystem], runs: list[ScoredRun], metric: str) -> list[str]:
     if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
         deviation = _measure_spread(
-            runs, metric, pair(*(run.columns.get(metric, {}) for run in runs))
+            runs, metric, align_columns(*(run.columns.get(metric, {}) for run in runs))
         )
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
         alike = f"all of these are one configuration repeated, so they differ by chance{by}"
@@ -439,7 +450,7 @@ def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[s
     return [said] if any(len(system.runs) > 1 for system in systems) else []
 
 
-def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
+def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str, list[Any]]:
     before = _flatten(baseline.runs[0].config)
     after = _flatten(system.runs[0].config)
     keys = [*before, *(key for key in after if key not in before)]
@@ -480,7 +491,7 @@ def _identity(value: Any) -> Any:
     return value["digest"] if isinstance(value, dict) and "digest" in value else value
 
 
-def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
+def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> list[Result]:
     rows: list[Result] = [
         {
             "run": system.name,
@@ -490,7 +501,7 @@ def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
             "value": after,
         }
         | {"difference": after - before}
-        for query_id, (before, after) in pair(
+        for query_id, (before, after) in align_columns(
             baseline.values(metric), system.values(metric)
         ).items()
         if abs(after - before) >= TIE
@@ -500,7 +511,9 @@ def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
     return gained[:MOVED] + lost[:MOVED]
 
 
-def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
+def _compare_losses(
+    baseline: ComparedSystem, others: list[ComparedSystem]
+) -> tuple[list[Result], list[str]]:
     """Return a row a system on what became of relevant documents (means over repeats), and
     notes on what is missing.
     """
@@ -527,7 +540,7 @@ def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result
 
 
 def _read_fates(
-    run: Run, k: int
+    run: ScoredRun, k: int
 ) -> Fates:  # no more of each line: there may be a million documents
     rows = ((query_id, run.judged[query_id]["relevant"]) for query_id in run.query_ids)
     return {

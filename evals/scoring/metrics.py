@@ -72,7 +72,7 @@ def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedRanking:
     """A ranking with what its query's judgements say of it."""
 
     gains: Sequence[float]  # of the ranked documents, best first
@@ -83,7 +83,7 @@ class Judged:
     nothing: float | None = None  # the value of R and AP where nothing is relevant
 
 
-def ndcg(judged: Judged, k: int) -> float | None:
+def ndcg(judged: JudgedRanking, k: int) -> float | None:
     """Return normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0
     without any gain.
     """
@@ -95,17 +95,17 @@ def _discount(gains: Sequence[float]) -> float:
     return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1) if gain)
 
 
-def recall(judged: Judged, k: int) -> float | None:
+def recall(judged: JudgedRanking, k: int) -> float | None:
     """Return the share of the relevant documents that are among the first `k`."""
     return sum(judged.hits[:k]) / judged.relevant if judged.relevant else judged.nothing
 
 
-def precision(judged: Judged, k: int) -> float | None:
+def precision(judged: JudgedRanking, k: int) -> float | None:
     """Return the share of `k` places that hold a relevant document."""
     return sum(judged.hits[:k]) / k
 
 
-def average_precision(judged: Judged, k: int) -> float | None:
+def average_precision(judged: JudgedRanking, k: int) -> float | None:
     """Return the mean over relevant documents of the precision at their rank, 0 for those not
     among the first `k`.
     """
@@ -115,12 +115,12 @@ def average_precision(judged: Judged, k: int) -> float | None:
     return math.fsum(n / rank for n, rank in enumerate(ranks, start=1)) / judged.relevant
 
 
-def reciprocal_rank(judged: Judged, k: int) -> float | None:
+def reciprocal_rank(judged: JudgedRanking, k: int) -> float | None:
     """Return 1 / the rank of the first relevant document, 0 where none is among the first `k`."""
     return next((1 / rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit), 0.0)
 
 
-def top_reciprocal_rank(judged: Judged, k: int) -> float | None:
+def top_reciprocal_rank(judged: JudgedRanking, k: int) -> float | None:
     """Return 1 / the rank of the first document with the query's highest grade, 0 where none
     is in the first `k`.
     """
@@ -130,13 +130,13 @@ def top_reciprocal_rank(judged: Judged, k: int) -> float | None:
     )
 
 
-def judged_share(judged: Judged, k: int) -> float | None:
+def judged_share(judged: JudgedRanking, k: int) -> float | None:
     """Return the share of the first `k` documents that have a judgement; 0 for an empty ranking."""
     return sum(judged.judged[:k]) / max(1, len(judged.judged[:k]))
 
 
 # To add one: its name before the @, and a function of a judged ranking and a depth.
-RANKING: dict[str, Callable[[Judged, int], float | None]] = {
+RANKING: dict[str, Callable[[JudgedRanking, int], float | None]] = {
     "nDCG": ndcg,
     "R": recall,
     "P": precision,
@@ -191,7 +191,7 @@ def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environmen
     )
 
 
-def compute_all(
+def compute_metrics(
     query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
 ) -> dict[str, float | None]:
     """Compute every metric of `environment` for one query, by other judgements under
@@ -200,11 +200,11 @@ def compute_all(
     found: dict[str, float | None] = {}
     ranked = rankings.get(query_id, Ranking(())).doc_ids
     for judgements in sorted(environment.judgements, key=lambda name: name != environment.headline):
-        judged = judge(ranked, environment.judgements[judgements], query_id)
+        judged = judge_ranking(ranked, environment.judgements[judgements], query_id)
         leads = judgements == environment.headline
         for name in environment.metrics:
             if not is_pairwise(name):
-                found[name if leads else f"{name} [{judgements}]"] = ranking_metric(name, judged)
+                found[name if leads else f"{name} [{judgements}]"] = apply_metric(name, judged)
             elif leads:
                 found[name] = _compare(name, query_id, rankings, environment)
     return found
@@ -220,7 +220,7 @@ def compute(
         twin = environment.twins.get(query_id, query_id)
         return _compare(name, query_id, rankings, environment) if twin in rankings else None
     judgements = environment.judgements[environment.headline]
-    return ranking_metric(name, judge(rankings[query_id].doc_ids, judgements, query_id))
+    return apply_metric(name, judge_ranking(rankings[query_id].doc_ids, judgements, query_id))
 
 
 def is_pairwise(name: str) -> bool:
@@ -257,27 +257,31 @@ def unordered_depth(name: str) -> int | None:
     return int(depth or _WHOLE)
 
 
-def ranking_metric(name: str, judged: Judged) -> float | None:
+def apply_metric(name: str, judged: JudgedRanking) -> float | None:
     """Compute one metric of one ranking, its name as `check_metric` takes it."""
     kind, _, depth = name.partition("@")
     return RANKING[kind](judged, int(depth or _WHOLE))
 
 
-def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> float | None:
+def metric_from_attribution(
+    name: str, ranking: Sequence[str], row: Mapping[str, Any]
+) -> float | None:
     """Compute a metric of a ranking of documents; `row` is the query's line of
     attribution.jsonl.
     """
     units = row.get("units", {})
     collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
     judged = judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]})
-    return ranking_metric(name, dataclasses.replace(judged, nothing=row.get("nothing")))
+    return apply_metric(name, dataclasses.replace(judged, nothing=row.get("nothing")))
 
 
-def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
+def judge_ranking(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> JudgedRanking:
     """Judge a ranking; unjudged documents count as grade 0, and so do negative grades."""
     known = judgements.by_unit(judgements.qrels.get(query_id, {}))
     gains = judgements.gains(query_id)
-    judged = judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known)
+    judged = judge_units(
+        collapse_to_units(ranking, judgements), gains, judgements.recalled(query_id), known
+    )
     return dataclasses.replace(judged, nothing=0.0) if judgements.zero else judged
 
 
@@ -286,11 +290,11 @@ def judge_units(
     grades: Mapping[str, float],
     relevant: Collection[str],
     known: Collection[str] = (),
-) -> Judged:
+) -> JudgedRanking:
     """Judge units by what nDCG gains from (grades above 0), what recall counts, and what is
     judged at all.
     """
-    return Judged(
+    return JudgedRanking(
         gains=[grades.get(unit, 0.0) for unit in units],
         ideal=sorted(grades.values(), reverse=True),
         hits=[unit in relevant for unit in units],
@@ -312,7 +316,7 @@ def measure_unjudged(
         depth = int(name.partition("@")[2] or _WHOLE)
         rows = []
         for query_id, ranking in rankings.items():
-            judged = judge(ranking, judgements, query_id)
+            judged = judge_ranking(ranking, judgements, query_id)
             known = list(judged.judged[:depth])
             top = max(judged.ideal, default=0.0) or 1.0
             more = known.count(False)
@@ -327,9 +331,9 @@ def measure_unjudged(
             )
             rows.append(
                 [
-                    ranking_metric(name, judged),
+                    apply_metric(name, judged),
                     judged_share(judged, depth),
-                    ranking_metric(name, right),
+                    apply_metric(name, right),
                 ]
             )
         columns = [
@@ -342,7 +346,7 @@ def measure_unjudged(
     return found
 
 
-def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
+def collapse_to_units(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
     """Return the ranking of scored units: each where its best placed document is (MaxP, Dai
     and Callan 2019).
     """
@@ -356,8 +360,8 @@ def _compare(
     nothing = Ranking(())
     ranking = rankings.get(query_id, nothing)
     if name != "Flip":
-        return share(
-            won(
+        return fraction_true(
+            comparisons_won(
                 [comparison for comparison in comparisons if name in ("Win", comparison.label)],
                 ranking,
             )
@@ -373,14 +377,14 @@ def _compare(
             flipped.append(ranking.wins(here) != twin_ranking.wins(there))
         else:
             flipped.append(True)
-    return share(flipped)
+    return fraction_true(flipped)
 
 
-def won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
+def comparisons_won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
     """Return which comparisons a ranking wins."""
     return [ranking.wins(comparison) for comparison in comparisons]
 
 
-def share(outcomes: Sequence[bool]) -> float | None:
+def fraction_true(outcomes: Sequence[bool]) -> float | None:
     """Return the share of true ones; None of none."""
     return sum(outcomes) / len(outcomes) if outcomes else None

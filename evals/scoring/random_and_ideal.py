@@ -11,12 +11,18 @@ from functools import cache
 from statistics import fmean
 
 from environments.base import Environment
-from evals.scoring.metrics import Judged, collapse, is_pairwise, judge_units, ranking_metric
+from evals.scoring.metrics import (
+    JudgedRanking,
+    apply_metric,
+    collapse_to_units,
+    is_pairwise,
+    judge_units,
+)
 
 KINDS = {"random": "Random", "maximum": "Maximum possible"}  # with the papers' words
 
 
-def expect(metric: str, judged: Judged, pool: int) -> float | None:
+def expected_random_score(metric: str, judged: JudgedRanking, pool: int) -> float | None:
     """Return the mean of nDCG@k or R@k over all orders of a pool of units, exactly; None for other
     metrics.
 
@@ -70,7 +76,7 @@ def bound(kind: str, metric: str, environment: Environment) -> float | None:
         pool = (
             known.keys()
             if query.candidates is None
-            else set(collapse(list(query.candidates), judgements))
+            else set(collapse_to_units(list(query.candidates), judgements))
         )
         order = {
             unit: (known[unit], unit in relevant)[:: 1 if by_gain else -1]
@@ -79,9 +85,9 @@ def bound(kind: str, metric: str, environment: Environment) -> float | None:
         best = judge_units(sorted(order, key=order.__getitem__, reverse=True), gains, relevant)
         best = replace(best, nothing=0.0) if judgements.zero else best
         if kind == "maximum":
-            values.append(ranking_metric(metric, best))
+            values.append(apply_metric(metric, best))
         else:
             many = count() - len(query.excluded) if query.candidates is None else len(pool)
-            values.append(expect(metric, best, many))
+            values.append(expected_random_score(metric, best, many))
     defined = [value for value in values if value is not None]
     return fmean(defined) if defined else None

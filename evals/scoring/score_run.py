@@ -21,17 +21,17 @@ from typing import Any
 from environments.base import POOLED, Environment
 from evals import run_folder
 from evals.run_folder import load_environment
-from evals.scoring.attribution import Losses, attribute, attribution_json, choose_cutoffs
+from evals.scoring.attribution import LossCounts, attribute, attribution_json, choose_cutoffs
 from evals.scoring.metrics import (
     Values,
     add_metrics,
     check_metric,
-    collapse,
-    compute_all,
+    collapse_to_units,
+    compute_metrics,
     measure_unjudged,
     ranking_of,
 )
-from evals.scoring.scored_run import Column, bounds_beside, name_retriever
+from evals.scoring.scored_run import Column, name_retriever, references_beside
 from evals.scoring.statistics import bootstrap_mean, resampled_mean
 from programs import DIFFERS
 from programs.deviations import describe_deviations
@@ -45,7 +45,7 @@ _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
 def score(
-    path: Path, environment: Environment, outcomes: run_folder.Rows | None = None
+    path: Path, environment: Environment, outcomes: run_folder.JsonlIndex | None = None
 ) -> dict[str, Any]:
     """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what
     scores.json holds.
@@ -63,7 +63,7 @@ def score(
         )
         raise RunIncomplete(f"{many}; give the same run command again to resume it")
     tally = _Tally()
-    losses = Losses(choose_cutoffs(environment.metric, environment.metrics))
+    losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
     about = tally.summary(config, len(query_ids))
     imported = config.get("imported")
@@ -126,11 +126,15 @@ def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> di
     environment = add_metrics(load_environment(config, judgements), metrics)
     with run_folder.claim(path, config) as folder:
         scores = {"run": str(path)} | score(path, environment, folder.outcomes)
-    return scores | {"bounds": bounds_beside(path)}
+    return scores | {"bounds": references_beside(path)}
 
 
 def _score_queries(
-    path: Path, environment: Environment, outcomes: run_folder.Rows, tally: "_Tally", losses: Losses
+    path: Path,
+    environment: Environment,
+    outcomes: run_folder.JsonlIndex,
+    tally: "_Tally",
+    losses: LossCounts,
 ) -> tuple[Values, dict[str, str]]:
     judgements = environment.judgements[environment.headline]
     values = Values()
@@ -145,15 +149,15 @@ def _score_queries(
             outcome = outcomes[query.query_id]
             try:
                 run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
-            except run_folder.BadRanking as wrong:
+            except run_folder.InvalidRanking as wrong:
                 raise DataError(
                     f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {run_folder.MEND}"
                 ) from None
             tally.add(outcome)
             errors[query_id] = outcome["error"] or ""
             _add_values(values, outcome, outcomes, environment)
-            units = collapse(outcome["ranking"], judgements)
-            trec.write(run_lines(query_id, units, tag=path.name))
+            units = collapse_to_units(outcome["ranking"], judgements)
+            trec.write(trec_lines(query_id, units, tag=path.name))
             relevant = attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
             attributed.write(
@@ -163,7 +167,7 @@ def _score_queries(
 
 
 def summarise_unfinished(
-    config: run_folder.Config, environment: Environment, outcomes: run_folder.Rows
+    config: run_folder.Config, environment: Environment, outcomes: run_folder.JsonlIndex
 ) -> dict[str, Any]:
     """Summarise a run with unanswered queries, without a score; metrics over the others are
     under "partial".
@@ -182,21 +186,24 @@ def summarise_unfinished(
 
 
 @lru_cache(1 << 16)
-def encode_id(identifier: str) -> str:
+def encode_trec_id(identifier: str) -> str:
     """Return an id as it stands in TREC files, whose columns blanks separate: blanks and %
     are percent-encoded.
     """
     return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
 
 
-def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
+def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
     """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our
     ties its own way.
     """
-    start = f"{encode_id(query_id)}\tQ0\t"
+    start = f"{encode_trec_id(query_id)}\tQ0\t"
     ends = _line_ends(len(ranking), tag)
     return "".join(
-        [f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)]
+        [
+            f"{start}{doc_id}{end}"
+            for doc_id, end in zip(map(encode_trec_id, ranking), ends, strict=True)
+        ]
     )
 
 
@@ -215,7 +222,7 @@ def _add_values(
     rankings = {query_id: ranking_of(outcome)}
     if (twin := environment.twins.get(query_id, "")) in outcomes:
         rankings[twin] = ranking_of(outcomes[twin])
-    for name, value in compute_all(query_id, rankings, environment).items():
+    for name, value in compute_metrics(query_id, rankings, environment).items():
         values.setdefault(name, {})[query_id] = value
 
 
@@ -223,12 +230,12 @@ def _summarise(
     values: Values, environment: Environment, *, resampled: bool
 ) -> dict[str, dict[str, Any]]:
     return {
-        name: summarise_column(column, weigh_queries(name, environment), resampled=resampled)
+        name: summarise_column(column, query_weights(name, environment), resampled=resampled)
         for name, column in values.items()
     }
 
 
-def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
+def query_weights(name: str, environment: Environment) -> dict[str, int]:
     """Return how often each query counts in a metric's mean: once per triplet (BIRCO,
     appendix D); {} is once.
     """
@@ -274,9 +281,13 @@ class _Tally:
         error = outcome["error"]
         counts = self._counts
         if error is not None:
-            first = {"error": run_folder.headline(error), "queries": 0, "at": _raised_at(outcome)}
+            first = {
+                "error": run_folder.first_error_line(error),
+                "queries": 0,
+                "at": _raised_at(outcome),
+            }
             first["first"] = outcome["query_id"]
-            self._failures.setdefault(run_folder.generalize(error), first)["queries"] += 1
+            self._failures.setdefault(run_folder.error_template(error), first)["queries"] += 1
         counts["answered"] += 1
         counts["failed"] += error is not None
         counts["invented_ids"] += trace["invented_ids"]
@@ -364,7 +375,7 @@ def _raised_at(
     return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""
 
 
-def record_look(config: run_folder.Config, path: Path) -> None:
+def record_test_use(config: run_folder.Config, path: Path) -> None:
     """Record that the run of `config` in `path` has shown values; nothing for dev, or a
     second time.
     """
@@ -380,13 +391,15 @@ def record_look(config: run_folder.Config, path: Path) -> None:
     }
     with suppress(OSError, SextantError):
         if _identity(look) not in _read_looks():
-            file = files.home() / "looks.jsonl"
+            file = files.sextant_home() / "looks.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
-            list(files.lines(file, repair=True))  # cuts off a torn line, which this one would join
+            list(
+                files.iter_lines(file, repair=True)
+            )  # cuts off a torn line, which this one would join
             files.append_line(file, json.dumps(look).encode(), files.SHARED)
 
 
-def count_looks(config: run_folder.Config) -> int:
+def count_test_uses(config: run_folder.Config) -> int:
     """Count the runs with the program of `config` that have looked at queries of its task
     outside dev.
     """
@@ -407,7 +420,7 @@ def _identity(
 def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
     looks = dict[tuple[Any, ...], dict[str, Any]]()
     with suppress(OSError, SextantError):
-        for line in files.lines(files.home() / "looks.jsonl"):
+        for line in files.iter_lines(files.sextant_home() / "looks.jsonl"):
             with suppress(ValueError, RecursionError):
                 look = json.loads(line)
                 if isinstance(look, dict) and all(

@@ -23,13 +23,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from evals import run_folder
 from evals.run_folder import load_environment
-from evals.run_schemas import JudgedForm, ScoresForm
+from evals.run_schemas import JudgedSchema, ScoresSchema
 from evals.scoring.metrics import unordered_depth
-from evals.scoring.statistics import Interval, Paired, paired, share_closed
+from evals.scoring.statistics import Interval, PairedTest, paired, share_closed
 from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
 from tools import files, schemas
-from tools.cli import brief
+from tools.cli import abbreviate
 from tools.errors import DataError, RunIncomplete, SextantError
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Searched(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class ScoredRun:
     """A run folder that has been scored."""
 
     path: Path  # as given
@@ -146,7 +146,7 @@ class Run:
         return None if mean is None else float(mean)
 
     @cached_property
-    def outcomes(self) -> run_folder.Rows:
+    def outcomes(self) -> run_folder.JsonlIndex:
         """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error.
 
         DataError where one is missing.
@@ -155,18 +155,20 @@ class Run:
         return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
 
     @cached_property
-    def judged(self) -> run_folder.Rows:
+    def judged(self) -> run_folder.JsonlIndex:
         """query_id -> its line of attribution.jsonl.
 
         DataError where one is missing, as in an old run.
         """
         file = self.path / "attribution.jsonl"
         rows = run_folder.read_rows(
-            file, lambda line: str(schemas.read(JudgedForm, line)["query_id"])
+            file, lambda line: str(schemas.parse_json(JudgedSchema, line)["query_id"])
         )
         return self._check(rows, "does not say what became of the documents")
 
-    def _check(self, rows: run_folder.Rows, lacks: str, mend: str = "") -> run_folder.Rows:
+    def _check(
+        self, rows: run_folder.JsonlIndex, lacks: str, mend: str = ""
+    ) -> run_folder.JsonlIndex:
         again = f"python -m evals.score {self.path} scores it again"
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
             many = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
@@ -178,12 +180,12 @@ class Run:
         return rows
 
 
-def list_deviations(runs: Iterable[Run]) -> list[str]:
+def list_deviations(runs: Iterable[ScoredRun]) -> list[str]:
     """Return how the programs of runs differ from those of the papers, each line once."""
     return list(dict.fromkeys(run.deviations for run in runs if run.deviations))
 
 
-def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
+def align_columns(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
     """Return query -> its value in each column, for the queries that have all, in the order
     of the first column.
     """
@@ -191,12 +193,12 @@ def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
     return {query_id: row for query_id, row in rows.items() if None not in row}  # type: ignore[misc]
 
 
-def differences(baseline: Run, run: Run) -> dict[str, str]:
+def contract_differences(baseline: ScoredRun, run: ScoredRun) -> dict[str, str]:
     """Return what two runs were not both asked: key of the contract, or "queries" -> both
     values, in words.
     """
     found = {
-        key: f"{brief(value)}, {brief(run.contract[key])}"
+        key: f"{abbreviate(value)}, {abbreviate(run.contract[key])}"
         for key, value in baseline.contract.items()
         if run.contract[key] != value
     }
@@ -233,22 +235,22 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
-def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+def find_scored_runs(paths: Iterable[Path]) -> tuple[list[ScoredRun], dict[Path, str]]:
     """Return the scored runs in `paths` and below, the others with the reason.
 
     DataError where no folder is a run.
     """
-    runs = list[Run]()
+    runs = list[ScoredRun]()
     others = dict[Path, str]()
     for path in find_folders(paths):
         try:
-            runs.append(read(path, load_data=False))
+            runs.append(read_scored_run(path, load_data=False))
         except (SextantError, OSError) as problem:  # a file may be unreadable
             others[path] = str(problem)
     return runs, others
 
 
-def read(path: Path, *, load_data: bool = True) -> Run:
+def read_scored_run(path: Path, *, load_data: bool = True) -> ScoredRun:
     """Read the run in `path`.
 
     DataError for no scores, RunIncomplete for unanswered queries (`load_data`: how many).
@@ -268,7 +270,7 @@ def read(path: Path, *, load_data: bool = True) -> Run:
         mend = f"python -m evals.score {path} makes them again"
         raise DataError(f"the scores in {path} are damaged ({error}); {mend}") from None
     failed = {query_id: error for query_id, error in errors.items() if error}
-    return Run(path, config, scores, columns, failed, list(errors))
+    return ScoredRun(path, config, scores, columns, failed, list(errors))
 
 
 def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> SextantError:
@@ -288,8 +290,8 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
 
 
 def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
-    scores: dict[str, Any] = schemas.read_whole(
-        ScoresForm, files.read_input(path / "scores.json", _LARGEST_TABLE)
+    scores: dict[str, Any] = schemas.parse_json_exact(
+        ScoresSchema, files.read_input(path / "scores.json", _LARGEST_TABLE)
     )
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
@@ -327,14 +329,14 @@ def _number(cell: str) -> float | None:
     return value
 
 
-Kind = Literal["floor", "best", "union", "ceiling"]
-LABELS: dict[Kind, str] = {
+ReferenceKind = Literal["floor", "best", "union", "ceiling"]
+LABELS: dict[ReferenceKind, str] = {
     "floor": "floor",
     "best": "best bare retriever",
     "union": "lower bound",
     "ceiling": "ceiling",
 }
-_POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
+_POOLS: dict[ReferenceKind, str] = {"union": "union", "ceiling": "oracle"}
 
 
 def name_retriever(config: run_folder.Config) -> str:
@@ -349,19 +351,19 @@ def name_retriever(config: run_folder.Config) -> str:
     )
 
 
-class Bounds(NamedTuple):
+class ReferenceRuns(NamedTuple):
     """A run between its bounds, by one metric. Differences are paired by query, and None where a bound is missing."""
 
-    run: Run
+    run: ScoredRun
     metric: str
-    found: dict[Kind, Run]  # what nobody has run is missing
+    found: dict[ReferenceKind, ScoredRun]  # what nobody has run is missing
 
-    def mean(self, kind: Kind | None = None) -> float | None:
+    def mean(self, kind: ReferenceKind | None = None) -> float | None:
         """Return the figure of a bound, or the run's own."""
         run = self.found.get(kind) if kind else self.run
         return None if run is None else run.mean(self.metric)
 
-    def describe(self, kind: Kind) -> str:
+    def describe(self, kind: ReferenceKind) -> str:
         """Name the run that a bound is: its program, and its system where that is not the
         run's own; "" for none.
         """
@@ -389,7 +391,7 @@ class Bounds(NamedTuple):
         by = f" by {' and '.join(pool['of'])}" if pool["of"] != [own.retriever] else ""
         return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
 
-    def is_own(self, kind: Kind) -> bool:
+    def is_own(self, kind: ReferenceKind) -> bool:
         """Return whether there is such a bound of the program's own system, or of its
         retriever alone.
         """
@@ -417,7 +419,7 @@ class Bounds(NamedTuple):
             made[kind] = {"mean": self.mean(kind), "run": run.name, "what": self.describe(kind)}
         return made
 
-    def compare(self) -> tuple[Paired | None, Paired | None, Interval | None]:
+    def compare(self) -> tuple[PairedTest | None, PairedTest | None, Interval | None]:
         """Return program - floor, own ceiling - program, and the share of own ceiling - floor
         that is closed.
         """
@@ -427,13 +429,13 @@ class Bounds(NamedTuple):
         missing = self._compute(paired, self.run, ceiling)
         return gained, missing, self._compute(share_closed, floor, self.run, ceiling)
 
-    def _compute(self, function: Callable[..., T], *runs: Run | None) -> T | None:
+    def _compute(self, function: Callable[..., T], *runs: ScoredRun | None) -> T | None:
         columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]
-        rows = pair(*columns).values() if len(columns) == len(runs) else ()
+        rows = align_columns(*columns).values() if len(columns) == len(runs) else ()
         return function(*zip(*rows, strict=True)) if rows else None
 
 
-def bounds_beside(path: Path) -> dict[str, Any]:
+def references_beside(path: Path) -> dict[str, Any]:
     """Return the bounds of the run in `path` among the readable folders beside it, by its
     headline metric, as JSON.
     """
@@ -444,7 +446,7 @@ def bounds_beside(path: Path) -> dict[str, Any]:
     siblings = list[Path]()
     with suppress(OSError):  # a folder that may be entered and not listed
         siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
-    return bounds_among(
+    return references_among(
         own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric
     ).json()
 
@@ -461,7 +463,7 @@ def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(LABELS[kind], found[kind]) for kind in kinds]
 
 
-def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
+def _read_lightly(path: Path, like: ScoredRun | None = None) -> ScoredRun | None:
     """Read the run in `path` without its values; None for no scores, damaged ones, or another
     contract than `like`.
     """
@@ -471,13 +473,13 @@ def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
             config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"
         ):
             return None
-        run = Run(path, config, _read_scores(path, config), {}, {}, [])
+        run = ScoredRun(path, config, _read_scores(path, config), {}, {}, [])
     except (SextantError, OSError, ValueError):
         return None
     return run if run.scores["metrics"] and not run.scores.get("owed") else None
 
 
-def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
+def references_per_program(runs: Sequence[ScoredRun], metric: str = "") -> list[ReferenceRuns]:
     """Return the bounds among `runs` of each program that searches the whole corpus, by
     `metric` or its headline.
     """
@@ -486,12 +488,12 @@ def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
     ]
     searching = [run for run in searching if not metric or metric in run.columns]
     return [
-        bounds_among(run, [one for one in runs if one is not run], metric or run.metric)
+        references_among(run, [one for one in runs if one is not run], metric or run.metric)
         for run in searching
     ]
 
 
-def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
+def references_among(own: ScoredRun, others: Iterable[ScoredRun], metric: str) -> ReferenceRuns:
     """Return the bounds of a run among others, by a metric.
 
     Floors have its retriever. Pools are ranked by the same program first, then model, parameters,
@@ -503,9 +505,9 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
     ]
     peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]
     bare = [(one, mean) for one, mean in peers if one.is_floor and not own.is_floor]
-    found: dict[Kind, Run] = {}
+    found: dict[ReferenceKind, ScoredRun] = {}
 
-    def near(one: Run) -> tuple[Any, ...]:  # the nearer the code that made it, the smaller
+    def near(one: ScoredRun) -> tuple[Any, ...]:  # the nearer the code that made it, the smaller
         return *(
             one.config.get(key) != own.config.get(key) for key in ("code", "versions")
         ), one.path.name
@@ -528,11 +530,11 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
                 pooled,
                 key=lambda one: (*_differ(one, own), -one.config["pool"]["size"], *near(one)),
             )
-    return Bounds(own, metric, found)
+    return ReferenceRuns(own, metric, found)
 
 
-def _differ(one: Run, own: Run) -> tuple[bool, ...]:
-    def parts(run: Run) -> tuple[Any, ...]:
+def _differ(one: ScoredRun, own: ScoredRun) -> tuple[bool, ...]:
+    def parts(run: ScoredRun) -> tuple[Any, ...]:
         parameters = run.config["parameters"], (run.config.get("compiled") or {}).get("digest")
         return run.config["program"], run.config["lm"]["name"], parameters, run.retriever
 

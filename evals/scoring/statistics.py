@@ -121,7 +121,7 @@ def resampled_mean(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(means)), "error": float(np.std(means))}
 
 
-class Paired(NamedTuple):
+class PairedTest(NamedTuple):
     """How two systems differ over the same queries; None is what so few queries cannot tell."""
 
     difference: float  # mean of after - before
@@ -142,7 +142,7 @@ def paired(
     permutations: int = PERMUTATIONS,
     resamples: int | None = None,
     tests: int = 1,
-) -> Paired:
+) -> PairedTest:
     """Compare two systems by their values for the same queries in the same order: `bootstrap_mean`
     and `sign_flip`.
 
@@ -152,14 +152,14 @@ def paired(
     differences[np.abs(differences) < TIE] = 0.0
     wins = int((differences > 0).sum())
     losses = int((differences < 0).sum())
-    return Paired(
+    return PairedTest(
         *bootstrap_mean(differences.tolist(), resamples=resamples),
         p=sign_flip(differences.tolist(), permutations=permutations, tests=tests),
         wins=wins,
         ties=len(differences) - wins - losses,
         losses=losses,
         queries=len(differences),
-        detectable=detectable(differences),
+        detectable=detectable_difference(differences),
     )
 
 
@@ -225,7 +225,7 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
     return sums
 
 
-def detectable(differences: np.ndarray) -> float | None:
+def detectable_difference(differences: np.ndarray) -> float | None:
     """Return the smallest mean difference that queries with this spread show in 80 % of
     cases, at .05 two-sided.
     """

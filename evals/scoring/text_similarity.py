@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.text import TermStatistics, words
+from tools.text import TermStatistics, content_words
 
 RUN = 3  # words in a run
 # Fewer texts than this are weighed as if there were so many: a word in two queries of three is a
@@ -77,13 +77,13 @@ def _shares(
 def _words(
     text: str,
 ) -> list[str]:  # in order, each once; of a text that has none, such as "x = y", its characters
-    return sorted(set(words(text))) or ["".join(text.lower().split())]
+    return sorted(set(content_words(text))) or ["".join(text.lower().split())]
 
 
 def _runs(
     text: str,
 ) -> list[str]:  # the different runs of `RUN` words of a text; a text that is no longer is one run
-    found = words(text)
+    found = content_words(text)
     if len(found) <= RUN:
         return [" ".join(found) or "".join(text.lower().split())]
     return sorted({" ".join(found[start : start + RUN]) for start in range(len(found) - RUN + 1)})

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from tools import files
-from tools.models.prompting import Fault
+from tools.models.prompting import InvalidAnswer
 from tools.schemas import NESTED
 from tools.text import replace_surrogates
 
@@ -180,7 +180,7 @@ def read(tool: str, arguments: Any) -> dict[str, Any]:
     try:
         return read_form(_FORMS[tool], arguments).model_dump(exclude_unset=True)
     except ValueError as error:
-        raise Fault("wrong type", f"{tool} {error}") from None
+        raise InvalidAnswer("wrong type", f"{tool} {error}") from None
 
 
 def list_unknown(tool: str, arguments: Any) -> list[str]:

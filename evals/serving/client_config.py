@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.cli import put_out
+from tools.cli import print_stdout
 
 TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """Where a door is, and what it asks of who comes in."""
 
     address: str
@@ -38,17 +38,17 @@ class Place:
             return self.address == "localhost"
 
 
-def on_web(url: str, token: str) -> dict[str, Any]:
+def http_server_config(url: str, token: str) -> dict[str, Any]:
     """Return a server of MCP over HTTP, as .mcp.json and others have it; `token` may be a variable's name in braces."""
     return {"type": "http", "url": url} | (
         {"headers": {"Authorization": f"Bearer {token}"}} if token else {}
     )
 
 
-def print_config(place: Place, command: Sequence[str]) -> None:
+def print_config(place: ServerAddress, command: Sequence[str]) -> None:
     """Print what to paste into agents for a door at `place`, or on stdio for `command`, which opens it."""
     if not place.transport:
-        put_out(f"{place.url}\n")
+        print_stdout(f"{place.url}\n")
         return
     # which stays in its variable
     url = f"{place.url}/mcp"
@@ -60,9 +60,10 @@ def print_config(place: Place, command: Sequence[str]) -> None:
         codex = f"command = {json.dumps(command[0])}\nargs = {json.dumps(command[1:])}"
     else:
         claude, code = (
-            on_web(url, name * secret) for name in (f"${{{TOKEN}}}", f"${{env:{TOKEN}}}")
+            http_server_config(url, name * secret)
+            for name in (f"${{{TOKEN}}}", f"${{env:{TOKEN}}}")
         )
-        python = {**on_web(url, "TOKEN" * secret), "transport": "streamable_http"}
+        python = {**http_server_config(url, "TOKEN" * secret), "transport": "streamable_http"}
         shell = f"claude mcp add --transport http sextant {url}"
         shell += f' --header "Authorization: Bearer ${TOKEN}"' * secret
         codex = f"url = {json.dumps(url)}" + f'\nbearer_token_env_var = "{TOKEN}"' * secret
@@ -78,4 +79,4 @@ def print_config(place: Place, command: Sequence[str]) -> None:
             "load_mcp_tools(session)"
         ),
     }
-    put_out("\n\n".join(f"# {where}\n{what}" for where, what in parts.items()) + "\n")
+    print_stdout("\n\n".join(f"# {where}\n{what}" for where, what in parts.items()) + "\n")

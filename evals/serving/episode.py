@@ -23,16 +23,16 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from evals.scoring.attribution import rank_so_far, submit_so_far
+from evals.scoring.attribution import anytime_ranking, submit_anytime
 from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
 from evals.serving.arguments import NO_BOOLEAN, read_object
 from evals.serving.arguments import read as read_arguments
-from programs.search_tools import Desk, as_json
+from programs.search_tools import SearchTools, as_json
 from tools import schemas, session
 from tools.errors import SessionRefusal, UsageError
-from tools.models.prompting import Fault
+from tools.models.prompting import InvalidAnswer
 from tools.records import Query, Submission, Usage, usage_json
-from tools.schemas import Amount, Count, UsageForm
+from tools.schemas import Amount, Count, UsageSchema
 from tools.session import Toolbox
 
 TOOLS = ("search", "read", "select", "note", "submit")
@@ -57,7 +57,7 @@ class Observation(NamedTuple):
     done: bool
 
 
-class Used(TypedDict, total=False):
+class ReportedUsage(TypedDict, total=False):
     """What an agent says that its own model has used; a price that is left out is not known."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as pydantic wants it
@@ -69,7 +69,7 @@ class Used(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Reward:
+class RewardSettings:
     """What an episode is worth: a metric of what it hands in, less what it used.
 
     With a `potential`, each step is rewarded by the change of the recall among the documents that surfaced, were read
@@ -90,7 +90,7 @@ class Reward:
             )
         for name in ("search_cost", "token_cost"):
             try:
-                amount = schemas.check(Amount, getattr(self, name))
+                amount = schemas.validate(Amount, getattr(self, name))
             except ValueError:
                 wrong = f"{name} is {getattr(self, name)!r}"
                 raise UsageError(
@@ -107,13 +107,13 @@ class Reward:
 
 
 @dataclass(eq=False, slots=True)
-class World:
+class EpisodeFactory:
     """What the episodes of a task share. `open` starts one; a subclass may say which, and keep what comes of it."""
 
     toolbox: Toolbox
     environment: Any  # an Environment; None where others keep it, and queries are given one by one
     depth: int  # documents of a ranking
-    reward: Reward | None = (
+    reward: RewardSettings | None = (
         None  # None: every reward is 0, and nothing tells how good an answer was
     )
     queries: dict[str, Query] = field(init=False)
@@ -155,7 +155,7 @@ class World:
 class Episode:
     """One query, searched from outside. Threads may share it; what they do goes one after another."""
 
-    def __init__(self, world: World, query: Query) -> None:
+    def __init__(self, world: EpisodeFactory, query: Query) -> None:
         self.world = world
         self.query = query
         self.submission: Submission | None = None
@@ -163,9 +163,9 @@ class Episode:
         self.opened = time.monotonic()
         self.touched = self.opened  # when somebody last went on with it
         before = session.current()
-        with session.answering(query):
-            self.desk = Desk(world.toolbox.open(query), hops=0)
-        session.enter(before)
+        with session.for_query(query):
+            self.desk = SearchTools(world.toolbox.open(query), hops=0)
+        session.set_current(before)
         self._lock = RLock()
         self.reported = Usage()  # what the agent says that it has used
         self.given = 0.0  # the sum of the rewards so far
@@ -198,17 +198,17 @@ class Episode:
 
         A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors.
         """
-        with self._lock, session.using(self.desk.session):
+        with self._lock, session.as_current(self.desk.session):
             if self.over:
                 return Observation(as_json({"error": "this episode is over"}), 0.0, done=True)
             try:
                 if tool not in TOOLS:
-                    raise Fault(
+                    raise InvalidAnswer(
                         "unknown tool",
                         f"there is no tool {tool[:60]!r}; there are {', '.join(TOOLS)}",
                     )
                 text = getattr(self, tool)(**read_arguments(tool, arguments))
-            except (SessionRefusal, Fault) as refusal:
+            except (SessionRefusal, InvalidAnswer) as refusal:
                 text = as_json({"error": str(refusal)})
             finally:
                 self.touch()
@@ -316,7 +316,7 @@ class Episode:
         """
         try:
             known = {name: value for name, value in read_object(sent).items() if value is not None}
-            used: Used = schemas.check(Used, known, strict=False)
+            used: ReportedUsage = schemas.validate(ReportedUsage, known, strict=False)
         except ValueError as error:
             raise UsageError(f"what the agent has used cannot be booked: {error}") from None
         tokens_in = used.get("tokens_in", 0)
@@ -327,7 +327,7 @@ class Episode:
             if self.over:
                 raise SessionRefusal(f"query {self.query.query_id!r} is over; {NOT_BOOKED}")
             try:
-                schemas.check(UsageForm, usage_json(self.desk.session.usage + usage))
+                schemas.validate(UsageSchema, usage_json(self.desk.session.usage + usage))
             except ValueError as error:
                 raise UsageError(
                     f"what the agent has used cannot be booked: in all, {error}"
@@ -344,14 +344,14 @@ class Episode:
         with self._lock:
             if self.over:
                 return 0.0
-            self._end(submit_so_far(self.desk.session, why=why))
+            self._end(submit_anytime(self.desk.session, why=why))
             return self._reward()
 
     def value_so_far(self) -> float:
         """Return the metric of what it has handed in, or would if it were cut off now."""
         with self._lock:
             handed_in = self.submission or Submission(
-                rank_so_far(self.desk.session), self.desk.session.trace
+                anytime_ranking(self.desk.session), self.desk.session.trace
             )
             return self.world.value(self.query.query_id, handed_in)
 
@@ -412,7 +412,7 @@ def told(query: Query) -> dict[str, str]:
 
 
 @cache
-def parameters(tool: str) -> dict[str, inspect.Parameter]:
+def tool_parameters(tool: str) -> dict[str, inspect.Parameter]:
     """Return what a tool takes, by name."""
     return {
         name: parameter
@@ -426,10 +426,10 @@ def describe(tool: str) -> dict[str, Any]:
     said, _, listed = (inspect.getdoc(getattr(Episode, tool)) or "").partition("\n\nArgs:\n")
     about = dict(line.strip().split(": ", 1) for line in listed.splitlines())
     fields = {}
-    for name, one in parameters(tool).items():
+    for name, one in tool_parameters(tool).items():
         fields[name] = {**_TYPES.get(one.annotation, _IDS), "description": about[name]}
         if one.default not in (None, one.empty):
             fields[name]["default"] = one.default
-    required = [name for name, one in parameters(tool).items() if one.default is one.empty]
+    required = [name for name, one in tool_parameters(tool).items() if one.default is one.empty]
     schema = {"type": "object", "properties": fields, "required": required}
     return {"name": tool, "description": said, "parameters": schema}

@@ -1,7 +1,7 @@
 """A run whose queries are answered from outside: which query an episode gets, and where its outcome
 goes.
 
-`serve` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what
+`serve_episodes` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what
 came of them. A query's first submission is its outcome, on disk before anybody hears of it; a query
 whose agent went away is handed out again. With `repeat`, queries go on being handed out for
 training, and what comes of that is scored, not kept. Once the budget is used up, by what agents
@@ -27,30 +27,30 @@ from evals.run_folder import Outcome, RunFolder
 from evals.running import evaluate, runner
 from evals.running.agent_limits import UNREPORTED
 from evals.running.progress_display import report
-from evals.running.ready import Ready
+from evals.running.ready import PreparedRun
 from evals.running.request import Request
-from evals.scoring.score_run import record_look
-from evals.serving.client_config import Place
-from evals.serving.episode import Episode, Observation, Reward, World
+from evals.scoring.score_run import record_test_use
+from evals.serving.client_config import ServerAddress
+from evals.serving.episode import Episode, EpisodeFactory, Observation, RewardSettings
 from programs.external_agent import Served
-from tools.cli import check_interrupts, say
+from tools.cli import check_interrupts, print_stderr
 from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
 from tools.installation import explain_missing
 from tools.models.run_resources import Budget
-from tools.plugins import describe as describe_error
-from tools.plugins import pick
+from tools.plugins import describe_exception as describe_error
+from tools.plugins import load_object
 from tools.records import Usage
 
 MOST = 64  # episodes open at a time
 IDLE = 600.0  # seconds without an action, after which an episode makes room for another
 
 
-class NothingOpen(SessionRefusal):
+class NoQueryAvailable(SessionRefusal):
     """No query can be handed out now: all are answered, or in others' hands, or the budget is used up."""
 
 
 @dataclass(eq=False, slots=True)
-class Host(World):
+class EpisodeServer(EpisodeFactory):
     """The episodes of one run. Threads share it."""
 
     folder: RunFolder = field(kw_only=True)
@@ -65,7 +65,7 @@ class Host(World):
     _news: SimpleQueue[Outcome] = field(init=False, default_factory=SimpleQueue)
 
     def __post_init__(self) -> None:
-        World.__post_init__(self)
+        EpisodeFactory.__post_init__(self)
         self._todo = deque(
             query_id for query_id in self.queries if query_id not in self.folder.outcomes
         )
@@ -80,9 +80,9 @@ class Host(World):
             try:
                 self.budget.check()
             except BudgetReached as reached:
-                raise NothingOpen(f"{reached}; no further query is handed out") from None
+                raise NoQueryAvailable(f"{reached}; no further query is handed out") from None
             if len(self._open) >= self.most:
-                raise NothingOpen(
+                raise NoQueryAvailable(
                     f"{self.most} episodes are open, which is the most; end one, or come again "
                     f"later"
                 )
@@ -90,10 +90,10 @@ class Host(World):
                 self._todo.extend(self.queries)
             free = query_id in self._todo or (self.repeat and query_id in self.queries)
             if query_id and query_id in self.queries and not free:
-                raise NothingOpen(f"query {query_id!r} is answered, or in another's hands")
+                raise NoQueryAvailable(f"query {query_id!r} is answered, or in another's hands")
             if not query_id and not self._todo:
-                raise NothingOpen("every query is answered, or in others' hands")
-            episode = World.open(self, query_id or self._todo[0])
+                raise NoQueryAvailable("every query is answered, or in others' hands")
+            episode = EpisodeFactory.open(self, query_id or self._todo[0])
             if episode.query.query_id in self._todo:
                 self._todo.remove(episode.query.query_id)
             self._open.add(episode)
@@ -112,7 +112,7 @@ class Host(World):
             return episode.act(tool, arguments)
         except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
             episode.leave()
-            say(
+            print_stderr(
                 f"{tool[:60]} of query {episode.query.query_id}: {describe_error(error)}"
             )  # may name files of ours
             raise RunIncomplete("this cannot be done now; the query is handed out again") from None
@@ -126,7 +126,7 @@ class Host(World):
             self.budget.resume(UNREPORTED, requests=1)
         with self._lock:
             if query.query_id not in self.folder.outcomes:
-                fields = runner.describe_submission(submission, query, self.environment.documents)
+                fields = runner.submission_record(submission, query, self.environment.documents)
                 outcome = {
                     "query_id": query.query_id,
                     **fields,
@@ -194,20 +194,20 @@ class Host(World):
             episode.leave_if_idle(-1.0)
 
 
-def open_world(request: Request, reward: Reward | None = None) -> World:
+def open_training_pool(request: Request, reward: RewardSettings | None = None) -> EpisodeFactory:
     """Return the world of a request for training in this process: nothing is kept, but that test was looked at."""
     ready = evaluate.prepare(_checked(request, reward))
-    world: World = _world(World, ready, reward)
+    world: EpisodeFactory = _world(EpisodeFactory, ready, reward)
     if reward:
-        record_look(ready.config, run_folder.place(request.runs, ready.config))
+        record_test_use(ready.config, run_folder.run_path(request.runs, ready.config))
     return world
 
 
-def serve(
+def serve_episodes(
     request: Request,
-    play: Callable[[Host], None],
+    play: Callable[[EpisodeServer], None],
     *,
-    reward: Reward | None = None,
+    reward: RewardSettings | None = None,
     repeat: bool = False,
     report: evaluate.Report | None = None,
 ) -> evaluate.Result:
@@ -216,12 +216,19 @@ def serve(
     The program is served:NAME, with the name of the agent.
     """
 
-    def answer(ready: Ready, folder: RunFolder, hooks: dict[str, Any]) -> None:
+    def answer(ready: PreparedRun, folder: RunFolder, hooks: dict[str, Any]) -> None:
         tell = hooks.get("on_outcome", lambda outcome: None)
         most = request.max_concurrent or MOST
         budget = ready.model.terms.budget
         host = _world(
-            Host, ready, reward, folder=folder, tell=tell, budget=budget, repeat=repeat, most=most
+            EpisodeServer,
+            ready,
+            reward,
+            folder=folder,
+            tell=tell,
+            budget=budget,
+            repeat=repeat,
+            most=most,
         )
         try:
             play(host)
@@ -230,23 +237,28 @@ def serve(
         if len(folder.outcomes) < len(host.queries):
             budget.check()
 
-    return evaluate.run(_checked(request, reward), report, answer=answer)
+    return evaluate.run_request(_checked(request, reward), report, answer=answer)
 
 
-def open_door(
-    door: str, request: Request, place: Place, reward: Reward | None, *, repeat: bool
+def serve_command(
+    door: str,
+    request: Request,
+    place: ServerAddress,
+    reward: RewardSettings | None,
+    *,
+    repeat: bool,
 ) -> evaluate.Result:
     """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free.
 
     What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
     """
     try:
-        through = pick("door", door, {door: door})
+        through = load_object("door", door, {door: door})
         ends = list[Callable[[], None] | None]()
     except ModuleNotFoundError as error:
         extra = door.partition(":")[0].rpartition(".")[2]
         raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None
-    result = serve(
+    result = serve_episodes(
         request,
         lambda host: ends.append(through(host, place)),
         reward=reward,
@@ -260,7 +272,7 @@ def open_door(
     return result
 
 
-def _checked(request: Request, reward: Reward | None) -> Request:
+def _checked(request: Request, reward: RewardSettings | None) -> Request:
     if reward and request.split != "dev" and not reward.allow_test:
         why = f"rewards would tell how good answers to {request.split} queries are"
         raise UsageError(f"{why}; take the split dev, or allow it (--allow-test)")
@@ -273,6 +285,6 @@ def _checked(request: Request, reward: Reward | None) -> Request:
     return replace(request, lm="offline")
 
 
-def _world(kind: Any, ready: Ready, reward: Reward | None, **more: Any) -> Any:
+def _world(kind: Any, ready: PreparedRun, reward: RewardSettings | None, **more: Any) -> Any:
     assert isinstance(ready.system, Served)
     return kind(ready.system.toolbox, ready.environment, ready.system.depth, reward, **more)

@@ -15,13 +15,13 @@ from tools.installation import importing_extra
 with importing_extra("gymnasium", __name__):
     import gymnasium
 
-from evals.serving.episode import World, told
-from evals.serving.episode_server import Host
-from evals.serving.rl_training import MOST, Turns, open_training, short_names
+from evals.serving.episode import EpisodeFactory, told
+from evals.serving.episode_server import EpisodeServer
+from evals.serving.rl_training import MOST, Turns, open_training, registered_names
 from programs.search_tools import as_json
 
 
-class Words(gymnasium.spaces.Text):
+class AnyText(gymnasium.spaces.Text):
     """Any text; samples are short."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     def __init__(
         self,
-        world: World | None = None,
+        world: EpisodeFactory | None = None,
         *,
         max_turns: int = MOST,
         render_mode: None = None,
@@ -53,7 +53,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         self.world = world or open_training(**task)
         self.max_turns = max_turns
         self.render_mode = render_mode
-        self.action_space = self.observation_space = Words()
+        self.action_space = self.observation_space = AnyText()
         self._query_ids = list(self.world.queries)
         self._turns: Turns | None = None
 
@@ -64,7 +64,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         self.close()
         query_id = (options or {}).get("query_id", "")
-        if not query_id and not isinstance(self.world, Host):
+        if not query_id and not isinstance(self.world, EpisodeServer):
             query_id = self._query_ids[self.np_random.integers(len(self._query_ids))]
         self._turns = Turns(self.world, query_id, self.max_turns)
         return as_json(told(self._turns.episode.query)), {}
@@ -81,7 +81,7 @@ class SearchEnv(gymnasium.Env[str, str]):
             self._turns.episode.leave()
 
 
-for _name, _task in short_names().items():
+for _name, _task in registered_names().items():
     gymnasium.register(
         f"sextant/{_name}-v0", entry_point=f"{__name__}:SearchEnv", kwargs={"task": _task}
     )

@@ -19,10 +19,10 @@ with importing_extra("inspect", __name__):
     from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
     from inspect_ai.tool import Tool, ToolDef
 
-from evals.running.runner import describe_submission
+from evals.running.runner import submission_record
 from evals.scoring.metrics import compute, is_pairwise, ranking_of
-from evals.serving.episode import TOOLS, Episode, World, told
-from evals.serving.rl_training import MOST, open_training, short_names
+from evals.serving.episode import TOOLS, Episode, EpisodeFactory, told
+from evals.serving.rl_training import MOST, open_training, registered_names
 from programs.search_tools import as_json
 
 _EPISODES = dict[str, Episode]()  # by the identity of a sample that is being answered
@@ -39,7 +39,7 @@ def _make_tool(state: TaskState, episode: Episode, name: str) -> Tool:
 
 
 @solver  # type: ignore[untyped-decorator]
-def open_episode(world: World) -> Solver:
+def open_episode(world: EpisodeFactory) -> Solver:
     """Give each sample the tools of an episode of its own."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -51,7 +51,7 @@ def open_episode(world: World) -> Solver:
 
 
 @scorer(metrics={"*": [mean(), stderr()]})  # type: ignore[untyped-decorator]
-def metrics_of_ranking(world: World) -> Scorer:
+def metrics_of_ranking(world: EpisodeFactory) -> Scorer:
     """Score what was handed in, or would have been by then, by every metric of the task."""
     environment = world.environment
     names = [name for name in environment.metrics if not is_pairwise(name)]
@@ -60,7 +60,7 @@ def metrics_of_ranking(world: World) -> Scorer:
         episode = _EPISODES[state.uuid]
         episode.cut()
         assert episode.submission
-        outcome = describe_submission(episode.submission, episode.query, environment.documents)
+        outcome = submission_record(episode.submission, episode.query, environment.documents)
         rankings = {(query_id := episode.query.query_id): ranking_of(outcome)}
         found = {name: compute(name, query_id, rankings, environment) for name in names}
         values = {name: float("nan") if value is None else value for name, value in found.items()}
@@ -85,7 +85,7 @@ def _make_task(name: str) -> Callable[..., Task]:
     return search
 
 
-for _name, _task in short_names().items():
+for _name, _task in registered_names().items():
     _made = _make_task(_task)
     _made.__module__ = (
         "sextant"  # which is in no distribution, so that Inspect takes the name as it is

@@ -31,9 +31,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from evals.serving.arguments import SHOWN, list_unknown, read_object
-from evals.serving.client_config import Place, on_web
-from evals.serving.episode import NOT_BOOKED, TOOLS, Episode, World, describe, told
-from evals.serving.episode_server import IDLE, MOST, Host
+from evals.serving.client_config import ServerAddress, http_server_config
+from evals.serving.episode import NOT_BOOKED, TOOLS, Episode, EpisodeFactory, describe, told
+from evals.serving.episode_server import IDLE, MOST, EpisodeServer
 from evals.serving.messages import (
     Answers,
     NoMessage,
@@ -43,11 +43,11 @@ from evals.serving.messages import (
     write_message,
 )
 from evals.serving.session_calls import SessionCalls, TooManyCalls
-from evals.serving.web_auth import Guard, WebServer, replay, token_of
+from evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
 from programs.search_tools import as_json
-from tools.cli import clean, in_thread, wait_until
+from tools.cli import start_thread, strip_control_characters, wait_until
 from tools.errors import SessionRefusal, UsageError
-from tools.plugins import describe as describe_error
+from tools.plugins import describe_exception as describe_error
 from tools.records import Query
 from tools.session import Toolbox
 from tools.text import replace_surrogates
@@ -76,16 +76,18 @@ RESOURCES = {
 _LOG = logging.getLogger("sextant")
 
 
-class Clients:
+class McpSessions:
     """Who has which episode. Threads share it."""
 
-    def __init__(self, host: Host | None = None) -> None:
+    def __init__(self, host: EpisodeServer | None = None) -> None:
         """Without a host, each agent is given its one episode by `admit`, and a token for it in place of a session."""
         self.host = host
         self._episodes = dict[str, Episode]()
         self._lock = threading.RLock()
         self._server = (
-            None if host else Door(self).web(Place("127.0.0.1", 0, ""), self._episodes.__contains__)
+            None
+            if host
+            else McpServer(self).web(ServerAddress("127.0.0.1", 0, ""), self._episodes.__contains__)
         )
 
     def __len__(self) -> int:
@@ -98,10 +100,14 @@ class Clients:
         """Open an episode for the time of the block; yield it with its token, and the server as .mcp.json has it."""
         assert self._server
         token = secrets.token_urlsafe(24)
-        episode = Episode(World(toolbox, None, depth), query)
+        episode = Episode(EpisodeFactory(toolbox, None, depth), query)
         self._episodes[token] = episode
         try:
-            yield episode, token, on_web(f"http://127.0.0.1:{self._server.port}/mcp", token)
+            yield (
+                episode,
+                token,
+                http_server_config(f"http://127.0.0.1:{self._server.port}/mcp", token),
+            )
         finally:
             del self._episodes[token]
 
@@ -142,13 +148,13 @@ class Clients:
             episode.leave()
 
 
-open_clients = cache(Clients)  # programs/agent_command.py calls it in one thread at a time
+open_clients = cache(McpSessions)  # programs/agent_command.py calls it in one thread at a time
 
 
-class Door:
+class McpServer:
     """The protocol's server over the episodes that clients have."""
 
-    def __init__(self, clients: Clients, *, rewards: bool = False) -> None:
+    def __init__(self, clients: McpSessions, *, rewards: bool = False) -> None:
         self.clients = clients
         self._rewards = rewards
         self._calls = SessionCalls(clients.host.most if clients.host else MOST)
@@ -162,7 +168,7 @@ class Door:
         )
         self.server.middleware.append(_read_params)
 
-    def web(self, place: Place, admits: Callable[[str], bool] | None = None) -> WebServer:
+    def web(self, place: ServerAddress, admits: Callable[[str], bool] | None = None) -> WebServer:
         """Serve it over HTTP."""
         if self.clients.host:
             self.server.add_request_handler("server/discover", types.RequestParams, self._discover)
@@ -198,7 +204,7 @@ class Door:
             if scope["method"] == "DELETE":
                 await run_sync(self.clients.leave, Headers(scope=scope).get(SESSION, ""))
 
-        return WebServer(Guard(answer, place, admits), place.address, place.port)
+        return WebServer(AuthMiddleware(answer, place, admits), place.address, place.port)
 
     async def stdio(self) -> None:
         """Serve it on stdin and stdout until the client goes away; what it has asked for by then is answered."""
@@ -276,7 +282,7 @@ class Door:
         if context.request is None:  # on stdio there is one
             return ""
         if not self.clients.host:
-            return token_of(context.request.headers)
+            return request_token(context.request.headers)
         if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             data = {
                 "supported": list(HANDSHAKE_PROTOCOL_VERSIONS),
@@ -309,7 +315,7 @@ class Door:
         except Exception as error:  # noqa: BLE001  # of a search engine, which may be a user's own
             _LOG.warning(
                 "a %s failed, and its query stays pending: %s",
-                clean(tool)[:60],
+                strip_control_characters(tool)[:60],
                 describe_error(error),
             )
             self.clients.leave(client)
@@ -346,19 +352,19 @@ async def _read_params(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
         raise MCPError(types.INVALID_PARAMS, replace_surrogates(" ".join(text.split()))) from None
 
 
-def serve(host: Host, place: Place) -> Callable[[], None]:
+def serve(host: EpisodeServer, place: ServerAddress) -> Callable[[], None]:
     """Hand out the queries of a host until all are answered, or on stdio the client goes away.
 
     What is returned ends the serving, once clients have gone: they may still be told that nothing is left.
     """
-    clients = Clients(host)
-    door = Door(clients, rewards=place.rewards)
+    clients = McpSessions(host)
+    door = McpServer(clients, rewards=place.rewards)
     if place.transport == "stdio":
         if not is_open():
             raise UsageError(
                 "--mcp stdio talks on stdin and stdout, and one of them is closed; leave both open"
             )
-        ended = in_thread(partial(anyio.run, door.stdio))
+        ended = start_thread(partial(anyio.run, door.stdio))
         host.wait(ended.done)
         clients.leave("")
         return partial(wait_until, ended.done)

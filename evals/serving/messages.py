@@ -16,7 +16,7 @@ import mcp_types as types
 from pydantic import ValidationError
 
 from evals.serving.arguments import read_json
-from tools.cli import say
+from tools.cli import print_stderr
 
 _FORMS = (
     "a request has a method, which is a text, and an id; a notification a method; an answer an id, "
@@ -86,7 +86,7 @@ async def read_lines(asked: set[Any]) -> AsyncIterator[str]:
         try:
             message = read_message(line)
         except NoMessage as error:
-            say(f"a line on stdin was left out: {error}")
+            print_stderr(f"a line on stdin was left out: {error}")
             continue
         if message.get("method") == "notifications/cancelled":
             request_id = (message.get("params") or {}).get("requestId")

@@ -25,9 +25,9 @@ with importing_extra("openenv", __name__):
     from evals.serving.rest import Answer
 
 from evals.serving.arguments import SHOWN, read_text
-from evals.serving.client_config import Place
+from evals.serving.client_config import ServerAddress
 from evals.serving.episode import TOOLS, Episode, told
-from evals.serving.episode_server import Host
+from evals.serving.episode_server import EpisodeServer
 from evals.serving.openenv_frames import FrameReader
 from programs.search_tools import as_json
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
@@ -57,12 +57,12 @@ class SearchObservation(Observation):
     text: str = Field("", description="JSON; after reset the query, with what counts as a find")
 
 
-class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
+class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
     """The episodes of one client, one after another."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, host: Host, rewards: bool) -> None:
+    def __init__(self, host: EpisodeServer, rewards: bool) -> None:
         super().__init__()
         self._host = host
         self._rewards = rewards
@@ -109,14 +109,14 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
             self._episode.leave()
 
 
-def serve(host: Host, place: Place) -> None:
+def serve(host: EpisodeServer, place: ServerAddress) -> None:
     """Serve until every query is answered."""
     web_auth.serve(application(host, place), host, place)
 
 
-def application(host: Host, place: Place) -> Any:
+def application(host: EpisodeServer, place: ServerAddress) -> Any:
     """Return the environment as an ASGI application."""
-    make = partial(SearchEnvironment, host, place.rewards)
+    make = partial(OpenEnvSearch, host, place.rewards)
     app = create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most)
     for refused in (*_STATUSES, HTTPException, RequestValidationError):
         app.add_exception_handler(refused, _refuse)

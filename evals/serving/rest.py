@@ -38,9 +38,9 @@ from evals.serving.arguments import (
     read_form,
     read_json,
 )
-from evals.serving.client_config import Place
-from evals.serving.episode import TOOLS, Episode, Used, describe, told
-from evals.serving.episode_server import Host, NothingOpen
+from evals.serving.client_config import ServerAddress
+from evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, told
+from evals.serving.episode_server import EpisodeServer, NoQueryAvailable
 from evals.serving.search_queue import TOGETHER, SearchQueue
 from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
 from tools import schemas
@@ -78,7 +78,7 @@ class Opening(BaseModel):
     query_id: Text = ""
 
 
-class Batch(BaseModel):
+class SearchR1Request(BaseModel):
     """What Search-R1 asks."""
 
     queries: Annotated[Texts, Field(description="a list of texts")]
@@ -86,14 +86,14 @@ class Batch(BaseModel):
     return_scores: Annotated[bool, Field(description="true or false")] = False
 
 
-def serve(host: Host, place: Place) -> None:
+def serve(host: EpisodeServer, place: ServerAddress) -> None:
     """Serve until every query is answered."""
     web_auth.serve(application(host, place), host, place)
 
 
-def application(host: Host, place: Place) -> FastAPI:
+def application(host: EpisodeServer, place: ServerAddress) -> FastAPI:
     """Return the interface as an ASGI application."""
-    rest = Rest(host, place)
+    rest = RestApi(host, place)
     session = "/sessions/{session}"
     app = FastAPI(
         title="Sextant",
@@ -114,8 +114,8 @@ def application(host: Host, place: Place) -> FastAPI:
     posts: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
         ("/sessions", rest.open, Opening.model_json_schema())
     ]
-    posts += [("/retrieve", rest.retrieve, Batch.model_json_schema())]
-    posts += [(f"{session}/usage", rest.charge, schemas.schema(Used))]
+    posts += [("/retrieve", rest.retrieve, SearchR1Request.model_json_schema())]
+    posts += [(f"{session}/usage", rest.charge, schemas.schema(ReportedUsage))]
     posts += [
         (f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS
     ]
@@ -129,10 +129,10 @@ def application(host: Host, place: Place) -> FastAPI:
     return app
 
 
-class Rest:
+class RestApi:
     """The sessions of one server."""
 
-    def __init__(self, host: Host, place: Place) -> None:
+    def __init__(self, host: EpisodeServer, place: ServerAddress) -> None:
         self._host = host
         self._rewards = place.rewards
         self._sessions = dict[str, Episode]()
@@ -156,7 +156,7 @@ class Rest:
         asked = _checked(Opening, body)
         try:
             episode = self._host.open(asked.query_id)
-        except NothingOpen as refusal:
+        except NoQueryAvailable as refusal:
             full = self._host.state()["open"] >= self._host.most
             raise HTTPException(429 if full else 409, str(refusal)) from None
         except UsageError as refusal:
@@ -226,7 +226,7 @@ class Rest:
     async def retrieve(self, request: Request, body: Sent = None) -> Response:
         """Search as Search-R1's retrieval_server.py does, in batches; it belongs to no session, and leaves no trace."""
         with self._queue.admit():
-            batch = await self._queue.run(partial(_checked, Batch, body))
+            batch = await self._queue.run(partial(_checked, SearchR1Request, body))
             self._check_search(len(batch.queries), batch.topk)
             parts = list[bytes]()
             for start in range(0, len(batch.queries), TOGETHER):
@@ -236,7 +236,7 @@ class Rest:
                 parts.append(await self._queue.run(partial(self._retrieve_part, texts, batch)))
         return Response(b'{"result": [' + b", ".join(parts) + b"]}", media_type="application/json")
 
-    def _retrieve_part(self, texts: list[str], batch: Batch) -> bytes:
+    def _retrieve_part(self, texts: list[str], batch: SearchR1Request) -> bytes:
         """Return the results of some queries of a batch, as the elements of a list in JSON."""
         results = list[str]()
         for hits in self._search(texts, batch.topk):

@@ -15,8 +15,8 @@ from typing import Any
 
 import environments
 from evals.running.request import Request
-from evals.serving.episode import TOOLS, Episode, Observation, Reward, World, told
-from evals.serving.episode_server import open_world
+from evals.serving.episode import TOOLS, Episode, EpisodeFactory, Observation, RewardSettings, told
+from evals.serving.episode_server import open_training_pool
 from programs.search_tools import as_json
 from tools import cli_options
 from tools.files import read_object
@@ -24,7 +24,7 @@ from tools.files import read_object
 MOST = 32  # turns of an episode, unless told otherwise
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FORM = '<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>'
-_WORLDS = dict[str, World]()
+_WORLDS = dict[str, EpisodeFactory]()
 _LOCK = Lock()
 
 
@@ -38,16 +38,17 @@ def open_training(
     token_cost: float = 0.0,
     allow_test: bool = False,
     **fields: Any,
-) -> World:
+) -> EpisodeFactory:
     """Return the world of a task, the same one for the same arguments: its index is there once.
 
-    The rewards are as in evals.serving.episode.Reward; `fields` are others of a Request, as `retriever` or `limit`.
+    The rewards are as in evals.serving.episode.RewardSettings; `fields` are others of a Request,
+    such as `retriever` or `limit`.
     """
     named = {"program": "served:policy", "task": task, "split": split, **fields}
-    worth = Reward(reward, shaping, search_cost, token_cost, allow_test)
+    worth = RewardSettings(reward, shaping, search_cost, token_cost, allow_test)
     with _LOCK:
         if (key := repr((sorted(named.items()), worth))) not in _WORLDS:
-            _WORLDS[key] = open_world(cli_options.make(Request, named), worth)
+            _WORLDS[key] = open_training_pool(cli_options.make_request(Request, named), worth)
         return _WORLDS[key]
 
 
@@ -65,7 +66,7 @@ def describe_tools() -> str:
     )
 
 
-def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]]:
+def prompt_rows(world: EpisodeFactory, *, described: bool = False) -> list[dict[str, Any]]:
     """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
     system = [{"role": "system", "content": describe_tools()}] if described else []
     asked = {
@@ -77,7 +78,7 @@ def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]
     ]
 
 
-def short_names() -> dict[str, str]:
+def registered_names() -> dict[str, str]:
     """Return tasks by what they are registered as: without their suite, where there is no other of that name."""
     ends = {task: task.rpartition("/")[2] for task in environments.tasks()}
     several = Counter(ends.values())
@@ -89,7 +90,7 @@ def short_names() -> dict[str, str]:
 class Turns:
     """An episode that is played by texts, at most so many: then it is cut off, and scored as it stands."""
 
-    def __init__(self, world: World, query_id: str = "", most: int = MOST) -> None:
+    def __init__(self, world: EpisodeFactory, query_id: str = "", most: int = MOST) -> None:
         self.episode = world.open(query_id)
         self.left = most
         self.cut = False

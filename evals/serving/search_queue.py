@@ -15,8 +15,8 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.exceptions import HTTPException
 
-from tools.cli import say
-from tools.plugins import describe as describe_error
+from tools.cli import print_stderr
+from tools.plugins import describe_exception as describe_error
 
 Result = TypeVar("Result")
 
@@ -55,6 +55,8 @@ class SearchQueue:
         except HTTPException:
             raise
         except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
-            say(f"a search without a session: {describe_error(error)}")  # may name files of ours
+            print_stderr(
+                f"a search without a session: {describe_error(error)}"
+            )  # may name files of ours
             failure = "this search failed here; the server's terminal says why"
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, failure) from None

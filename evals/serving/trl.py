@@ -17,7 +17,7 @@ from tools.installation import importing_extra
 with importing_extra("trl", __name__):
     from datasets import Dataset
 
-from evals.serving.episode import TOOLS, Episode, World
+from evals.serving.episode import TOOLS, Episode, EpisodeFactory
 from evals.serving.rl_training import prompt_rows
 
 
@@ -32,7 +32,7 @@ def _as_method(name: str) -> Callable[..., str]:
 class SearchEnvironment:
     """The episode of one rollout."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: EpisodeFactory) -> None:
         self._world = world
 
     def reset(self, query_id: str = "", **row: Any) -> None:
@@ -47,11 +47,11 @@ class SearchEnvironment:
         return self._episode.given
 
 
-def make_factory(world: World) -> Callable[[], SearchEnvironment]:
+def make_factory(world: EpisodeFactory) -> Callable[[], SearchEnvironment]:
     """Return what makes an environment for each rollout."""
     return partial(SearchEnvironment, world)
 
 
-def make_dataset(world: World) -> Dataset:
+def make_dataset(world: EpisodeFactory) -> Dataset:
     """Return a row for each query: its prompt and its id."""
     return Dataset.from_list(prompt_rows(world))

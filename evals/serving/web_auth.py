@@ -21,10 +21,10 @@ import uvicorn
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from evals.serving.client_config import Place
+from evals.serving.client_config import ServerAddress
 from evals.serving.connections import Connection, count_most
-from evals.serving.episode_server import Host
-from tools.cli import say
+from evals.serving.episode_server import EpisodeServer
+from tools.cli import print_stderr
 from tools.errors import UsageError
 
 MOST_BYTES = 4 * 2**20  # of a request
@@ -55,11 +55,14 @@ TOO_LARGE = Refusal(
 )
 
 
-class Guard:
+class AuthMiddleware:
     """An application that only those reach who may come in."""
 
     def __init__(
-        self, application: Application, place: Place, admits: Callable[[str], bool] | None = None
+        self,
+        application: Application,
+        place: ServerAddress,
+        admits: Callable[[str], bool] | None = None,
     ) -> None:
         """`admits` tells whether a token is right, by default the token of the place."""
         self._application = application
@@ -103,7 +106,7 @@ class Guard:
         foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if foreign or not _is_own(headers.get("origin", ""), host):
             return Refusal(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
-        if not self._admits(token_of(headers)):
+        if not self._admits(request_token(headers)):
             reason = "the token is missing or wrong; send Authorization: Bearer TOKEN"
             return Refusal(HTTPStatus.UNAUTHORIZED, reason)
         return None
@@ -173,7 +176,7 @@ def _as_usual(scope: Any, headers: Headers) -> Any:
     return usual
 
 
-def token_of(headers: Headers) -> str:
+def request_token(headers: Headers) -> str:
     """Return the token that a request shows, or "". As a password it may come from a client that takes a URL alone."""
     kind, _, shown = headers.get("authorization", "").partition(" ")
     with suppress(ValueError):
@@ -227,10 +230,10 @@ class WebServer:
         self._thread.join(2 * ENDING)
 
 
-def serve(application: Application, host: Host, place: Place) -> None:
+def serve(application: Application, host: EpisodeServer, place: ServerAddress) -> None:
     """Serve an application at a place until every query of the host is answered, or the command is interrupted."""
-    server = WebServer(Guard(application, place), place.address, place.port)
-    say(f"serving at {place.url}")
+    server = WebServer(AuthMiddleware(application, place), place.address, place.port)
+    print_stderr(f"serving at {place.url}")
     try:
         host.wait(server.ended)
     finally:

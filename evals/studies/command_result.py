@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tools.cli import say
+from tools.cli import print_stderr
 from tools.errors import SextantError
 
 
@@ -19,7 +19,7 @@ class CommandResult(NamedTuple):
     def end(self) -> int:
         """Return the exit code, or raise the problem after the reasons: 7 where queries failed."""
         for reason in self.reasons:
-            say(reason)
+            print_stderr(reason)
         if self.problem:
             raise self.problem
         return 7 if self.failed else 0

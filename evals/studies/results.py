@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from evals.reporting import report as build
 from evals.reporting import report_page
-from evals.reporting.report_page import Report, Section, Words
+from evals.reporting.report_page import CsvTable, Report, ReportSection
 from evals.reporting.report_plots import (
     INTERVALS,
     Panel,
@@ -26,17 +26,25 @@ from evals.reporting.report_plots import (
     draw_for_papers,
     draw_panel,
 )
-from evals.reporting.report_tables import Cell, Column, Row, Table, stratified
-from evals.reporting.run_groups import short
-from evals.scoring.comparison import System, fill_metrics, note_exhausted
+from evals.reporting.report_tables import (
+    ResultCell,
+    ResultColumn,
+    ResultRow,
+    ResultTable,
+    stratified,
+)
+from evals.reporting.run_groups import short_task_name
+from evals.scoring.comparison import ComparedSystem, fill_metrics, note_exhausted
 from evals.scoring.metrics import is_lower_better, is_weighted
-from evals.scoring.scored_run import Run, list_deviations, read
+from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from evals.scoring.statistics import bootstrap_mean
 from evals.studies import significance
-from evals.studies.run_cells import Made
-from evals.studies.study_file import Study
-from evals.text_tables import Best, Grid, to_latex
-from evals.text_tables import printed as printed  # which evals/study.py takes from here
+from evals.studies.run_cells import CellResult
+from evals.studies.study_file import StudyFile
+from evals.text_tables import BoldCell, TextTable, to_latex
+from evals.text_tables import (
+    render_terminal as render_terminal,  # which evals/study.py takes from here
+)
 from tools import files as disk
 from tools.cli import count_failed, number, plural
 
@@ -49,16 +57,16 @@ FILES = (
 SAME = "†"  # beside a mean that cannot be told from the best of its column
 
 
-class Results(NamedTuple):
+class StudyResults(NamedTuple):
     """The finished cells of a study, and what they say."""
 
-    study: Study
-    made: Sequence[Made]
-    runs: dict[tuple[str, str], list[Run]]  # (row, task) -> one run for each seed
+    study: StudyFile
+    made: Sequence[CellResult]
+    runs: dict[tuple[str, str], list[ScoredRun]]  # (row, task) -> one run for each seed
     metrics: dict[str, str]  # of each task
     values: significance.Values
     baseline: str
-    tests: list[significance.Test]
+    tests: list[significance.RowTest]
     said: list[str]
 
     @property
@@ -94,32 +102,36 @@ class Results(NamedTuple):
         }
 
 
-def gather(study: Study, made: Sequence[Made]) -> Results:
+def gather(study: StudyFile, made: Sequence[CellResult]) -> StudyResults:
     """Read the finished cells, test the rows, and put into words what they say."""
     named = study.compare.get("metric", "")
     baseline = study.compare.get("baseline", made[0].cell.row)
-    runs: dict[tuple[str, str], list[Run]] = {}
+    runs: dict[tuple[str, str], list[ScoredRun]] = {}
     for one in made:
         if one.folder and one.folder not in [
             run.path for run in runs.get(one.cell[:2], ())
         ]:  # offline has no seed
-            [run], problems = fill_metrics([read(one.folder)], [named] * bool(named))
+            [run], problems = fill_metrics([read_scored_run(one.folder)], [named] * bool(named))
             if problems:
                 raise problems[0]
             runs.setdefault(one.cell[:2], []).append(run)
     metrics = {task: named or some[0].metric for (_, task), some in runs.items()}
     values: dict[str, dict[str, dict[str, float]]] = {task: {} for task in metrics}
     for (row, task), some in runs.items():
-        values[task][row] = System(tuple(some)).values(metrics[task])
+        values[task][row] = ComparedSystem(tuple(some)).values(metrics[task])
     untested = note_untested(runs, metrics)
     tested = {task: by_row for task, by_row in values.items() if task not in untested}
     tests = significance.test_rows(tested, baseline, metrics)
-    sentences = [*say_failures(runs), *significance.say(tests, baseline, named), *untested.values()]
-    return Results(study, made, runs, metrics, values, baseline, tests, sentences)
+    sentences = [
+        *say_failures(runs),
+        *significance.describe_tests(tests, baseline, named),
+        *untested.values(),
+    ]
+    return StudyResults(study, made, runs, metrics, values, baseline, tests, sentences)
 
 
 def note_untested(
-    runs: Mapping[tuple[str, str], Sequence[Run]], metrics: Mapping[str, str]
+    runs: Mapping[tuple[str, str], Sequence[ScoredRun]], metrics: Mapping[str, str]
 ) -> dict[str, str]:
     """Return task -> a sentence, for the tasks whose metric counts every document that can be
     retrieved.
@@ -133,7 +145,7 @@ def note_untested(
     return sentences
 
 
-def say_failures(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[str]:
+def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[str]:
     """Return a sentence on the queries that programs failed, with each row that has some;
     none if no query failed.
     """
@@ -155,21 +167,22 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[str]:
     )
 
 
-def lay_out(results: Results) -> Table:
+def lay_out(results: StudyResults) -> ResultTable:
     """Return the table of the study: rows by tasks, and the mean over tasks where a row has
     all of them.
     """
     columns = [
-        Column((task,), metric, "", short(task), metric) for task, metric in results.metrics.items()
+        ResultColumn((task,), metric, "", short_task_name(task), metric)
+        for task, metric in results.metrics.items()
     ]
     families = significance.group_by_family(results.metrics, results.metrics)
     for family, tasks in families.items():
         if len(tasks) > 1:
             label = "mean" if len(families) == 1 else f"mean {family}"
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
-            columns.append(Column(tasks, ", ".join(metrics), "", label))
+            columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
     rows = [
-        Row("ours", row, [_cell(results, row, one) for one in columns])
+        ResultRow("ours", row, [_cell(results, row, one) for one in columns])
         for row in dict(results.runs.keys())
     ]
     untested = note_untested(results.runs, results.metrics)
@@ -206,10 +219,12 @@ def lay_out(results: Results) -> Table:
         )
     if bare := [row.label for row in rows if row.label not in programs]:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
-    return Table("study", results.study.name, columns, [*rows, *_bounds(results, columns)], notes)
+    return ResultTable(
+        "study", results.study.name, columns, [*rows, *_bounds(results, columns)], notes
+    )
 
 
-def _bounds(results: Results, columns: Sequence[Column]) -> list[Row]:
+def _bounds(results: StudyResults, columns: Sequence[ResultColumn]) -> list[ResultRow]:
     """Return the rows of floors and ceilings: a task's are those of its first cell that
     searches the same.
     """
@@ -219,16 +234,18 @@ def _bounds(results: Results, columns: Sequence[Column]) -> list[Row]:
             found.setdefault(name, {}).setdefault(one.cell.task, value)
     rows = []
     for name, by_task in found.items():
-        cells = list[Cell | None]()
+        cells = list[ResultCell | None]()
         for column in columns:
             known = [value for task in column.tasks if (value := by_task.get(task)) is not None]
             mean = fmean(known) if len(known) == len(column.tasks) else None
-            cells.append(None if mean is None else Cell(mean, f"{mean:.4f}", "computed, not run"))
-        rows += [Row("computed", name, cells, ranked=False)] if any(cells) else []
+            cells.append(
+                None if mean is None else ResultCell(mean, f"{mean:.4f}", "computed, not run")
+            )
+        rows += [ResultRow("computed", name, cells, ranked=False)] if any(cells) else []
     return rows
 
 
-def _cell(results: Results, row: str, column: Column) -> Cell | None:
+def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell | None:
     runs = [results.runs.get((row, task), []) for task in column.tasks]
     values = [list(results.values[task].get(row, {}).values()) for task in column.tasks]
     if not all(values):
@@ -245,7 +262,7 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
         (low, high) = stratified(values)
     text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
     repeats = {len(some) for some in runs}
-    return Cell(
+    return ResultCell(
         mean,
         text,
         ", ".join(run.name for run in every),
@@ -258,7 +275,7 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
     )
 
 
-def _tests_table(results: Results) -> Words:
+def _tests_table(results: StudyResults) -> CsvTable:
     rows = []
     for test in results.tests:
         over = (
@@ -283,12 +300,12 @@ def _tests_table(results: Results) -> Words:
         "could be shown",
     ]
     note = f"a row less {results.baseline}; above 0 is better, also where less of a metric is"
-    return Words(
+    return CsvTable(
         "study-tests", f"Differences from {results.baseline}", names, rows, {1}, notes=[note]
     )
 
 
-def _cost_table(results: Results) -> Words:
+def _cost_table(results: StudyResults) -> CsvTable:
     rows = []
     for row in dict(results.runs.keys()):
         usages = [
@@ -305,7 +322,7 @@ def _cost_table(results: Results) -> Words:
         rows.append(
             [row, str(len(usages)), *(number(one, "{:,}") for one in sums), number(usd, "${:.4f}")]
         )
-    return Words(
+    return CsvTable(
         "study-cost",
         "Cost",
         ["row", "runs", "calls", "tokens in", "tokens out", "list price"],
@@ -313,7 +330,7 @@ def _cost_table(results: Results) -> Words:
     )
 
 
-def lay_out_costs(results: Results) -> Grid:
+def lay_out_costs(results: StudyResults) -> TextTable:
     """Return what the rows cost and how long they took, for the terminal."""
     table = _cost_table(results)
     seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
@@ -322,10 +339,10 @@ def lay_out_costs(results: Results) -> Grid:
     rows = [
         [*cells, f"{took:,.1f}"] for cells, took in zip(table.rows, seconds.values(), strict=True)
     ]
-    return Grid("", [*table.names, "seconds"], rows)
+    return TextTable("", [*table.names, "seconds"], rows)
 
 
-def _seconds_table(results: Results) -> Words:
+def _seconds_table(results: StudyResults) -> CsvTable:
     rows = []
     for (row, task), some in results.runs.items():
         seconds = [outcome["seconds"] for run in some for outcome in run.outcomes.values()]
@@ -338,7 +355,7 @@ def _seconds_table(results: Results) -> Words:
                 f"{sum(seconds) / len(seconds):.4f}",
             ]
         )
-    return Words(
+    return CsvTable(
         "study-seconds",
         "Seconds",
         ["row", "task", "queries", "seconds", "seconds a query"],
@@ -347,7 +364,7 @@ def _seconds_table(results: Results) -> Words:
     )
 
 
-def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | bytes]]:
+def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[str, str | bytes]]:
     """Return the plots of means and of differences, and the files of both in the widths of
     papers.
     """
@@ -385,7 +402,7 @@ def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | b
     return plots, files
 
 
-def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
+def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
     """Return the report of a study, and the files that go beside it."""
     report = build.build([run.path for some in results.runs.values() for run in some], force=True)
     table = lay_out(results)
@@ -399,10 +416,10 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
         report.warnings.insert(
             0, f"{plural(len(one.rows), 'cell')} of {len(results.made)} are not there, see below"
         )
-    first = Section(
+    first = ReportSection(
         "findings", "Findings", [table, *plots], [*results.said, *results.deviations, FILES]
     )
-    report.sections[:0] = [first, *(Section(one.stem, one.title, [one]) for one in others)]
+    report.sections[:0] = [first, *(ReportSection(one.stem, one.title, [one]) for one in others)]
     files |= {
         f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)])
         for one in [*report.tables, seconds]
@@ -410,22 +427,26 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
     return report, files | {"tables/study-seconds.csv": report_page.to_csv(seconds)}
 
 
-def list_missing(made: Sequence[Made]) -> list[Words]:
+def list_missing(made: Sequence[CellResult]) -> list[CsvTable]:
     """Return a table of the cells that are not there, with the reasons; none where all are."""
     rows = [[*one.cell[:2], one.unfit or str(one.problem)] for one in made if not one.folder]
     return (
-        [Words("study-missing", "Cells that are not there", ["row", "task", "why"], rows, {1}, {2})]
+        [
+            CsvTable(
+                "study-missing", "Cells that are not there", ["row", "task", "why"], rows, {1}, {2}
+            )
+        ]
         if rows
         else []
     )
 
 
-def lay_out_plainly(table: Table | Words) -> Grid:
+def lay_out_plainly(table: ResultTable | CsvTable) -> TextTable:
     """Return a table of a report as one for the terminal or LaTeX."""
     note = ". ".join(table.notes)
-    if isinstance(table, Words):
+    if isinstance(table, CsvTable):
         rows = [row[: len(table.names)] for row in table.rows]
-        return Grid(table.title, table.names, rows, [0, *table.words, *table.long], note)
+        return TextTable(table.title, table.names, rows, [0, *table.words, *table.long], note)
     heads = ["system", *(f"{column.label} {column.below}".strip() for column in table.columns)]
     shown = list[list[str]]()
     for row in table.rows:
@@ -433,20 +454,23 @@ def lay_out_plainly(table: Table | Words) -> Grid:
         shown.append(
             [
                 label,
-                *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells),
+                *(
+                    (BoldCell if cell.best else str)(cell.text) if cell else ""
+                    for cell in row.cells
+                ),
             ]
         )
-    return Grid(table.title, heads, shown, note=note)
+    return TextTable(table.title, heads, shown, note=note)
 
 
-def write(results: Results, runs: Path) -> Path | None:
+def write(results: StudyResults, runs: Path) -> Path | None:
     """Write the results of a study; return the page, which there is once a cell is finished."""
     if not results.runs:
         return None
     report, files = make_report(results)
     folder = runs / "studies" / results.study.name
-    disk.make_private(folder)
-    with disk.hold(
+    disk.mkdir_private(folder)
+    with disk.lock_file(
         folder / ".lock", lambda: None, disk.PRIVATE
     ):  # another process may be at the same study
         return report_page.write(report, folder, files)[0]

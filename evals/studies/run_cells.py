@@ -25,19 +25,27 @@ import environments
 from environments.base import Environment
 from evals.running import earlier
 from evals.running.cost_estimate import LEVELS, forecast
-from evals.running.evaluate import Opened, ask_all, make_terms, open_task, run
-from evals.running.events import Event, Progress, Watch
+from evals.running.evaluate import LoadedRun, answer_queries, load_task, make_resources, run_request
+from evals.running.events import Event, Progress, RunMonitor
 from evals.running.progress_display import STILL_SECONDS, plain_line
-from evals.running.ready import Ready
+from evals.running.ready import PreparedRun
 from evals.running.request import Request
-from evals.running.resolve import Engines, resolve
+from evals.running.resolve import RunRetrievers, resolve
 from evals.running.runner import OUTAGE
 from evals.scoring.random_and_ideal import KINDS, bound
-from evals.scoring.scored_run import Run, read
-from evals.studies.study_file import Cell
-from evals.text_tables import Grid, Part
+from evals.scoring.scored_run import ScoredRun, read_scored_run
+from evals.studies.study_file import StudyCell
+from evals.text_tables import TextBlock, TextTable
 from tools import retrievers
-from tools.cli import check_interrupts, clean, guard_prints, is_terminal, own_stream, plural, say
+from tools.cli import (
+    check_interrupts,
+    guard_prints,
+    is_terminal,
+    own_stream,
+    plural,
+    print_stderr,
+    strip_control_characters,
+)
 from tools.errors import (
     FAULTS,
     BudgetReached,
@@ -51,7 +59,7 @@ from tools.errors import (
     UnknownPrice,
     UsageError,
 )
-from tools.models.transport.rate_limiter import Gate
+from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.retriever import Retriever
 
 POLL = 1.0  # seconds until cells that other processes are at are looked at again
@@ -64,10 +72,10 @@ FIGURES = {
 }  # ahead, with their decimals
 
 
-class Made(NamedTuple):
+class CellResult(NamedTuple):
     """What came of a cell."""
 
-    cell: Cell
+    cell: StudyCell
     folder: Path | None = None  # of its finished run
     problem: SextantError | None = None  # why it is not finished
     unfit: str = ""  # why the row cannot be run on the task
@@ -114,10 +122,10 @@ def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], Se
     return lines, problem.saying(f"{total}; the reasons are above")
 
 
-class Board:
+class StudyProgress:
     """Says on stderr how far the cells are: a table that fills, or a line for each cell where that is no terminal."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[StudyCell]) -> None:
         self._texts = {(cell.row, cell.task): "" for cell in cells}
         self._ended = 0
         self._many = len(cells)
@@ -128,7 +136,7 @@ class Board:
         )
         self.live = Live(console=console, auto_refresh=False)
 
-    def report(self, cell: Cell) -> Callable[..., Watch]:
+    def report(self, cell: StudyCell) -> Callable[..., RunMonitor]:
         """Return what follows the run of a cell."""
         said = 0.0
 
@@ -138,13 +146,13 @@ class Board:
                 self._show(cell, f"{event.done}/{event.queries}")
             elif isinstance(event, Progress) and event.elapsed - said >= STILL_SECONDS and not last:
                 said = event.elapsed
-                say(f"{cell.row}, {cell.task}: {plain_line(event)}")
+                print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
-        return lambda ready, folder: Watch(ready, folder, tell)
+        return lambda ready, folder: RunMonitor(ready, folder, tell)
 
-    def end(self, made: Made) -> None:
+    def end(self, made: CellResult) -> None:
         """Show what came of a cell."""
-        found = made.folder and read(made.folder, load_data=False)
+        found = made.folder and read_scored_run(made.folder, load_data=False)
         text = (
             f"{found.mean(found.metric) or 0:.4f}"
             if found
@@ -156,33 +164,36 @@ class Board:
         if self.draws:
             return self._show(made.cell, text)
         why = made.unfit or str(made.problem or "")
-        say(
+        print_stderr(
             f"{self._ended} of {self._many}: {made.cell.row}, {made.cell.task}: "
             f"{text}{why and f' ({why})'}"
         )
 
-    def _show(self, cell: Cell, text: str) -> None:
+    def _show(self, cell: StudyCell, text: str) -> None:
         self._texts[cell.row, cell.task] = text
         tasks = list(dict.fromkeys(task for _, task in self._texts))
-        table = Table("", *map(clean, tasks), box=None, pad_edge=False)
+        table = Table("", *map(strip_control_characters, tasks), box=None, pad_edge=False)
         rows = list(dict.fromkeys(row for row, _ in self._texts))
         room = self.live.console.height - 3
         first = max(
             0, min(rows.index(cell.row) - room // 2, len(rows) - room)
         )  # where the screen is lower than it
         for row in rows[first : first + room]:
-            table.add_row(Text(clean(row)), *(self._texts.get((row, task), "") for task in tasks))
+            table.add_row(
+                Text(strip_control_characters(row)),
+                *(self._texts.get((row, task), "") for task in tasks),
+            )
         self.live.update(table, refresh=True)
 
 
-class Workshop:
+class SharedRunState:
     """Opens the runs of cells; what one of them leaves open, the next may use."""
 
-    def __init__(self, cells: Sequence[Cell], metric: str = "") -> None:
+    def __init__(self, cells: Sequence[StudyCell], metric: str = "") -> None:
         self._metric = metric  # of the bounds; each task's own without it
         self._bounds = dict[str, dict[str, float | None]]()
-        self._budget = make_terms(cells[0].request).budget
-        self._gates = dict[str, Gate]()
+        self._budget = make_resources(cells[0].request).budget
+        self._gates = dict[str, ConcurrencyLimiter]()
         self._loaded: tuple[str, Environment] | None = None
         self._built: dict[str, Retriever] = {}
         self._out = dict[
@@ -190,20 +201,22 @@ class Workshop:
         ]()  # models and retrievers that nothing more is sent to, and why
         self._unpaid: SextantError | None = None  # why nothing is sent at all any more
 
-    def open(self, request: Request) -> Opened:
+    def open(self, request: Request) -> LoadedRun:
         """Open a run on what the study shares."""
-        terms = make_terms(request)
+        terms = make_resources(request)
         terms.budget, terms.gate = self._budget, self._gates.setdefault(request.lm, terms.gate)
-        resolved, environment = open_task(request, self._load)
+        resolved, environment = load_task(request, self._load)
         quiet = [
             all_retriever
             for all_retriever in resolved.all_retrievers
-            if not (retrievers.lenses(all_retriever) or retrievers.apis(all_retriever))
+            if not (
+                retrievers.find_lenses(all_retriever) or retrievers.find_api_parts(all_retriever)
+            )
         ]
         built = {str(one): self._built[str(one)] for one in quiet if str(one) in self._built}
-        engines = Engines(environment, terms, built)
+        engines = RunRetrievers(environment, terms, built)
         self._built = engines.built
-        return Opened(resolved, environment, engines, terms)
+        return LoadedRun(resolved, environment, engines, terms)
 
     def _load(self, *place: Any, **named: Any) -> Environment:
         key = json.dumps([place, named], sort_keys=True)
@@ -213,7 +226,7 @@ class Workshop:
             self._loaded = key, environments.load(*place, **named)
         return self._loaded[1]
 
-    def find(self, opened: Opened) -> Run | None:
+    def find(self, opened: LoadedRun) -> ScoredRun | None:
         """Return the finished run of a request.
 
         One over pools is found when its retrievers are open.
@@ -222,7 +235,7 @@ class Workshop:
         path = earlier.find_folder(opened)
         with suppress(SextantError):
             found = (
-                read(path, load_data=False)
+                read_scored_run(path, load_data=False)
                 if path and not opened.resolved.pool and not request.again
                 else None
             )
@@ -230,18 +243,18 @@ class Workshop:
                 return found if set(request.metrics) <= found.columns.keys() else None
         return None
 
-    def make(self, cell: Cell, report: Any = None) -> Made | None:
+    def make(self, cell: StudyCell, report: Any = None) -> CellResult | None:
         """Run a cell; None while another process is at it."""
         request = cell.request
-        opened: Opened | None = None
+        opened: LoadedRun | None = None
         bounds: Mapping[str, float | None] = {}
 
-        def answer(ready: Ready, *words: Any) -> str | None:
+        def answer(ready: PreparedRun, *words: Any) -> str | None:
             nonlocal bounds
             bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
-            return ask_all(ready, *words)
+            return answer_queries(ready, *words)
 
-        def open_once(request: Request) -> Opened:
+        def open_once(request: Request) -> LoadedRun:
             nonlocal opened
             opened = opened or self.open(request)
             return opened
@@ -251,10 +264,12 @@ class Workshop:
                 opened = self.open(request)
                 if found := self.find(opened):
                     earlier.count(self._budget, found.path)
-                    return Made(cell, found.path, bounds=self._bound(request, opened.environment))
+                    return CellResult(
+                        cell, found.path, bounds=self._bound(request, opened.environment)
+                    )
             if problem := self._find_obstacle(request, opened):
-                return Made(cell, problem=problem)
-            result = run(request, report, answer=answer, opening=open_once)
+                return CellResult(cell, problem=problem)
+            result = run_request(request, report, answer=answer, opening=open_once)
             problem = result.problem
         except RunBusy:
             return None
@@ -264,16 +279,16 @@ class Workshop:
             raise
         except UsageError as error:
             if opened is None and does_not_apply(error):
-                return Made(cell, unfit=str(error))
+                return CellResult(cell, unfit=str(error))
             problem = error
         except OSError as fault:  # a folder that cannot be read: other cells may be elsewhere
             problem = DataError(f"{fault.filename or request.runs}: {fault.strerror or fault}")
         if problem:
             self._note(problem, request)
-            return Made(cell, problem=problem)
-        return Made(cell, result.folder, bounds=bounds)
+            return CellResult(cell, problem=problem)
+        return CellResult(cell, result.folder, bounds=bounds)
 
-    def _find_obstacle(self, request: Request, opened: Opened | None) -> SextantError | None:
+    def _find_obstacle(self, request: Request, opened: LoadedRun | None) -> SextantError | None:
         """Return why a run cannot be finished in this sitting: another cell has met a
         refusal, or the budget's end.
         """
@@ -320,7 +335,7 @@ class Workshop:
             }
         return self._bounds[key]
 
-    def count_earlier(self, cells: Sequence[Cell]) -> None:
+    def count_earlier(self, cells: Sequence[StudyCell]) -> None:
         """Count what the runs of all cells have used in earlier sittings, as the budget is
         for all of them.
         """
@@ -332,7 +347,7 @@ def does_not_apply(error: SextantError) -> bool:
     return isinstance(error, NotApplicable)
 
 
-def check(cells: Sequence[Cell]) -> None:
+def validate_rows(cells: Sequence[StudyCell]) -> None:
     """Look up every name of the rows before anything is run. UsageError, with the row, for what is
     asked wrongly.
 
@@ -348,13 +363,15 @@ def check(cells: Sequence[Cell]) -> None:
             raise error.saying(f"row {row!r}: {error}") from None
 
 
-def run_cells(cells: Sequence[Cell], board: Board | None = None, metric: str = "") -> list[Made]:
+def run_cells(
+    cells: Sequence[StudyCell], board: StudyProgress | None = None, metric: str = ""
+) -> list[CellResult]:
     """Run all cells that have no finished run; return what came of each, in their order, with
     bounds by a metric.
     """
-    shop = Workshop(cells, metric)
-    made = dict[int, Made]()
-    waiting = order(cells)
+    shop = SharedRunState(cells, metric)
+    made = dict[int, CellResult]()
+    waiting = order_cells(cells)
     shop.count_earlier([cells[number] for number in waiting])
     with board.live if board and board.draws else nullcontext():
         if board and board.draws:
@@ -375,7 +392,7 @@ def run_cells(cells: Sequence[Cell], board: Board | None = None, metric: str = "
     return [made[number] for number in range(len(cells))]
 
 
-def order(cells: Sequence[Cell]) -> list[int]:
+def order_cells(cells: Sequence[StudyCell]) -> list[int]:
     """Return the places of the cells in the order in which neighbours share most."""
     tasks = list(dict.fromkeys(cell.task for cell in cells))
 
@@ -393,23 +410,23 @@ def order(cells: Sequence[Cell]) -> list[int]:
     return sorted(range(len(cells)), key=key)
 
 
-def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
+def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[CellResult]]:
     """Return what is there of the cells, what the rest takes by cell, row and in all, and what
     cannot be made.
 
     Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
-    shop = Workshop(cells)
+    shop = SharedRunState(cells)
     found = dict[int, dict[str, Any]]()
-    made = list[Made]()
-    for number in order(cells):
+    made = list[CellResult]()
+    for number in order_cells(cells):
         row, task, request = cell = cells[number]
         one: dict[str, Any] = {"row": row, "task": task, "seed": request.seed, "state": "there"}
         try:
             one |= forecast(request, shop.open)
             if one["queries"]:
                 one["state"] = f"{one['queries']} to ask, {one['answered']} there"
-            made.append(Made(cell))
+            made.append(CellResult(cell))
         except SextantError as error:
             unfit = does_not_apply(error)
             one |= {
@@ -418,7 +435,9 @@ def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
                 "queries": 0,
             }
             one |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
-            made.append(Made(cell, unfit=str(error)) if unfit else Made(cell, problem=error))
+            made.append(
+                CellResult(cell, unfit=str(error)) if unfit else CellResult(cell, problem=error)
+            )
         found[number] = one
     every = [found[number] for number in range(len(cells))]
     rows = {
@@ -438,8 +457,8 @@ def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return sums
 
 
-def lay_out_ahead(found: dict[str, Any]) -> list[Part]:
-    """Return what `look_ahead` found as a person reads it: the matrix, and what the cells
+def lay_out_ahead(found: dict[str, Any]) -> list[TextBlock]:
+    """Return what `estimate_cells` found as a person reads it: the matrix, and what the cells
     take that are to be run.
     """
     told = list(dict.fromkeys(one["why"] for one in found["cells"] if "why" in one))
@@ -460,14 +479,14 @@ def lay_out_ahead(found: dict[str, Any]) -> list[Part]:
     rows.append(["all", "", *_figures(found["all"])])
     heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
     ahead = (
-        Grid("low, likely and high:", heads, rows, (0, 1))
+        TextTable("low, likely and high:", heads, rows, (0, 1))
         if found["all"]["queries"]
         else "nothing is left to ask"
     )
     reasons = [f"({number}) {why}" for number, why in enumerate(told, start=1)]
     return [
         "dry run: nothing was sent",
-        Grid("", ["", *tasks], states, range(len(tasks) + 1)),
+        TextTable("", ["", *tasks], states, range(len(tasks) + 1)),
         *reasons,
         ahead,
     ]

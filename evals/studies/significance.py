@@ -29,7 +29,7 @@ Metrics = Mapping[
 ]  # task -> its metric; a task that is not named has one of which more is better
 
 
-class Test(NamedTuple):
+class RowTest(NamedTuple):
     """A row less the baseline. A difference above 0 is for the better, also in a metric of which less is better."""
 
     row: str
@@ -72,7 +72,7 @@ def group_by_family(tasks: Iterable[str], metrics: Metrics) -> dict[str, tuple[s
     return {family: tuple(members) for family, members in families.items()}
 
 
-def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> list[Test]:
+def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> list[RowTest]:
     """Test each row against the baseline: over its tasks of each family of metrics, if
     several, and on each task.
     """
@@ -90,7 +90,7 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
     return _test_together(contrasts)
 
 
-def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict[str, Test]]:
+def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict[str, RowTest]]:
     """Return the row with the best mean over all tasks, and the test of each other row
     against it; "" for no row.
     """
@@ -139,13 +139,13 @@ def _contrast(
     )
 
 
-def _test_together(contrasts: Sequence[Contrast]) -> list[Test]:
+def _test_together(contrasts: Sequence[Contrast]) -> list[RowTest]:
     """Test the contrasts as one family, corrected by Holm."""
     tests = []
     for row, tasks, groups, metric in contrasts:
         parts = [difference / (len(group) * len(tasks)) for group in groups for difference in group]
         tests.append(
-            Test(
+            RowTest(
                 row,
                 tasks,
                 math.fsum(parts),
@@ -160,11 +160,11 @@ def _test_together(contrasts: Sequence[Contrast]) -> list[Test]:
     return [test._replace(p_holm=p) for test, p in zip(tests, corrected, strict=True)]
 
 
-def say(tests: Sequence[Test], baseline: str, metric: str = "") -> list[str]:
+def describe_tests(tests: Sequence[RowTest], baseline: str, metric: str = "") -> list[str]:
     """Return what the tests say, a sentence for each row that differs and one for all that do
     not.
     """
-    by_row: dict[str, list[Test]] = {}
+    by_row: dict[str, list[RowTest]] = {}
     for test in tests:
         by_row.setdefault(test.row, []).append(test)
     differing = {row: own for row, own in by_row.items() if any(test.significant for test in own)}
@@ -188,14 +188,14 @@ def say(tests: Sequence[Test], baseline: str, metric: str = "") -> list[str]:
     return [*lines, told] if tests else []
 
 
-def _scope(tests: Sequence[Test]) -> str:
+def _scope(tests: Sequence[RowTest]) -> str:
     if len(tests) == 1:
         return f"on {tests[0].tasks[0]}"
     over_several = any(len(test.tasks) > 1 for test in tests)
     return "over the tasks or on any of them" if over_several else "on any of the tasks"
 
 
-def _say_equal(tests: Sequence[Test]) -> str:
+def _say_equal(tests: Sequence[RowTest]) -> str:
     over = [test for test in tests if len(test.tasks) > 1]
     if not over and len(tests) > 1:
         return f"{tests[0].row} ({'; '.join(f'{test.tasks[0]} {test}' for test in tests)})"
@@ -203,11 +203,11 @@ def _say_equal(tests: Sequence[Test]) -> str:
     return f"{tests[0].row} ({'; '.join(_with_metric(test) for test in shown)})"
 
 
-def _with_metric(test: Test) -> str:
+def _with_metric(test: RowTest) -> str:
     return f"{test.metric} {test}".strip()
 
 
-def _say_row(row: str, own: Sequence[Test], baseline: str) -> str:
+def _say_row(row: str, own: Sequence[RowTest], baseline: str) -> str:
     over = [test for test in own if len(test.tasks) > 1]
     parts = []
     for test in over:
@@ -222,7 +222,7 @@ def _say_row(row: str, own: Sequence[Test], baseline: str) -> str:
     return f"{start} {'; it '.join(parts)}"
 
 
-def _say_power(tests: Sequence[Test], many: int) -> str:
+def _say_power(tests: Sequence[RowTest], many: int) -> str:
     shown = sorted(test.detectable for test in tests if test.detectable is not None)
     if not shown:
         about = f"{queries(max(test.queries for test in tests))} at most"

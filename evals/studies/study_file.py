@@ -30,7 +30,7 @@ _PLAIN = ("program", "retriever", "lm", "pool")  # whose values say in a name wh
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class StudyFile:
     """A study, as its file has it."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -46,7 +46,7 @@ class Study:
     row: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Cell(NamedTuple):
+class StudyCell(NamedTuple):
     """One run of a study; those of one row and task differ in their seeds alone."""
 
     row: str
@@ -54,10 +54,10 @@ class Cell(NamedTuple):
     request: Request
 
 
-def read(file: Path) -> Study:
+def read_study(file: Path) -> StudyFile:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
     try:
-        return schemas.make(Study, files.read_toml(file))
+        return schemas.build_dataclass(StudyFile, files.read_toml(file))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
@@ -70,7 +70,7 @@ def read(file: Path) -> Study:
         ) from None
 
 
-def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
+def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]:
     """Return the cells of a study, row by row.
 
     UsageError or UnknownName for what no run can be asked for.
@@ -82,7 +82,7 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
     shared: dict[str, Any] = {f"budget_{name}": most for name, most in study.budget.items()} | {
         "runs": runs
     }
-    made = list[Cell]()
+    made = list[StudyCell]()
     first = dict[tuple[str, str], Request]()
     for row, given in rows:
         asked = {
@@ -93,7 +93,7 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
             if strange := [task for task in tasks if task not in columns]:
                 raise UnknownName("task of the study", strange[0], columns)
             new = [
-                Cell(row, task, cli_options.make(Request, _ask_about(task, asked)))
+                StudyCell(row, task, cli_options.make_request(Request, _ask_about(task, asked)))
                 for task in tasks
             ]
         except UsageError as error:
@@ -114,12 +114,12 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
     return made
 
 
-def _list_tasks(study: Study, names: Sequence[str]) -> list[str]:
+def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
     """Return the full names of tasks, or the places of data of the user's own, each once."""
     data = study.fixed.get("data")
     tasks = [task for name in names for task in list_tasks(name)]
     full_names = [
-        task if environments.is_place(task) else environments.locate(task, data)[0]
+        task if environments.is_place(task) else environments.locate_task(task, data)[0]
         for task in tasks
     ]
     return list(dict.fromkeys(full_names))
@@ -144,7 +144,7 @@ def list_tasks(name: str) -> list[str]:
     ]
 
 
-def _name_rows(study: Study) -> list[tuple[str, dict[str, Any]]]:
+def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
     """Return (name, fields) of every row and seed."""
     made = list[dict[str, Any]]()
     for one in [*[study.rows] * bool(study.rows or not study.row), *study.row]:

@@ -25,13 +25,13 @@ import orjson
 from environments.base import Environment
 from evals import run_folder
 from evals.run_folder import load_environment
-from evals.run_schemas import FATE_LABELS, JudgedForm
+from evals.run_schemas import FATE_LABELS, JudgedSchema
 from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
-from evals.scoring.behaviour import COSTS, FIGURES, KINDS, describe, observe, read_causes
+from evals.scoring.behaviour import COSTS, FIGURES, KINDS, observe_run, read_causes, summarize
 from evals.viewer.text_search import find_words
 from tools import files, schemas
-from tools.cli import in_thread
+from tools.cli import start_thread
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError
 from tools.models.storage.request_store import read_call
@@ -49,7 +49,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 Answer = dict[str, Any]
 
 
-class NoSuchAnswer(DataError):
+class NotFound(DataError):
     """There is no such run, query or answer."""
 
 
@@ -61,8 +61,8 @@ class _Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Opened:
-    run: scored_run.Run
+class _LoadedRun:
+    run: scored_run.ScoredRun
     query_ids: list[str]
 
     @cached_property
@@ -70,7 +70,7 @@ class _Opened:
         return {_well_formed(query_id): query_id for query_id in self.query_ids}
 
     @cached_property
-    def outcomes(self) -> run_folder.Rows:
+    def outcomes(self) -> run_folder.JsonlIndex:
         return run_folder.read_outcomes(self.run.path, skim=True)
 
     @cached_property
@@ -81,12 +81,12 @@ class _Opened:
         start = 0
         path = run.path / "attribution.jsonl"
         losses = run.scores.get("losses")
-        rows = run_folder.Rows(path, {})
+        rows = run_folder.JsonlIndex(path, {})
         mend = f"python -m evals.score {run.path} scores it again"
         try:
             run_folder.check_file(path, run.scores)
-            for line in files.lines(path):
-                row = schemas.read(JudgedForm, line)
+            for line in files.iter_lines(path):
+                row = schemas.parse_json(JudgedSchema, line)
                 query_id = row["query_id"]
                 rows.starts[query_id], rows.checksums[start] = start, zlib.crc32(line)
                 start += len(line)
@@ -114,14 +114,14 @@ class _Opened:
         return (self.run.scores.get("notes") or []) + part * (here < of)
 
 
-class _Entry(NamedTuple):
+class _RunEntry(NamedTuple):
     path: Path
     stamp: dict[str, tuple[int, ...]]
-    opened: _Opened | None
+    opened: _LoadedRun | None
     why: str = ""
 
 
-class Answers:
+class ViewerApi:
     """The answers to the page's requests, by path: runs.json, run/ID.json, run/ID/query/QUERY.json and so on."""
 
     def __init__(
@@ -139,10 +139,10 @@ class Answers:
         self._exported = exported
         self._chosen = chosen
         self.prompts = prompts
-        self._texts = _Texts(wait=exported, documents=texts)
+        self._texts = _DocumentTexts(wait=exported, documents=texts)
         self._lock = threading.Lock()
         self._ids: dict[Path, str] = {}  # once given, the id of a folder stays
-        self._known: dict[str, _Entry] = {}  # by id
+        self._known: dict[str, _RunEntry] = {}  # by id
         scored_run.find_folders(self._paths)  # DataError for a path without a run
         self._scan()
 
@@ -166,10 +166,10 @@ class Answers:
                 "behaviour": self._behaviour,
             }
             return made[kind](run_id, unquote(rest))
-        raise NoSuchAnswer(f"there is no {path[:200]!r}")
+        raise NotFound(f"there is no {path[:200]!r}")
 
     @property
-    def _readable(self) -> dict[str, _Opened]:
+    def _readable(self) -> dict[str, _LoadedRun]:
         return {run_id: entry.opened for run_id, entry in self._known.items() if entry.opened}
 
     @property
@@ -217,7 +217,7 @@ class Answers:
         judged = opened.judged
         others = {name: one.run for name, one in self._readable.items() if name != run_id}
         bounds = scored_run.list_bounds(
-            scored_run.bounds_among(run, others.values(), run.metric).json()
+            scored_run.references_among(run, others.values(), run.metric).json()
         )
         answer = {
             "id": run_id,
@@ -243,7 +243,7 @@ class Answers:
             threading.Thread(target=self._prepare, args=(opened,), daemon=True).start()
         return plain_json(answer)
 
-    def _prepare(self, opened: _Opened) -> None:  # its queries are what is looked at next
+    def _prepare(self, opened: _LoadedRun) -> None:  # its queries are what is looked at next
         self._texts.load(opened.run.config)
         with suppress(SextantError, OSError):  # said when a query is asked for
             len(opened.outcomes)
@@ -252,7 +252,7 @@ class Answers:
         opened = self._open(run_id)
         query_id = opened.named.get(name)
         if query_id is None:
-            raise NoSuchAnswer(f"{run_id} has no query {name[:200]!r}")
+            raise NotFound(f"{run_id} has no query {name[:200]!r}")
         try:
             answer = _describe_query(opened, query_id)
             return plain_json(answer | self._texts.of(opened.run.config, answer))
@@ -276,7 +276,7 @@ class Answers:
         path = self._open(run_id).answers
         call = read_call(path, key) if self.prompts else None
         if call is None:
-            raise NoSuchAnswer(
+            raise NotFound(
                 f"{path} has no call {key[:16]!r}; was it cleared, or the run moved, or replayed?"
             )
         return plain_json(call)
@@ -291,7 +291,7 @@ class Answers:
 
     def _behaviour(self, run_id: str, rest: str) -> bytes:
         opened = self._open(run_id)
-        found = describe(opened.run, observe(opened.run, opened.query_ids))
+        found = summarize(opened.run, observe_run(opened.run, opened.query_ids))
         words = {
             "words": FIGURES,
             "kinds": KINDS,
@@ -300,19 +300,19 @@ class Answers:
         }
         return plain_json(found | {"run": run_id, **words})
 
-    def _open(self, run_id: str) -> _Opened:
+    def _open(self, run_id: str) -> _LoadedRun:
         with self._lock:
             if entry := self._known.get(run_id):
                 entry = self._known[run_id] = self._read(entry.path, entry)
         if entry is None:
-            raise NoSuchAnswer(f"there is no run {run_id[:200]!r}")
+            raise NotFound(f"there is no run {run_id[:200]!r}")
         if entry.opened is None:
             raise DataError(entry.why)
         return entry.opened
 
     def _scan(self) -> None:  # for runs that are new, changed or gone
         with self._lock:
-            known: dict[str, _Entry] = {}
+            known: dict[str, _RunEntry] = {}
             for given in self._paths:
                 folders = list[Path]()
                 with suppress(DataError, OSError):  # it was there when the page was opened
@@ -322,7 +322,7 @@ class Answers:
                     known.setdefault(run_id, self._read(path, self._known.get(run_id)))
             self._known = known
 
-    def _read(self, path: Path, before: _Entry | None) -> _Entry:
+    def _read(self, path: Path, before: _RunEntry | None) -> _RunEntry:
         stamp = _stamp(path)  # before reading: what changes meanwhile is read again
         if before and before.stamp == stamp:
             return before
@@ -335,10 +335,10 @@ class Answers:
                     f"or was not scored"
                 )
                 raise DataError(f"{why}; give its command again, or python -m evals.score {path}")
-            run = scored_run.read(path)
+            run = scored_run.read_scored_run(path)
         except (SextantError, OSError) as problem:
-            return _Entry(path, stamp, None, str(problem))
-        return _Entry(path, stamp, _Opened(run, list(self._chosen(run.query_ids))))
+            return _RunEntry(path, stamp, None, str(problem))
+        return _RunEntry(path, stamp, _LoadedRun(run, list(self._chosen(run.query_ids))))
 
     def _id(
         self, given: Path, path: Path
@@ -355,7 +355,7 @@ class Answers:
         return self._ids[place]
 
 
-def _summarize(run_id: str, opened: _Opened) -> Answer:
+def _summarize(run_id: str, opened: _LoadedRun) -> Answer:
     run = opened.run
     scores = opened.run.scores
     kept = ("task", "data", "split", "judgements", "program", "retriever", "lm", "compiled", "pool")
@@ -374,7 +374,7 @@ def _summarize(run_id: str, opened: _Opened) -> Answer:
     }
 
 
-def _describe_query(opened: _Opened, query_id: str) -> Answer:
+def _describe_query(opened: _LoadedRun, query_id: str) -> Answer:
     run = opened.run
     judged = opened.judged
     outcome = opened.outcomes[query_id]
@@ -405,7 +405,7 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
     }
 
 
-class _Texts:  # of queries and documents; the data of each run is loaded once, in a thread
+class _DocumentTexts:  # of queries and documents; the data of each run is loaded once, in a thread
     def __init__(
         self, *, wait: bool, documents: bool
     ) -> None:  # wait for a corpus; have the texts of documents
@@ -430,7 +430,7 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
         )
         with self._lock:
             if (load := self._loads.get(key)) is None:
-                load = self._loads[key] = in_thread(partial(self._load, config))
+                load = self._loads[key] = start_thread(partial(self._load, config))
         try:
             return load.result(None if self._wait else PATIENCE)
         except TimeoutError:

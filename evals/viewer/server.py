@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from evals.viewer import single_file
-from evals.viewer.data import Answers, NoSuchAnswer, plain_json
+from evals.viewer.data import NotFound, ViewerApi, plain_json
 from evals.viewer.single_file import PAGE
 from tools import files
 from tools.cli import check_interrupts
@@ -37,11 +37,11 @@ SCRIPTS = (
 
 
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
-    "": ("text/html", lambda: single_file.shell("Sextant", PAGE / "page.html")),
+    "": ("text/html", lambda: single_file.html_shell("Sextant", PAGE / "page.html")),
     "page.css": ("text/css", lambda: (PAGE / "page.css").read_text("utf-8")),
     "page.js": (
         "text/javascript",
-        lambda: single_file.join(PAGE / f"{name}.js" for name in SCRIPTS.split()),
+        lambda: single_file.join_scripts(PAGE / f"{name}.js" for name in SCRIPTS.split()),
     ),
 }
 _HEADERS = {
@@ -60,7 +60,7 @@ _HEADERS = {
 class Server(ThreadingHTTPServer):
     """Serves the page and its data to anyone who knows the address."""
 
-    def __init__(self, port: int, answers: Answers) -> None:
+    def __init__(self, port: int, answers: ViewerApi) -> None:
         super().__init__((HOST, port), _Handler)
         self.answers = answers
         self.root = f"/{secrets.token_urlsafe()}/"
@@ -114,8 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
                 kind = _FILES[name][0]
                 content = _FILES[name][1]().encode()
             else:
-                raise NoSuchAnswer(f"there is no {name[:200]!r}")
-        except NoSuchAnswer as problem:
+                raise NotFound(f"there is no {name[:200]!r}")
+        except NotFound as problem:
             return self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (SextantError, OSError) as problem:
             why = files.describe(problem) if isinstance(problem, OSError) else str(problem)
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log no requests."""
 
 
-def open_server(answers: Answers, port: int | None) -> Server:
+def open_server(answers: ViewerApi, port: int | None) -> Server:
     """Open the server at `port`, or else at the first free one from PORT on.
 
     UsageError where there is none.
@@ -163,7 +163,7 @@ def open_server(answers: Answers, port: int | None) -> Server:
     raise UsageError(f"{where} of {HOST} cannot be served ({problem}); choose another --port")
 
 
-def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
+def list_answers(answers: ViewerApi) -> Iterator[tuple[str, bytes]]:
     """Yield every answer with its path, but for searches."""
     yield "runs.json", answers("runs.json")
     for run_id in answers.run_ids:
@@ -181,11 +181,11 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
                     key for place in [*made["steps"], made] for key in place.get("calls", ())
                 )
         for path in (f"run/{run_id}/call/{key}.json" for key in keys):
-            with suppress(NoSuchAnswer):  # the page says that it is not there
+            with suppress(NotFound):  # the page says that it is not there
                 yield path, answers(path)
 
 
-def write_page(answers: Answers, path: Path) -> int:
+def write_page(answers: ViewerApi, path: Path) -> int:
     """Write the page with all answers into one file, the same bytes for the same runs; return
     its size in bytes.
     """
@@ -198,11 +198,11 @@ def write_page(answers: Answers, path: Path) -> int:
 
     data = ((name, said(answer)) for name, answer in list_answers(answers))
     shell, style, program = (make() for _, make in _FILES.values())
-    return single_file.write(path, shell, style, program, data)
+    return single_file.write_single_file(path, shell, style, program, data)
 
 
 def _hidden(
-    answers: Answers,
+    answers: ViewerApi,
 ) -> list[tuple[bytes, bytes]]:  # keys and places on this machine, and what replaces them
     secret = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
     known = {

@@ -17,7 +17,7 @@ from tools.errors import DataError
 PAGE = Path(__file__).parent / "page"
 
 
-def join(scripts: Iterable[Path]) -> str:
+def join_scripts(scripts: Iterable[Path]) -> str:
     """Return scripts one after the other as one program, in a scope of its own."""
     return (
         '(() => {\n"use strict";\n'
@@ -26,20 +26,20 @@ def join(scripts: Iterable[Path]) -> str:
     )
 
 
-def shell(title: str, body: Path) -> str:
+def html_shell(title: str, body: Path) -> str:
     """Return a page of HTML that asks for page.css and page.js: the head that all pages have,
     and the rest of it.
     """
     return (PAGE / "head.html").read_text("utf-8").replace("TITLE", title) + body.read_text("utf-8")
 
 
-def write(
+def write_single_file(
     path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]
 ) -> int:
     """Write a page with its data, JSON by name, into one file, the same bytes for the same; return
     its size in bytes.
 
-    `shell` asks for page.css and page.js, in whose places `style` and `program` come.
+    `html_shell` asks for page.css and page.js, in whose places `style` and `program` come.
     """
     if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
         raise DataError(

@@ -19,7 +19,7 @@ import zstandard
 
 from evals.run_folder import Outcome
 from tools import files
-from tools.models.storage.request_store import readable
+from tools.models.storage.request_store import translate_sqlite_errors
 from tools.records import Document
 
 MOST = 200  # places that a search returns
@@ -37,7 +37,7 @@ def find_words(
 ) -> dict[str, Any]:
     """Return the first places of a run whose text has all of the words, in whatever case."""
     place = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
-    with readable(answers), closing(sqlite3.connect(place, uri=True)) as reader:
+    with translate_sqlite_errors(answers), closing(sqlite3.connect(place, uri=True)) as reader:
         search = _Search(words.lower().split(), documents, reader if answers.is_file() else None)
         found = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
     return {"hits": found[:MOST], "more": len(found) > MOST}

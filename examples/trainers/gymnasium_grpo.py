@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from evals import Request
-from evals.serving.episode_server import serve
+from evals.serving.episode_server import serve_episodes
 from evals.serving.gym import SearchEnv
 
 # What a behaviour searches for, given the words of the query; the last one searches for nothing.
@@ -68,7 +68,7 @@ def record(name, logits, seed=0, **fields):
         while not host.done:
             play(environment, BEHAVIOURS[random.choice(len(logits), p=chances(logits))])
 
-    return serve(Request(program=f"served:{name}", split="test", **fields), answer)
+    return serve_episodes(Request(program=f"served:{name}", split="test", **fields), answer)
 
 
 if __name__ == "__main__":

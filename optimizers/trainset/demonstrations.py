@@ -15,8 +15,8 @@ from typing import Any
 import dspy
 
 from environments.base import Environment
-from programs.compiled import plain
-from tools.models.prompting import defuse
+from programs.compiled import to_json_values
+from tools.models.prompting import escape_markers
 from tools.records import Query
 from tools.retriever import Retriever
 
@@ -26,12 +26,12 @@ SHOWN = (
 CUT = 400  # characters of each text in such a list
 
 
-def trim(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
+def trim_traced_call(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
     """Return a predictor's traced call as plain data: long lists and texts of what it was shown are cut."""
     predictor, inputs, outputs = step
-    answer = plain(outputs)
+    answer = to_json_values(outputs)
     named = set(texts_in(answer))
-    shown = {name: plain(value) for name, value in inputs.items()}
+    shown = {name: to_json_values(value) for name, value in inputs.items()}
     # What is a text by itself, such as the description, stays whole.
     shown = {
         name: value if isinstance(value, str) else _cut(value, named)
@@ -69,15 +69,15 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(one)
 
 
-def example(query: Query, **labels: Any) -> dspy.Example:
+def to_example(query: Query, **labels: Any) -> dspy.Example:
     """Return a query as DSPy's example."""
     asked = {"query_id": query.query_id, "objective": query.objective, "description": query.text}
     return dspy.Example(**asked, **labels).with_inputs(*asked)
 
 
-def label(query: Query, environment: Environment, retriever: Retriever) -> dspy.Example:
+def label_example(query: Query, environment: Environment, retriever: Retriever) -> dspy.Example:
     """Make an example of a query, with a label for every field that has one."""
-    gold = relevant([query], environment)[query.query_id]
+    gold = relevant_documents([query], environment)[query.query_id]
     hits = retriever.search(
         query.text,
         SHOWN,
@@ -88,7 +88,7 @@ def label(query: Query, environment: Environment, retriever: Retriever) -> dspy.
     first = gold[: SHOWN // 2]
     others = [hit.doc_id for hit in hits if hit.doc_id not in gold][: SHOWN - len(first)]
     shown = sorted(first + others)  # by id: no place gives one away
-    text = {doc_id: defuse(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
+    text = {doc_id: escape_markers(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
     beginning = text[first[0]] if first else ""
     labels = {
         **{name: list[str]() for name in ("notes", "earlier_searches", "learned")},
@@ -98,10 +98,10 @@ def label(query: Query, environment: Environment, retriever: Retriever) -> dspy.
         "selected": first,
         "ranked": first + [doc_id for doc_id in shown if doc_id not in first],
     }
-    return example(query, **labels)
+    return to_example(query, **labels)
 
 
-def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, list[str]]:
+def relevant_documents(queries: Sequence[Query], environment: Environment) -> dict[str, list[str]]:
     """Return query_id -> the documents relevant by the headline judgements, the highest grades first.
 
     Where judgements are of units (the parents of passages), a unit's documents are, in the order of the corpus.

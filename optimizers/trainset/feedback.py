@@ -17,11 +17,11 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from environments.base import Environment
-from evals.scoring.attribution import History, read_histories
-from evals.scoring.metrics import Ranking, collapse, is_pairwise, won
-from tools.models.prompting import defuse
+from evals.scoring.attribution import DocumentHistory, read_histories
+from evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
+from tools.models.prompting import escape_markers
 from tools.records import Query, Step, Trace, total
-from tools.text import sentences, words
+from tools.text import content_words, sentences
 
 Part = Literal["searching", "judging"]
 PARTS: frozenset[Part] = frozenset({"searching", "judging"})
@@ -114,7 +114,7 @@ def feedback(
             f"query {query.query_id!r} is none of those that are compiled on; there is no "
             f"feedback on it"
         )
-    account = _Account(query, trace, ranking, environment, cutoff)
+    account = _FeedbackText(query, trace, ranking, environment, cutoff)
     parts = choose_parts(outputs)
     lines = [account.fates(), *_faults(trace, error)]
     if "searching" in parts:
@@ -136,14 +136,14 @@ def choose_parts(outputs: Collection[str]) -> frozenset[Part]:
     )
 
 
-class _Relevant(NamedTuple):  # what became of one document, or unit of several
+class _RelevantDocument(NamedTuple):  # what became of one document, or unit of several
     unit: str
-    history: History  # of the document of the unit that came furthest
+    history: DocumentHistory  # of the document of the unit that came furthest
     place: int  # in the ranking of units, from 1; 0 when it is not there
     fate: Fate
 
 
-class _Account:
+class _FeedbackText:
     def __init__(
         self, query: Query, trace: Trace, ranking: Ranking, environment: Environment, cutoff: int
     ) -> None:
@@ -156,19 +156,19 @@ class _Account:
         self.unit_of = cache(
             self.judgements.unit_of or str
         )  # a corpus on disk is asked once a document
-        self.order = collapse(ranking.doc_ids, self.judgements)
+        self.order = collapse_to_units(ranking.doc_ids, self.judgements)
         self.grades = self.judgements.by_unit(self.judgements.relevant(query.query_id))
         histories = read_histories(enumerate(trace.steps), self.grades, self.unit_of)
         places = {unit: place for place, unit in enumerate(self.order, start=1)}
         made = [
-            self._one(unit, histories.get(unit, History("")), places.get(unit, 0))
+            self._one(unit, histories.get(unit, DocumentHistory("")), places.get(unit, 0))
             for unit in self.grades
         ]
         self.relevant = sorted(
             made, key=lambda one: (list(Fate).index(one.fate), -self.grades[one.unit], one.unit)
         )
 
-    def _one(self, unit: str, history: History, place: int) -> _Relevant:
+    def _one(self, unit: str, history: DocumentHistory, place: int) -> _RelevantDocument:
         if 0 < place <= self.cutoff:
             fate = Fate.WELL
         elif history.decision == "select":
@@ -181,7 +181,7 @@ class _Account:
             )
         else:
             fate = Fate.NOT_SHOWN if history.rank or place else Fate.NEVER_SURFACED
-        return _Relevant(unit, history, place, fate)
+        return _RelevantDocument(unit, history, place, fate)
 
     def fates(self) -> str:
         number = Counter(one.fate for one in self.relevant)
@@ -197,7 +197,7 @@ class _Account:
             lines.append(f"- and {len(concerned) - DOCUMENTS} more like these")
         return ["Relevant documents that were lost:", *lines] if lines else []
 
-    def _sentence(self, one: _Relevant) -> str:
+    def _sentence(self, one: _RelevantDocument) -> str:
         history = one.history
         never = one.fate is Fate.NEVER_SURFACED
         events = ["was in the pool, but came back from no search"]
@@ -232,7 +232,7 @@ class _Account:
             new = [doc_id for doc_id in found if doc_id not in known]
             hits = {unit for doc_id in new if (unit := self.unit_of(doc_id)) in self.grades}
             # The same words for another retriever are another search.
-            same = {(step.retriever, *sorted(set(words(step.argument)))) for step in steps}
+            same = {(step.retriever, *sorted(set(content_words(step.argument)))) for step in steps}
             repeated = "the same words as an earlier search, " if same <= made else ""
             told = (
                 f"{len(found)} documents, {len(new) or 'none'} of them new, {len(hits) or 'none'} "
@@ -267,7 +267,7 @@ class _Account:
         if not is_pairwise(self.environment.metric):
             return []
         comparisons = self.environment.comparisons.get(self.query.query_id, ())
-        outcomes = zip(comparisons, won(comparisons, self.ranking), strict=True)
+        outcomes = zip(comparisons, comparisons_won(comparisons, self.ranking), strict=True)
         lost = [comparison for comparison, is_won in outcomes if not is_won]
         lines = [
             f"- {_name(one.better)} has to be scored strictly higher than {_name(one.worse)}."
@@ -291,7 +291,7 @@ class _Account:
         if not known:
             return ""
         document = documents[known]
-        query_words = set(words(self.query.text))
+        query_words = set(content_words(self.query.text))
         said = sentences(document.text[:_LOOKED_THROUGH])
         if beside in documents:
             shared = set(sentences(documents[beside].text[:_LOOKED_THROUGH]))
@@ -300,7 +300,7 @@ class _Account:
         # query.
         start = max(
             range(len(said)),
-            key=lambda place: len(query_words.intersection(words(said[place]))),
+            key=lambda place: len(query_words.intersection(content_words(said[place]))),
             default=0,
         )
         title = f"{document.title}: " if document.title else ""
@@ -371,7 +371,7 @@ def _quoted(
     text: str, chars: int
 ) -> str:  # on one line: no controls, formats, surrogates, quotes, prompt markers
     beginning = text[: 4 * chars]  # is enough; a document may have megabytes
-    line = defuse(" ".join("".join(map(_harmless, beginning)).split()))
+    line = escape_markers(" ".join("".join(map(_harmless, beginning)).split()))
     whole = len(line) <= chars and beginning == text
     return f'"{line}"' if whole else f'"{line[: chars - 3].rstrip()}..."'
 

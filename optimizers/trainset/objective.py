@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from environments.base import Environment
 from evals.scoring.metrics import (
     Ranking,
-    collapse,
-    compute_all,
+    apply_metric,
+    collapse_to_units,
+    comparisons_won,
+    compute_metrics,
+    fraction_true,
     is_pairwise,
-    judge,
-    ranking_metric,
-    share,
-    won,
+    judge_ranking,
 )
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
@@ -39,7 +39,7 @@ _SAME = 1e-12  # two values nearer than that are one
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class QueryScore:
     """The worth of one query's ranking."""
 
     value: float  # what is maximised
@@ -51,7 +51,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Objective:
-    """What an optimizer maximises over the queries of `environment`; `objective` makes one that is checked."""
+    """What an optimizer maximises over the queries of `environment`; `make_objective` makes one that is checked."""
 
     environment: Environment = field(repr=False)
     metric: str
@@ -72,7 +72,7 @@ class Objective:
 
     def of(
         self, query: Query, ranking: Ranking, usage: Usage, *, twin: Ranking | None = None
-    ) -> Scored:
+    ) -> QueryScore:
         """Score `ranking` for `query`, one of the environment's, and that of its `twin`: ValueError for another one."""
         metrics = self._metrics(query, ranking, twin)
         tokens = usage.input_tokens + usage.output_tokens
@@ -80,7 +80,7 @@ class Objective:
         if twin is not None and (other := self.twin(query)):
             value = self._share_won_in_both(query, ranking, other, twin)
         ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
-        return Scored(value + ties - self.price * tokens / 1000, metrics, tokens)
+        return QueryScore(value + ties - self.price * tokens / 1000, metrics, tokens)
 
     def usable(self, queries: Iterable[Query]) -> list[Query]:
         """Return the queries for which the metric is defined and depends on the ranking."""
@@ -106,7 +106,7 @@ class Objective:
         rankings = {query.query_id: ranking}
         if twin is not None:
             rankings[self.environment.twins[query.query_id]] = twin
-        values = compute_all(query.query_id, rankings, self.environment)
+        values = compute_metrics(query.query_id, rankings, self.environment)
         return {
             name: values[name]
             for name in self.environment.metrics
@@ -117,10 +117,11 @@ class Objective:
         self, query: Query, ranking: Ranking, other: Query, twin: Ranking
     ) -> float:
         """Return the share of comparisons that both wordings win: Win - Flip / 2 where all documents are ranked."""
-        won_here = won(self.environment.comparisons.get(query.query_id, ()), ranking)
-        won_there = won(self.environment.comparisons.get(other.query_id, ()), twin)
+        won_here = comparisons_won(self.environment.comparisons.get(query.query_id, ()), ranking)
+        won_there = comparisons_won(self.environment.comparisons.get(other.query_id, ()), twin)
         return (
-            share([here and there for here, there in zip(won_here, won_there, strict=True)]) or 0.0
+            fraction_true([here and there for here, there in zip(won_here, won_there, strict=True)])
+            or 0.0
         )
 
     def _varies(self, query: Query) -> bool:
@@ -130,24 +131,24 @@ class Objective:
         if is_pairwise(self.metric):
             return of_nothing[self.metric] is not None
         judgements = self.environment.judgements[self.environment.headline]
-        judged = judge((), judgements, query.query_id)
+        judged = judge_ranking((), judgements, query.query_id)
         best = replace(judged, gains=judged.ideal, hits=[True] * judged.relevant)
-        high = ranking_metric(self.metric, best)
+        high = apply_metric(self.metric, best)
         low = 0.0
         if (
             query.candidates is not None
         ):  # a ranking has all of the pool: the worst is the ideal one from behind
             rest = (
-                len(collapse(sorted(query.candidates - query.excluded), judgements))
+                len(collapse_to_units(sorted(query.candidates - query.excluded), judgements))
                 - judged.relevant
             )
             gains = sorted([*best.ideal, *[0.0] * (rest + judged.relevant - len(best.ideal))])
             worst = replace(best, gains=gains, hits=[False] * rest + [True] * judged.relevant)
-            low = ranking_metric(self.metric, worst) or 0.0
+            low = apply_metric(self.metric, worst) or 0.0
         return high is not None and high - low > _SAME
 
 
-def objective(environment: Environment, metric: str = "", price: float = 0.0) -> Objective:
+def make_objective(environment: Environment, metric: str = "", price: float = 0.0) -> Objective:
     """Make the objective for the task of `environment`, whose queries are those to compile on.
 
     `metric` is one of the task's; "" is nDCG@10 where the task has it, else the task's own headline. UsageError, before

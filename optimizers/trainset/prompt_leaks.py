@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from environments.base import Environment
-from optimizers.trainset.demonstrations import relevant
+from optimizers.trainset.demonstrations import relevant_documents
 from tools.corpus import indexed_text
 from tools.records import Query
-from tools.text import all_words, index_runs, longest_runs
+from tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 # Longest run, in words, that counts as chance. Instructions of our programs share at most 6 words
 # with any of 28,315 passages of hearings, and queries and wanted passages of dev there fewer than 8
@@ -31,7 +31,7 @@ Split = Literal["train", "validation", "test"]
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class LeakSource:
     """A text that a compiled prompt should not hold."""
 
     kind: Kind
@@ -53,14 +53,14 @@ class Leak:
 
 
 def find_leaks(
-    texts: Mapping[str, str], passages: Iterable[Passage], *, bound: int = BOUND
+    texts: Mapping[str, str], passages: Iterable[LeakSource], *, bound: int = BOUND
 ) -> list[Leak]:
     """Find passages that share more than `bound` words in a row with a piece of a prompt, the longest first."""
-    places = index_runs({piece: all_words(text) for piece, text in texts.items()}, bound + 1)
+    places = index_ngrams({piece: tokens(text) for piece, text in texts.items()}, bound + 1)
     found = [
         Leak(piece, passage.kind, passage.split, passage.owner, len(run), " ".join(run)[:SHOWN])
         for passage in passages
-        for piece, run in longest_runs(all_words(passage.text), places, bound + 1).items()
+        for piece, run in longest_shared_ngrams(tokens(passage.text), places, bound + 1).items()
     ]
     return sorted(
         found, key=lambda leak: (-leak.length, leak.piece, leak.split, leak.kind, leak.owner)
@@ -69,11 +69,13 @@ def find_leaks(
 
 def collect_passages(
     split: Split, queries: Sequence[Query], environment: Environment
-) -> Iterator[Passage]:
+) -> Iterator[LeakSource]:
     """Collect queries of a split, and the documents that are wanted for them."""
     for query in queries:
-        yield Passage("query", split, query.query_id, query.text)
+        yield LeakSource("query", split, query.query_id, query.text)
     for doc_id in dict.fromkeys(
-        doc_id for ids in relevant(queries, environment).values() for doc_id in ids
+        doc_id for ids in relevant_documents(queries, environment).values() for doc_id in ids
     ):
-        yield Passage("gold document", split, doc_id, indexed_text(environment.documents[doc_id]))
+        yield LeakSource(
+            "gold document", split, doc_id, indexed_text(environment.documents[doc_id])
+        )

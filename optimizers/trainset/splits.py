@@ -20,9 +20,9 @@ from environments.base import EmptySplit, Environment
 from evals.scoring.comparison import LEAST
 from evals.scoring.text_similarity import similarities
 from tools.cli import plural
-from tools.errors import UsageError, at_least
+from tools.errors import UsageError, require_at_least
 from tools.records import Query
-from tools.session import Shared
+from tools.session import SharedOnDeepcopy
 
 NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
 FOLDS = 4  # where a single division would leave too few queries to choose by
@@ -31,7 +31,7 @@ _REMEDY = "use another task, or --data with more queries (another seed divides t
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedQuery:
     """A dev query that is not compiled on. Which test query it repeats is not said."""
 
     query_id: str
@@ -39,7 +39,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Training(Shared):
+class Trainset(SharedOnDeepcopy):
     """All that an optimizer is given of a task's data: the whole corpus, and no test query or judgement."""
 
     task: str  # the full name; of several, with commas between
@@ -48,14 +48,14 @@ class Training(Shared):
     environments: tuple[Environment, ...] = field(
         repr=False
     )  # dev of each task, with these queries' judgements alone
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedQuery, ...]
     digest: str  # eight hex digits: two equal ones are the same division of the same data
     fold_of: Mapping[str, int] = field(
         default_factory=dict
     )  # by query id; then `train` and `validation` have them all
     one_need: bool = False  # all queries want the same documents, so that validation says little
 
-    def replacing(self, environments: Sequence[Environment]) -> "Training":
+    def replacing(self, environments: Sequence[Environment]) -> "Trainset":
         """Return the training with the same queries as these environments have them."""
         new = {query.query_id: query for one in environments for query in one.queries}
         train, validation = (
@@ -69,7 +69,7 @@ class Training(Shared):
         return self.environments[0]
 
 
-def divide(
+def split_dev(
     task: str,
     data: str | None,
     *,
@@ -77,10 +77,10 @@ def divide(
     seed: int = 0,
     share: float = 0.5,
     **how: Any,
-) -> Training:
+) -> Trainset:
     """Divide the dev split of `task`, loaded as `how` says; `limit` takes the first two or more by the hash."""
     if limit is not None:
-        at_least(2, "compiling", limit=limit)
+        require_at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
         raise UsageError(
             f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries"
@@ -112,20 +112,20 @@ def divide(
     train, validation = _cut(groups, share)
     parts = [[query.query_id for query in part] for part in (train, validation)]
     content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, parts])
-    return Training(
+    return Trainset(
         task=dev.task,
         train=train,
         validation=validation,
         environments=(dev.asking(query_ids=[*parts[0], *parts[1]]),),
         left_out=tuple(
-            LeftOut(query_id, round(similarity, 4)) for query_id, similarity in near.items()
+            ExcludedQuery(query_id, round(similarity, 4)) for query_id, similarity in near.items()
         ),
         digest=hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest(),
         one_need=len(groups) == 1,
     )
 
 
-def join(trainings: Sequence[Training]) -> Training:
+def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
     """Return the trainings of several tasks as one. A query's id then begins with its task; two may have the same."""
     if len(trainings) == 1:
         return trainings[0]
@@ -139,7 +139,7 @@ def join(trainings: Sequence[Training]) -> Training:
     left_out = tuple(left for one in trainings for left in one.left_out)
     task = ",".join(one.task for one in trainings)
     digest = "+".join(one.digest for one in trainings)
-    return Training(task, train, validation, environments, left_out, digest)
+    return Trainset(task, train, validation, environments, left_out, digest)
 
 
 def _with_names(one: Environment) -> Environment:
@@ -167,7 +167,7 @@ def _too_few(dev: Environment, repeats: int) -> UsageError:
     return UsageError(f"{have}; {needs}; {_REMEDY}")
 
 
-def fold(training: Training, folds: int | None) -> Training:
+def make_folds(training: Trainset, folds: int | None) -> Trainset:
     """Return the training in `folds`; each is trained on in its turn, and the others choose. None leaves it to dev."""
     pieces = [piece for one in training.environments for piece in _pieces(_group(one.queries, one))]
     few = len(training.validation) < LEAST and len(pieces) > 2

@@ -7,8 +7,8 @@ from typing import Literal
 
 import dspy
 
-from programs.build_stages.stage_program import Asked, Inputs
-from tools.models.prompting import Fault, Outputs, Passage
+from programs.build_stages.stage_program import Inputs, StageQuestion
+from tools.models.prompting import InvalidAnswer, Outputs, Passage
 
 LONGEST = 100  # characters of what is taken out: a name or a title, and no sentence
 Kind = Literal["name", "employer", "work", "handle", "address", "place"]
@@ -37,7 +37,9 @@ def standing(inputs: Inputs, outputs: Outputs) -> None:
                 f"{span[:LONGEST]!r} does not stand in the text so, or is longer than {LONGEST} "
                 f"characters"
             )
-            raise Fault("unknown ids", reason)
+            raise InvalidAnswer("unknown ids", reason)
 
 
-SCRUB = Asked(FindIdentity, {"spans": lambda inputs, statistics: {}}, role="sweep", check=standing)
+SCRUB = StageQuestion(
+    FindIdentity, {"spans": lambda inputs, statistics: {}}, role="sweep", check=standing
+)

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import dspy
 import pydantic
 
-from programs.build_stages.stage_program import Asked, Inputs
-from tools.models.prompting import Fault, Outputs, Passage
-from tools.text import TermStatistics, all_words, sentences, words
+from programs.build_stages.stage_program import Inputs, StageQuestion
+from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.text import TermStatistics, content_words, sentences, tokens
 
 ALIKE = 0.6  # share of the shorter sentence's words from which two say the same
 # words of a changed sentence by the original's; the paper's example of a decoy has 1.9
@@ -132,8 +132,8 @@ def squeeze(text: str) -> str:
 def find_alike(some: Sequence[str]) -> tuple[str, str] | None:
     """Return two of some sentences that share most of their words."""
     for one, other in combinations(some, 2):
-        mine = {*all_words(one)}
-        theirs = {*all_words(other)}
+        mine = {*tokens(one)}
+        theirs = {*tokens(other)}
         if len(mine & theirs) >= ALIKE * max(1, min(len(mine), len(theirs))):
             return one, other
     return None
@@ -144,15 +144,15 @@ def check_copied(inputs: Inputs, outputs: Outputs) -> None:
     text = squeeze(inputs["document"][0].text)
     found = [squeeze(one) for one in outputs["sentences"]]
     if len(found) != inputs["number"]:
-        raise Fault(
+        raise InvalidAnswer(
             "wrong type", f"there are {len(found)} sentences; {inputs['number']} are wanted"
         )
     if strange := [one for one in found if not one or one not in text]:
-        raise Fault(
+        raise InvalidAnswer(
             "wrong type", f"this does not stand in the document, letter by letter: {strange[0]!r}"
         )
     if alike := find_alike(found):
-        raise Fault(
+        raise InvalidAnswer(
             "wrong type",
             f"these two say much the same; take another one: {alike[0]!r}, {alike[1]!r}",
         )
@@ -163,7 +163,7 @@ def check_counted(inputs: Inputs, outputs: Outputs) -> None:
     many = len(outputs["conditions"])
     wanted = len(inputs["sentences"])
     if many != wanted or not all(map(str.strip, [*outputs["conditions"], outputs["prose"]])):
-        raise Fault(
+        raise InvalidAnswer(
             "wrong type",
             f"there are {many} conditions; {wanted} and prose are wanted, and none is empty",
         )
@@ -174,12 +174,12 @@ def check_changed(inputs: Inputs, outputs: Outputs) -> None:
     before = inputs["sentence"]
     after = outputs["spoiled"]
     share = len(after.split()) / max(1, len(before.split()))
-    if words(before) == words(after):
-        raise Fault("wrong type", "the sentence is what it was")
+    if content_words(before) == content_words(after):
+        raise InvalidAnswer("wrong type", "the sentence is what it was")
     if len(sentences(after)) != len(sentences(before)):
-        raise Fault("wrong type", "it was one sentence, and has to stay one")
+        raise InvalidAnswer("wrong type", "it was one sentence, and has to stay one")
     if not LEAST <= share <= MOST:
-        raise Fault(
+        raise InvalidAnswer(
             "wrong type",
             f"the sentence has {share:.1f} times its words; {LEAST:g} to {MOST:g} will do",
         )
@@ -187,7 +187,7 @@ def check_changed(inputs: Inputs, outputs: Outputs) -> None:
 
 def halve(text: str, statistics: TermStatistics) -> list[str]:
     """Return the heavier half of the words of a text, heaviest first; of equal ones that which stands first."""
-    found = sorted(dict.fromkeys(words(text)), key=lambda one: -statistics.weight(one))
+    found = sorted(dict.fromkeys(content_words(text)), key=lambda one: -statistics.weight(one))
     return found[: -(-len(found) // 2)]
 
 
@@ -196,7 +196,7 @@ def extract(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     every = list(map(squeeze, sentences(inputs["document"][0].text)))
     chosen = list[str]()
     for one in sorted(
-        set(every), key=lambda one: (-sum(map(statistics.weight, {*words(one)})), one)
+        set(every), key=lambda one: (-sum(map(statistics.weight, {*content_words(one)})), one)
     ):
         if len(chosen) < inputs["number"] and not find_alike([*chosen, one]):
             chosen.append(one)
@@ -213,12 +213,14 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     before = str(inputs["sentence"])
     others = " ".join(inputs["others"])
     there = (
-        [one for one in halve(inputs["condition"], statistics) if one in words(before)]
-        or words(before)
+        [one for one in halve(inputs["condition"], statistics) if one in content_words(before)]
+        or content_words(before)
         or ["it"]
     )
     old = next(filter(str.isdecimal, there), there[0])
-    new = next((one for one in halve(others, statistics) if one not in words(before)), "otherwise")
+    new = next(
+        (one for one in halve(others, statistics) if one not in content_words(before)), "otherwise"
+    )
     return re.sub(
         rf"\b{re.escape(old)}\b",
         str(int(old) + 7) if old.isdecimal() else new,
@@ -229,18 +231,22 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
 
 def hold(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Say that a passage meets a condition when it has all of its words; that a query asks for all there is."""
-    asked = {*words(inputs.get("condition", ""))}
-    return [{"id": one.id, "holds": asked <= {*words(one.text)}} for one in inputs["passages"]]
+    asked = {*content_words(inputs.get("condition", ""))}
+    return [
+        {"id": one.id, "holds": asked <= {*content_words(one.text)}} for one in inputs["passages"]
+    ]
 
 
-CONDITIONS = Asked(ExtractConditions, {"sentences": extract}, role="sweep", check=check_copied)
-QUERY_OF_K = Asked(
+CONDITIONS = StageQuestion(
+    ExtractConditions, {"sentences": extract}, role="sweep", check=check_copied
+)
+QUERY_OF_K = StageQuestion(
     WriteConditions,
     {"conditions": write, "prose": lambda *unit: ", ".join(write(*unit))},
     check=check_counted,
 )
-COVERS = Asked(
+COVERS = StageQuestion(
     CompareConditions, {"stated": hold, "beyond": lambda *_: ""}, role="judge", rows="stated"
 )
-SPOIL = Asked(SpoilSentence, {"spoiled": spoil}, check=check_changed)
-MEETS = Asked(JudgeCondition, {"met": hold}, role="judge", rows="met")
+SPOIL = StageQuestion(SpoilSentence, {"spoiled": spoil}, check=check_changed)
+MEETS = StageQuestion(JudgeCondition, {"met": hold}, role="judge", rows="met")

@@ -10,9 +10,9 @@ from typing import Any
 import dspy
 import pydantic
 
-from programs.build_stages.stage_program import Asked, Inputs
-from tools.models.prompting import Fault, Outputs, Passage
-from tools.text import TermStatistics, words
+from programs.build_stages.stage_program import Inputs, StageQuestion
+from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.text import TermStatistics, content_words
 
 WORDS = 12  # of a passage in place of its attribute
 SHARED = 4  # documents that have such a word, at least
@@ -166,7 +166,7 @@ class ValidateGroup(dspy.Signature):
 def known_kinds(inputs: Inputs, outputs: Outputs) -> None:
     """Check that every passage gets one of the kinds that there are."""
     if strange := [one.kind for one in outputs["sorted"] if one.kind not in inputs["kinds"]]:
-        raise Fault(
+        raise InvalidAnswer(
             "wrong type", f"{strange[0]!r} is no kind; they are {', '.join(inputs['kinds'])}"
         )
 
@@ -179,18 +179,18 @@ def mapped(inputs: Inputs, outputs: Outputs) -> None:
         odd = next(
             iter({*given} ^ {*found}), next((one for one in found if found.count(one) > 1), "")
         )
-        raise Fault(
+        raise InvalidAnswer(
             "unknown ids", f"every label is to be there once, as it is given; not so {odd!r}"
         )
     if strange := [one.canonical for one in outputs["collapsed"] if one.canonical not in given]:
-        raise Fault("unknown ids", f"{strange[0]!r} is none of the labels")
+        raise InvalidAnswer("unknown ids", f"{strange[0]!r} is none of the labels")
 
 
 def known_groups(inputs: Inputs, outputs: Outputs) -> None:
     """Check that no group is merged twice."""
     named = [id_ for merged in outputs["merged"] for id_ in merged.ids]
     if len(named) > len(set(named)):
-        raise Fault("unknown ids", "a group is merged twice; join those rows")
+        raise InvalidAnswer("unknown ids", "a group is merged twice; join those rows")
 
 
 def sort(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
@@ -204,7 +204,9 @@ def sort(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
 def heaviest(text: str, statistics: TermStatistics, most: int) -> list[str]:
     """Return the rarest words of a text that several documents have, rarest first."""
     known = {
-        one for one in words(text) if len(one) > 2 and statistics.frequency.get(one, 0) >= SHARED
+        one
+        for one in content_words(text)
+        if len(one) > 2 and statistics.frequency.get(one, 0) >= SHARED
     }
     return sorted(known, key=lambda one: (-statistics.weight(one), one))[:most]
 
@@ -230,7 +232,7 @@ def label(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Take a label in use whose word the description has, else its rarest word."""
     rows = []
     for one in inputs["passages"]:
-        found = words(one.text)
+        found = content_words(one.text)
         known = next((label for label in inputs["in_use"] if label in found), "")
         rows.append({"id": one.id, "label": known or next(iter(found), "")})
     return rows
@@ -240,15 +242,15 @@ def collapse(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]
     """Map a label to the first one with the same words."""
     first = dict[frozenset[str], str]()
     return [
-        {"label": one, "canonical": first.setdefault(frozenset(words(one)), one)}
+        {"label": one, "canonical": first.setdefault(frozenset(content_words(one)), one)}
         for one in inputs["labels"]
     ]
 
 
 def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Keep the members that share a word with the label or with another member."""
-    texts = {one.id: {*words(one.text)} for one in inputs["passages"]}
-    named = {*words(inputs["label"])}
+    texts = {one.id: {*content_words(one.text)} for one in inputs["passages"]}
+    named = {*content_words(inputs["label"])}
     rows = []
     for one, own in texts.items():
         others = set[str]().union(*(text for other, text in texts.items() if other != one))
@@ -258,12 +260,14 @@ def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]
     return rows
 
 
-SCREEN = Asked(SortPassages, {"sorted": sort}, role="sweep", rows="sorted", check=known_kinds)
-EXTRACT = Asked(ExtractAttributes, {"found": extract}, role="sweep", rows="found")
-LABEL = Asked(LabelDescriptions, {"labels": label}, rows="labels")
-COLLAPSE = Asked(CollapseLabels, {"collapsed": collapse}, check=mapped)
-MERGE = Asked(MergeGroups, {"merged": lambda inputs, statistics: []}, check=known_groups)
-VALIDATE = Asked(
+SCREEN = StageQuestion(
+    SortPassages, {"sorted": sort}, role="sweep", rows="sorted", check=known_kinds
+)
+EXTRACT = StageQuestion(ExtractAttributes, {"found": extract}, role="sweep", rows="found")
+LABEL = StageQuestion(LabelDescriptions, {"labels": label}, rows="labels")
+COLLAPSE = StageQuestion(CollapseLabels, {"collapsed": collapse}, check=mapped)
+MERGE = StageQuestion(MergeGroups, {"merged": lambda inputs, statistics: []}, check=known_groups)
+VALIDATE = StageQuestion(
     ValidateGroup,
     {"members": validate, "better": lambda inputs, _: inputs["label"]},
     rows="members",

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from programs.build_stages.stage_program import Asked, Inputs
+from programs.build_stages.stage_program import Inputs, StageQuestion
 from programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
-from tools.text import TermStatistics, words
+from tools.text import TermStatistics, content_words
 
 LEAST = 0.2  # share of a query's words with which a passage has the highest grade, without a model
 
 
 def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Grade by the share of the query's words that a passage has."""
-    asked = {*words(inputs["description"])}
+    asked = {*content_words(inputs["description"])}
     rows = []
     for one in inputs["passages"]:
-        shared = len(asked & {*words(one.text)}) / max(1, len(asked))
+        shared = len(asked & {*content_words(one.text)}) / max(1, len(asked))
         rows.append(
             {
                 "id": one.id,
@@ -25,4 +25,4 @@ def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     return rows
 
 
-GRADE = Asked(GradePassages, {"verdicts": grade}, role="judge", rows="verdicts")
+GRADE = StageQuestion(GradePassages, {"verdicts": grade}, role="judge", rows="verdicts")

@@ -10,9 +10,9 @@ from typing import Any
 
 import dspy
 
-from programs.build_stages.stage_program import Asked, Inputs
+from programs.build_stages.stage_program import Inputs, StageQuestion
 from programs.llm_tasks.objective_writer import WriteObjective
-from tools.models.prompting import Fault, Outputs
+from tools.models.prompting import InvalidAnswer, Outputs
 
 
 class ListFacets(dspy.Signature):
@@ -39,7 +39,7 @@ def in_its_words(inputs: Inputs, outputs: Outputs) -> None:
     there = copied(outputs["facets"], inputs["text"])
     if strange := [one for one in outputs["facets"] if " ".join(one.split()) not in there]:
         reason = f"the query does not say {strange[0][:80]!r}; copy facets from it to the letter"
-        raise Fault("wrong type", reason, tolerable=bool(there))
+        raise InvalidAnswer("wrong type", reason, tolerable=bool(there))
 
 
 def split_clauses(inputs: Inputs, statistics: Any) -> list[str]:
@@ -52,7 +52,7 @@ def describe(inputs: Inputs, statistics: Any) -> str:
     return f"Wanted is what shares the words of the query. {inputs['relevance']}".strip()
 
 
-FACETS = Asked(
+FACETS = StageQuestion(
     ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",), check=in_its_words
 )
-OBJECTIVE = Asked(WriteObjective, {"objective": describe}, filled=("objective",))
+OBJECTIVE = StageQuestion(WriteObjective, {"objective": describe}, filled=("objective",))

@@ -7,9 +7,9 @@ from itertools import zip_longest
 
 import dspy
 
-from programs.build_stages.stage_program import Asked, Inputs
-from tools.models.prompting import Fault, Outputs, Passage
-from tools.text import TermStatistics, words
+from programs.build_stages.stage_program import Inputs, StageQuestion
+from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.text import TermStatistics, content_words
 
 COMMON = 0.01  # share of the documents that have a word which does not give an answer away
 SOURCES = 4  # passages that a query is made of without a model
@@ -66,7 +66,7 @@ def long_enough(inputs: Inputs, outputs: Outputs) -> None:
     least = inputs["least_words"]
     most = inputs["most_words"]
     if many and not least <= many <= most:
-        raise Fault(
+        raise InvalidAnswer(
             "wrong type", f"the query has {many} words; it has {least} to {most}", tolerable=True
         )
 
@@ -74,13 +74,15 @@ def long_enough(inputs: Inputs, outputs: Outputs) -> None:
 def known_query(inputs: Inputs, outputs: Outputs) -> None:
     """Check that the id is of a query that there is."""
     if outputs["same"].strip() and outputs["same"].strip() not in inputs["existing"]:
-        raise Fault("unknown ids", f"{outputs['same']!r} is the id of no query that there is")
+        raise InvalidAnswer(
+            "unknown ids", f"{outputs['same']!r} is the id of no query that there is"
+        )
 
 
 def write(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return words that one of some passages alone has, from each in turn: none of them has much of the query."""
     some = inputs["passages"][:SOURCES]
-    texts = [{word for word in words(one.text) if word.isalpha()} for one in some]
+    texts = [{word for word in content_words(one.text) if word.isalpha()} for one in some]
     least = max(2, COMMON * statistics.documents)
     times = Counter(word for text in texts for word in text)
     fit = {
@@ -98,13 +100,13 @@ def write(inputs: Inputs, statistics: TermStatistics) -> str:
 
 def rephrase(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the query without the forbidden words; with them where nothing else would be left."""
-    forbidden = {word for text in inputs["forbidden"] for word in words(text)}
-    kept = [one for one in inputs["text"].split() if not {*words(one)} & forbidden]
+    forbidden = {word for text in inputs["forbidden"] for word in content_words(text)}
+    kept = [one for one in inputs["text"].split() if not {*content_words(one)} & forbidden]
     return " ".join(kept) or str(inputs["text"])
 
 
-WRITE = Asked(WriteQuery, {"query": write}, check=long_enough)
-REPHRASE = Asked(RephraseQuery, {"query": rephrase})
-DISTINCT = Asked(
+WRITE = StageQuestion(WriteQuery, {"query": write}, check=long_enough)
+REPHRASE = StageQuestion(RephraseQuery, {"query": rephrase})
+DISTINCT = StageQuestion(
     CompareQueries, {"same": lambda inputs, statistics: ""}, role="judge", check=known_query
 )

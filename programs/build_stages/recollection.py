@@ -10,10 +10,10 @@ from typing import Any, Literal
 import dspy
 
 from programs.build_stages.query_writing import COMMON, rephrase
-from programs.build_stages.stage_program import Asked, Inputs
+from programs.build_stages.stage_program import Inputs, StageQuestion
 from programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
-from tools.models.prompting import Fault, Outputs, Passage
-from tools.text import TermStatistics, words
+from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.text import TermStatistics, content_words
 
 OPENINGS = (  # noqa: SIM905
     "a complaint that one cannot find it; in the middle of a thought, without preamble; the place "
@@ -90,17 +90,17 @@ class HardenPost(dspy.Signature):
 
 def sized(inputs: Inputs, outputs: Outputs) -> None:
     """Check that about as many words are written as are asked for; for a lower rating than the least, any number."""
-    least = inputs["words"] // 3
-    most = inputs["words"] * 2
+    least = inputs["content_words"] // 3
+    most = inputs["content_words"] * 2
     many = len(outputs["written"].split())
     if not least <= many <= most and outputs.get("rating", 0) >= inputs.get("least", 0):
-        raise Fault("wrong type", f"{many} words are written; {least} to {most} are wanted")
+        raise InvalidAnswer("wrong type", f"{many} words are written; {least} to {most} are wanted")
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return a frame with words of the passage, no rare ones; nothing where these would be too much of it."""
-    there = {*words(inputs["passages"][0].text)}
-    frame = {*words(FRAME)}
+    there = {*content_words(inputs["passages"][0].text)}
+    frame = {*content_words(FRAME)}
     weigh = statistics.weight
     least = COMMON * statistics.documents
     fit = [
@@ -118,14 +118,16 @@ def rate(inputs: Inputs, statistics: TermStatistics) -> int:
 
 def recognise(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Give the highest grade to passages with all words of a post but the frame's, and none to others."""
-    own = {*words(inputs["description"])} - {*words(FRAME)}
-    fits = {one.id: own <= {*words(one.text)} for one in inputs["passages"]}
+    own = {*content_words(inputs["description"])} - {*content_words(FRAME)}
+    fits = {one.id: own <= {*content_words(one.text)} for one in inputs["passages"]}
     return [{"id": one, "grade": HIGHEST * fit, "reason": "words"} for one, fit in fits.items()]
 
 
-RECOLLECT = Asked(
+RECOLLECT = StageQuestion(
     RecollectMoment, {"rating": rate, "written": recollect, "changed": lambda *_: []}, check=sized
 )
-OPEN = Asked(VaryOpening, {"written": lambda inputs, statistics: inputs["opening"]}, check=sized)
-HARDEN = Asked(HardenPost, {"written": rephrase}, check=sized)
-UNIQUE = Asked(GradePassages, {"verdicts": recognise}, role="judge", rows="verdicts")
+OPEN = StageQuestion(
+    VaryOpening, {"written": lambda inputs, statistics: inputs["opening"]}, check=sized
+)
+HARDEN = StageQuestion(HardenPost, {"written": rephrase}, check=sized)
+UNIQUE = StageQuestion(GradePassages, {"verdicts": recognise}, role="judge", rows="verdicts")

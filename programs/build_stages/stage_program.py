@@ -18,25 +18,25 @@ from programs.base import Program
 from programs.build_stages import STAGES
 from tools import schemas
 from tools.models.prompting import (
-    Check,
+    AnswerCheck,
     Outputs,
     Passage,
     UnusableAnswer,
     ask,
-    defuse,
+    escape_markers,
     filled,
-    known_rows,
+    require_known_row_ids,
 )
-from tools.plugins import pick
+from tools.plugins import load_object
 from tools.records import Document, Query, Submission
-from tools.retriever import NoRetriever
+from tools.retriever import NullRetriever
 from tools.session import Toolbox
 
 Role = Literal["sweep", "write", "judge"]  # which of a recipe's models is asked
 Inputs = Mapping[str, Any]  # of a signature, by their names
 
 
-class Asked(NamedTuple):
+class StageQuestion(NamedTuple):
     """What a stage asks a model."""
 
     signature: Any  # may have the input `passages`
@@ -50,19 +50,19 @@ class Asked(NamedTuple):
     filled: tuple[str, ...] = ()  # outputs that must not be empty
     check: Callable[[Inputs, Outputs], None] | None = None  # raises Fault
 
-    def checks(self, inputs: Inputs) -> list[Check]:
+    def checks(self, inputs: Inputs) -> list[AnswerCheck]:
         """Return what an answer to these inputs has to pass."""
         made = [filled(*self.filled)] if self.filled else []
         return [*made, partial(self.check, inputs)] if self.check else made
 
 
-class Fill(Program):
+class StageProgram(Program):
     """The answer to one unit: its outputs as JSON, the rows by the unit's own ids."""
 
     stage: str = "screen"
 
     def __post_init__(self) -> None:
-        self.asked: Asked = pick("stage", self.stage, STAGES)
+        self.asked: StageQuestion = load_object("stage", self.stage, STAGES)
         self.offline = self.asked.rules  # type: ignore[misc]
         self.fill = dspy.Predict(self.asked.signature)
 
@@ -73,7 +73,7 @@ class Fill(Program):
         texts = {
             one: Document(one, text) for one, (_, text) in zip(own, unit["passages"], strict=True)
         }
-        session = Toolbox(texts, NoRetriever()).open(query)
+        session = Toolbox(texts, NullRetriever()).open(query)
         inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
         asked = self.asked
         checks = asked.checks(inputs)
@@ -81,11 +81,11 @@ class Fill(Program):
             outputs = dict[str, Any]()
             rows = dict[str, Any]()
             problem = None
-            known = partial(known_rows, asked.rows)
+            known = partial(require_known_row_ids, asked.rows)
             for batch in (list(own), *([one] for one in own)):
                 todo = [one for one in batch if one not in rows]
                 try:
-                    for shown, answer in passage_reading.read(
+                    for shown, answer in passage_reading.read_in_batches(
                         session, self.fill, todo, 0, known, checks, **inputs
                     ):
                         outputs |= _plain(answer, asked.signature)
@@ -103,7 +103,7 @@ class Fill(Program):
             }
         else:
             if "passages" in asked.signature.input_fields:
-                inputs["passages"] = passage_reading.show_all(
+                inputs["passages"] = passage_reading.show_in_one_call(
                     session, self.fill, list(own), 0, **inputs
                 )
             outputs = _plain(ask(self.fill, *checks, **inputs), asked.signature)
@@ -122,17 +122,17 @@ class Fill(Program):
         kind = self.asked.signature.input_fields[name].annotation
         if kind == list[Passage]:
             return [
-                Passage(id=f"x{number}", text=defuse(text))
+                Passage(id=f"x{number}", text=escape_markers(text))
                 for number, text in enumerate(value, start=1)
             ]
-        return schemas.make(kind, _defused(value))
+        return schemas.build_dataclass(kind, _defused(value))
 
 
 def _defused(value: Any) -> Any:
     if isinstance(value, str):
-        return defuse(value)
+        return escape_markers(value)
     if isinstance(value, dict):
-        return {defuse(name): _defused(one) for name, one in value.items()}
+        return {escape_markers(name): _defused(one) for name, one in value.items()}
     return [_defused(one) for one in value] if isinstance(value, list) else value
 
 

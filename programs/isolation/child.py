@@ -21,14 +21,14 @@ from typing import Any
 import dspy
 
 from programs.compiled import NAME, read
-from programs.custom import adapt
+from programs.custom import make_program_class
 from tools import errors, plugins, session
 from tools.cli_options import list_parameters
 from tools.errors import UsageError
 from tools.models import language_model, offline
-from tools.models.adapter import ANSWERED, Answered
+from tools.models.adapter import ANSWERED, LastAnswer
 from tools.models.language_model import LanguageModel
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.records import Query, Snippet, Submission, Trace, Usage
 from tools.text import TermStatistics
 
@@ -51,7 +51,7 @@ def dumps(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, default=list).encode()
 
 
-class _Parent:
+class _HostConnection:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.turn = threading.RLock()
@@ -77,7 +77,7 @@ def _make_error(name: str, words: str, number: int) -> Exception:
 
 
 class _Session:
-    def __init__(self, parent: _Parent, query_id: str) -> None:
+    def __init__(self, parent: _HostConnection, query_id: str) -> None:
         self.query_id = query_id
         self._ask = parent.ask
         self._turn = parent.turn
@@ -118,17 +118,17 @@ class _Session:
 
     def submit(self, ranking: Sequence[str], **how: Any) -> Submission:
         self._ask("submit", ranking, **how)
-        session.enter(None)
+        session.set_current(None)
         scores = tuple(how.get("scores", ()))
         return Submission(
             tuple(ranking), Trace(self.query_id), how.get("answer", ""), scores=scores
         )
 
 
-class _Toolbox(session.Shared):
+class _Toolbox(session.SharedOnDeepcopy):
     checkpoints: Path | None = None  # an agent that would keep some keeps none
 
-    def __init__(self, parent: _Parent) -> None:
+    def __init__(self, parent: _HostConnection) -> None:
         self._parent = parent
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> _Session:
@@ -136,18 +136,18 @@ class _Toolbox(session.Shared):
             raise UsageError("an isolated program cannot take up a session where another one stood")
         self._parent.ask("open", query.text, query.objective)
         made = _Session(self._parent, query.query_id)
-        session.enter(made)  # type: ignore[arg-type]
+        session.set_current(made)  # type: ignore[arg-type]
         return made
 
 
 class _Model(LanguageModel):
     """Stands in for the run's model: without a key, a budget or a ledger."""
 
-    def __init__(self, parent: _Parent, about: Mapping[str, Any]) -> None:
+    def __init__(self, parent: _HostConnection, about: Mapping[str, Any]) -> None:
         engine = offline.OfflineEngine(lambda: TermStatistics(**parent.ask("statistics")))
         bounds = {name: about[name] for name in ("window", "limit")}
         super().__init__(
-            about["model"], Terms(), free=True, engine=engine, **bounds, **about["settings"]
+            about["model"], RunResources(), free=True, engine=engine, **bounds, **about["settings"]
         )
         self.tools = about["tools"] or None
         self.caller.schemas = about["schemas"]
@@ -156,23 +156,25 @@ class _Model(LanguageModel):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         outputs, text, finish = self._ask("ask", prompt, messages, kwargs, self._write())
-        ANSWERED.set(Answered(text, finish))
+        ANSWERED.set(LastAnswer(text, finish))
         return outputs
 
     def converse(self, messages: Sequence[Any], tools: Sequence[Any]) -> Any:
         return self._ask("converse", messages, tools)
 
 
-class _Host:
+class _GuestServer:
     """What the parent has done here: the public methods are its tasks."""
 
-    def __init__(self, parent: _Parent) -> None:
+    def __init__(self, parent: _HostConnection) -> None:
         self._parent = parent
         self._model: _Model | None = None
 
     def describe(self, system: str) -> list[tuple[str, str, Any]]:
         """Return name, type and default of what the program's constructor may be given by name."""
-        self._constructor = adapt(plugins.pick("program", system, {}, plugins.PROGRAMS), system)
+        self._constructor = make_program_class(
+            plugins.load_object("program", system, {}, plugins.PROGRAMS), system
+        )
         return [
             (parameter.name, parameter.annotation.__name__, parameter.default)
             for parameter in list_parameters(self._constructor).values()
@@ -193,7 +195,7 @@ class _Host:
             for name in ("excluded", "candidates")
         }
         self._model = self._model or _Model(self._parent, model)
-        with language_model.Model("", {}, self._model).active():
+        with language_model.ConnectedModel("", {}, self._model).active():
             made = self._system(query=Query(**{**query, **sets}))
         if not isinstance(made, Submission):
             raise TypeError(f"the system handed in {type(made).__name__!r}, not a Submission")
@@ -202,9 +204,9 @@ class _Host:
 
 def main(descriptor: int, *, shielded: bool) -> None:
     """Do what the parent says until it is gone."""
-    parent = _Parent(Connection(descriptor))
+    parent = _HostConnection(Connection(descriptor))
     parent.connection.send_bytes(dumps({"shielded": shielded}))
-    host = _Host(parent)
+    host = _GuestServer(parent)
     with suppress(EOFError, OSError):
         while True:
             message = json.loads(parent.connection.recv_bytes())
@@ -215,7 +217,10 @@ def main(descriptor: int, *, shielded: bool) -> None:
                     "words": str(error),
                     "traceback": "".join(traceback.format_exception(error)),
                 }
-                about = {"number": getattr(error, "number", -1), "line": plugins.user_line(error)}
+                about = {
+                    "number": getattr(error, "number", -1),
+                    "line": plugins.user_code_line(error),
+                }
                 done = {"failed": {"kind": type(error).__name__, **said, **about}}
-            session.enter(None)
+            session.set_current(None)
             parent.connection.send_bytes(dumps({**done, "threads": threading.active_count() - 1}))

@@ -28,16 +28,16 @@ from typing import Any
 
 import dspy
 
-from programs.compiled import NAME, Compiled, fuse, write
+from programs.compiled import NAME, Compiled, fuse_rankings, write
 from programs.isolation import shield
 from programs.isolation.child import CALLS, dumps
 from tools import errors, session
 from tools.errors import RunIncomplete, SextantError, UsageError
-from tools.files import InputFile
+from tools.files import InputFilePath
 from tools.models.adapter import ANSWERED
 from tools.models.client import DEADLINE
-from tools.models.offline import publish
-from tools.plugins import file_of
+from tools.models.offline import expose_call
+from tools.plugins import resolve_file
 from tools.records import Query, Submission, Trace, Usage
 from tools.retrievers import Expression, Expressions
 from tools.session import Toolbox
@@ -62,7 +62,9 @@ _ENVIRONMENT = (
     "LD_LIBRARY_PATH",
     "OMP_NUM_THREADS",
 )  # of ours: no key
-_TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expressions, InputFile)}
+_TYPES = {
+    one.__name__: one for one in (int, float, bool, str, Expression, Expressions, InputFilePath)
+}
 # What a call of the child's may set: other settings could lead to another server, with our key.
 _SETTINGS = frozenset(
     {"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p", "response_format"}
@@ -72,14 +74,14 @@ _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner
 _SHIELDED = "without files or TCP"
 _BARE = "files not shielded: this system has no Landlock"
 _current: Callable[[], Any] = session.current
-_CHILDREN: set["_Child"] = set()
+_CHILDREN: set["_GuestProcess"] = set()
 
 
 class ProcessEnded(Exception):
     """A child has ended, or does not keep to the protocol."""
 
 
-class Isolated:
+class IsolatedProgram:
     """A program in a process of its own, in place of the program's constructor."""
 
     def __init__(
@@ -89,7 +91,7 @@ class Isolated:
         source, _, attribute = reference.rpartition(":")
         beside = []
         if source.endswith(".py"):
-            source = str(file := file_of(source))
+            source = str(file := resolve_file(source))
             beside = [str(file.parent)]
             if file.parent == Path.home() or any(
                 file.is_relative_to(one.resolve()) for one in hidden
@@ -120,22 +122,22 @@ class Isolated:
 
         def answer(*, query: Query) -> Submission:
             with self._begin(parameters) as child:
-                return _Desk(toolbox, query).have_answered(child)
+                return _HostSession(toolbox, query).have_answered(child)
 
         with self._begin(parameters) as child:
             answer.unanswerable = child.unanswerable  # type: ignore[attr-defined]  # as of a Program
         return answer
 
-    def _start(self) -> "_Child":
+    def _start(self) -> "_GuestProcess":
         try:
-            return _Child(self._reference, self._files, self._compiled)
+            return _GuestProcess(self._reference, self._files, self._compiled)
         except ProcessEnded as error:
             raise RunIncomplete(
                 f"a process for the program could not be started: {error}"
             ) from None
 
     @contextmanager
-    def _begin(self, parameters: Mapping[str, Any]) -> "Iterator[_Child]":
+    def _begin(self, parameters: Mapping[str, Any]) -> "Iterator[_GuestProcess]":
         try:
             child = self._idle.pop()
         except IndexError:
@@ -181,7 +183,7 @@ def _add_around(
 
 
 @contextmanager
-def reaping() -> Iterator[None]:
+def kill_children_on_exit() -> Iterator[None]:
     """End every child with the block."""
     try:
         yield
@@ -190,7 +192,7 @@ def reaping() -> Iterator[None]:
             child.end()
 
 
-class _Child:
+class _GuestProcess:
     def __init__(
         self, reference: str, files: Mapping[str, list[str]], compiled: Compiled | None
     ) -> None:
@@ -226,7 +228,7 @@ class _Child:
         files = {
             key: value
             for key, value in parameters.items()
-            if isinstance(value, InputFile) and value
+            if isinstance(value, InputFilePath) and value
         }
         copies = {key: shutil.copy(value, self._folder) for key, value in files.items()}
         self.unanswerable: list[str] = self.do(
@@ -234,7 +236,7 @@ class _Child:
         )
         self._parameters = parameters
 
-    def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:
+    def do(self, task: str, desk: "_HostSession | None" = None, **given: Any) -> Any:
         """Have the child do a task, and return what comes of it; what it asks meanwhile is for the `desk`."""
         self._send({"task": task, "given": given})
         while (message := self._receive()).keys() == {"call", "arguments", "named"} and desk:
@@ -286,7 +288,7 @@ def _make_error(failed: dict[str, Any], raised: list[Exception]) -> Exception:
     return made  # type: ignore[no-any-return]
 
 
-class _Desk:
+class _HostSession:
     """Answers the questions of one query's child, with the session and the model of the calling context."""
 
     def __init__(self, toolbox: Toolbox, query: Query) -> None:
@@ -310,7 +312,7 @@ class _Desk:
             "statistics": lambda: dspy.settings.lm.engine.statistics()._asdict(),
         }
 
-    def have_answered(self, child: _Child) -> Submission:
+    def have_answered(self, child: _GuestProcess) -> Submission:
         """Return what the program hands in for the query. Its trace and usage are those of the sessions here."""
         model = dspy.settings.lm
         settings = {
@@ -322,7 +324,11 @@ class _Desk:
         about |= {"tools": bool(model.tools), "offline": model.caller.free}
         about |= {"schemas": "on" if model.structured else "off", "settings": settings}
         made = child.do("answer", self, query=asdict(self._query), model=about)
-        done = fuse(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
+        done = (
+            fuse_rankings(self._ended)
+            if self._ended
+            else Submission((), Trace(self._query.query_id))
+        )
         return replace(
             done,
             ranking=tuple(made["ranking"]),
@@ -356,6 +362,6 @@ def _ask_model(
     """Return the model's answer, its text and its end; the engine without a model returns what is `written`."""
     if strange := sorted(settings.keys() - _SETTINGS):
         raise UsageError(f"an isolated program cannot set {strange[0]} of a call")
-    with nullcontext() if written is None else publish(written):
+    with nullcontext() if written is None else expose_call(written):
         outputs = dspy.settings.lm(prompt, messages=messages, **settings)
     return outputs, *(ANSWERED.get())

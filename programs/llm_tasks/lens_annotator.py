@@ -2,7 +2,7 @@
 compiled.
 
 The prompt is that of the lens retriever (tools/retrievers/lens/annotators.py), which takes the
-compiled file up as `lens(bm25,prompts=FILE)`. It is no search program, and not in the table of
+compiled file up as `get_lens(bm25,prompts=FILE)`. It is no search program, and not in the table of
 them.
 """
 
@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import dspy
 
 from programs.base import Program
-from programs.passage_reading import complete, find_candidates
+from programs.passage_reading import complete_ranking, find_candidates
 from tools.corpus import Corpus
-from tools.errors import UsageError, at_least
-from tools.models.prompting import LENSES, lens
+from tools.errors import UsageError, require_at_least
+from tools.models.prompting import LENSES, get_lens
 from tools.records import Document, Hit, Query, Submission
 from tools.retrievers.lens import surface_cues
 from tools.retrievers.lens.annotators import BATCH, AnnotateDocuments, annotate, annotate_text
 from tools.retrievers.lexical.bm25 import BM25
-from tools.text import words
+from tools.text import content_words
 
 
 def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, str]]:
@@ -30,7 +30,7 @@ def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[s
         "recollection",
     )
     return [
-        {"id": one.id, "text": surface_cues.seen(name, one.text, lambda: statistics)}
+        {"id": one.id, "text": surface_cues.surface_cues(name, one.text, lambda: statistics)}
         for one in inputs["passages"]
     ]
 
@@ -48,8 +48,8 @@ class Annotator(Program):
     query: bool = False  # whether the query is itself such a document, and annotated, too
 
     def __post_init__(self) -> None:
-        at_least(1, "annotator", read_chars=self.read_chars, pool=self.pool)
-        self.wording = self.attribute or lens(self.lens).annotate
+        require_at_least(1, "annotator", read_chars=self.read_chars, pool=self.pool)
+        self.wording = self.attribute or get_lens(self.lens).annotate
         self.annotate_documents = dspy.Predict(AnnotateDocuments)
 
     def forward(self, query: Query) -> Submission:
@@ -67,10 +67,10 @@ class Annotator(Program):
             annotate(session, *asked, pool[first : first + BATCH], self.read_chars, notes)
         text = annotate_text(*asked, query.text[: self.read_chars]) if self.query else query.text
         found = list[Hit]()
-        if any(map(words, notes.values())):
+        if any(map(content_words, notes.values())):
             found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
                 text, len(pool)
             )
-        ranked = complete((hit.doc_id for hit in found), pool)
+        ranked = complete_ranking((hit.doc_id for hit in found), pool)
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import dspy
 
 from programs import passage_reading
-from programs.base import About, Program
+from programs.base import Program, QuerySignature
 from tools.models.prompting import Passage, ask, filled
 from tools.records import Query, Submission
 
@@ -43,7 +43,7 @@ Cause = Literal[
 ]
 
 
-class NameCause(About):
+class NameCause(QuerySignature):
     """Say why a searcher lost a document that is relevant to the description.
 
     Compare what it did, step by step, with what the document says. Name the first cause: that without which the others
@@ -86,8 +86,8 @@ class Explainer(Program):
         session = self.toolbox.open(query)
         (fate, *steps) = self.losses[query.query_id]
         about = {"objective": query.objective, "description": query.text, "fate": fate}
-        told = passage_reading.recall(session, self.name_cause, "steps", steps, **about)
-        shown = passage_reading.show_all(
+        told = passage_reading.fit_recent_notes(session, self.name_cause, "steps", steps, **about)
+        shown = passage_reading.show_in_one_call(
             session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **told
         )
         said = ask(self.name_cause, filled("because"), **told, passages=shown)

@@ -16,9 +16,15 @@ import dspy
 import pydantic
 
 from programs import passage_reading
-from programs.base import About, Program
+from programs.base import Program, QuerySignature
 from tools.models import offline as rules
-from tools.models.prompting import Passage, UnusableAnswer, known_rows, lens, through
+from tools.models.prompting import (
+    Passage,
+    UnusableAnswer,
+    get_lens,
+    require_known_row_ids,
+    with_advice,
+)
 from tools.records import Query, Submission
 
 HIGHEST = 2
@@ -52,7 +58,7 @@ class Verdict(pydantic.BaseModel):
     reason: str
 
 
-class GradePassages(About):
+class GradePassages(QuerySignature):
     """Grade each passage, by the given meaning of the grades: is it what the query is after?
 
     Grade every passage once, by itself, whatever the others are like: all may be relevant, or none. The passages in
@@ -77,7 +83,7 @@ def grade_by_words(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str,
     """Grade by the share of the description's words, without a model: a floor for judges."""
     found = {
         one["id"]: (min(one["grade"], HIGHEST), one["evidence"])
-        for one in rules.judge(inputs, statistics)
+        for one in rules.grade_overlap(inputs, statistics)
     }
     graded = ((passage.id, *found.get(passage.id, (0, ""))) for passage in inputs["passages"])
     return [{"id": doc_id, "grade": grade, "reason": reason} for doc_id, grade, reason in graded]
@@ -98,7 +104,9 @@ class Judge(Program):
     def __post_init__(self) -> None:
         self.examples: Mapping[str, Sequence[str]] = {}
         self.rule = RULES.get(self.lens, RULES[""])
-        self.grade_passages = dspy.Predict(through(GradePassages, lens(self.lens).recognise))
+        self.grade_passages = dspy.Predict(
+            with_advice(GradePassages, get_lens(self.lens).recognise)
+        )
 
     def forward(self, query: Query) -> Submission:
         """Grade the query's candidates but for its examples."""
@@ -110,8 +118,8 @@ class Judge(Program):
             "grades": self.rule,
         }
         asked = (session, self.grade_passages)
-        check = partial(known_rows, "verdicts")
-        about["examples"] = passage_reading.show_all(
+        check = partial(require_known_row_ids, "verdicts")
+        about["examples"] = passage_reading.show_in_one_call(
             *asked, examples, self.read_chars, **about, examples=[]
         )
         todo = sorted((query.candidates or set()) - set(examples))
@@ -122,7 +130,7 @@ class Judge(Program):
         ):  # what an answer leaves out is asked for alone
             left = [doc_id for doc_id in batch if doc_id not in verdicts]
             with suppress(UnusableAnswer):
-                for shown, answer in passage_reading.read(
+                for shown, answer in passage_reading.read_in_batches(
                     *asked, left, self.read_chars, check, **about
                 ):
                     verdicts |= {

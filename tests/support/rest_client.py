@@ -15,7 +15,7 @@ from waiting import wait_for
 from evals.running.request import Request
 from evals.serving import episode_server as hosts
 from evals.serving import web_auth
-from evals.serving.client_config import Place
+from evals.serving.client_config import ServerAddress
 
 
 class Client:
@@ -102,10 +102,12 @@ def serving(python, *words, **environment):
 def opened(door, runs, *, token="", rewards=False, **fields):
     """Open a door in a thread; gives its port and its host."""
     ready, over, there = threading.Event(), threading.Event(), []
-    place = Place("127.0.0.1", 0, token, rewards=rewards)
+    place = ServerAddress("127.0.0.1", 0, token, rewards=rewards)
 
     def play(host):
-        server = web_auth.WebServer(web_auth.Guard(door(host, place), place), place.address, 0)
+        server = web_auth.WebServer(
+            web_auth.AuthMiddleware(door(host, place), place), place.address, 0
+        )
         there.extend((server.port, host))
         ready.set()
         host.wait(over.is_set)
@@ -114,7 +116,7 @@ def opened(door, runs, *, token="", rewards=False, **fields):
     request = Request(
         program="served:agent", task="congress", split="dev", runs=Path(runs), **fields
     )
-    thread = threading.Thread(target=hosts.serve, args=(request, play), daemon=True)
+    thread = threading.Thread(target=hosts.serve_episodes, args=(request, play), daemon=True)
     thread.start()
     assert ready.wait(120)
     yield there

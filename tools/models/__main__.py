@@ -17,22 +17,22 @@ from typing import Any
 
 import dspy
 
-from tools.cli import Parser, clean, put_out, run_and_leave
-from tools.cli_options import add_options, from_options, words
+from tools.cli import CommandParser, print_stdout, run_and_leave, strip_control_characters
+from tools.cli_options import add_options, from_options, to_command_line
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import provider_errors, server_detection
-from tools.models.language_model import CALLS_IN_TEXT, LanguageModel, Settings, connect
+from tools.models.language_model import CALLS_IN_TEXT, LanguageModel, ModelSettings, connect
 from tools.models.model_spec import check_key, parse, read_keys
 from tools.models.prompting import UnusableAnswer
-from tools.models.run_resources import Budget, Patience, Terms
-from tools.models.storage.response_cache import Answer
-from tools.models.transport.openai_client import Wire
+from tools.models.run_resources import Budget, RetryPolicy, RunResources
+from tools.models.storage.response_cache import ModelResponse
+from tools.models.transport.openai_client import OpenAIClient
 from tools.records import total
 
 REQUESTS = 8  # at most, as an answer that cannot be used is asked for again
 # Of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
 TOKENS = 512
-PATIENCE = Patience(attempts=1, call=120.0)  # some servers load a model when it is first asked
+PATIENCE = RetryPolicy(attempts=1, call=120.0)  # some servers load a model when it is first asked
 LISTING = 5.0  # seconds
 
 WORKS = "works"  # of a call; other words say what is wrong
@@ -40,9 +40,9 @@ _TEXT = "The ferry to the island sails twice a day, but never in a storm."
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m tools.models", description="What a model can do, before a run asks it."
     )
     about = "send three small calls; say what works, and what a run needs"
@@ -52,7 +52,7 @@ def parser() -> Parser:
         "spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server"
     )
     verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    add_options(verb, Settings)
+    add_options(verb, ModelSettings)
     return made
 
 
@@ -60,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Check a model, or list those of a server; return 0 where it answers."""
     read_keys()
     spec = arguments.spec
-    settings = from_options(Settings, vars(arguments))
+    settings = from_options(ModelSettings, vars(arguments))
     if spec == "offline":
         raise UsageError(
             "offline is no model, so there is nothing to check; name a model, as for --lm"
@@ -68,7 +68,7 @@ def command(arguments: argparse.Namespace) -> int:
     if spec.startswith("@"):
         _, url = parse(f"MODEL{spec}", "check")
         check_key(f"MODEL{spec}", settings.headers)
-        found: dict[str, Any] = {"models": _list_models(Wire("", url, settings=settings))}
+        found: dict[str, Any] = {"models": _list_models(OpenAIClient("", url, settings=settings))}
         if not found["models"]:
             raise RunIncomplete(
                 f"{url} lists no models; see whether it is there, and add /v1 where that is missing"
@@ -78,19 +78,25 @@ def command(arguments: argparse.Namespace) -> int:
     lines = "\n".join(
         f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in found.items()
     )
-    put_out((json.dumps(found) if arguments.json else lines) + "\n")
+    print_stdout((json.dumps(found) if arguments.json else lines) + "\n")
     return 0
 
 
 def _show(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(map(clean, value))
-    return "unknown" if value is None else clean(value) if isinstance(value, str) else f"{value:,}"
+        return ", ".join(map(strip_control_characters, value))
+    return (
+        "unknown"
+        if value is None
+        else strip_control_characters(value)
+        if isinstance(value, str)
+        else f"{value:,}"
+    )
 
 
-def check(spec: str, settings: Settings) -> dict[str, Any]:
+def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
     """Return what works with a model, and what was found. ProviderRefused or RunIncomplete where it does not answer."""
-    terms = Terms(budget=Budget(calls=REQUESTS), patience=PATIENCE)
+    terms = RunResources(budget=Budget(calls=REQUESTS), patience=PATIENCE)
     limit = connect(spec, terms, settings=settings).settings["max_tokens"]
     check_key(spec, settings.headers)
     model = connect(
@@ -100,10 +106,10 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     )
     lm = model.lm
     listed = model.lm.window
-    answers = list[Answer]()
+    answers = list[ModelResponse]()
     ask_caller = lm.caller.ask
 
-    def note(*request: Any) -> Answer:
+    def note(*request: Any) -> ModelResponse:
         answers.append(ask_caller(*request))
         return answers[-1]
 
@@ -152,7 +158,7 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
         "requests": terms.budget.calls,
         "tokens_in": used.input_tokens,
         "tokens_out": used.output_tokens,
-        "first_run": shlex.join((*run.split(), spec, *words(settings))),
+        "first_run": shlex.join((*run.split(), spec, *to_command_line(settings))),
     }
 
 
@@ -177,9 +183,9 @@ def _call_tool(lm: LanguageModel) -> str:
     return WORKS if reply["tool_calls"] else f"no call of the tool, but {reply['content'][:60]!r}"
 
 
-def _refusal(spec: str, error: Exception, wire: Wire | None) -> SextantError:
+def _refusal(spec: str, error: Exception, wire: OpenAIClient | None) -> SextantError:
     """Return the error for a model that does not answer at all, with the nearest names that its server has."""
-    if provider_errors.fault(error) != "refused":
+    if provider_errors.responsible_party(error) != "refused":
         return RunIncomplete(f"{spec} does not answer: {_line(error)}")
     there = _list_models(wire) if wire else []
     if wire and there and wire.model not in there:
@@ -187,9 +193,11 @@ def _refusal(spec: str, error: Exception, wire: Wire | None) -> SextantError:
     return ProviderRefused(f"{spec} refuses: {_line(error)}")
 
 
-def _list_models(wire: Wire) -> list[str]:
+def _list_models(wire: OpenAIClient) -> list[str]:
     with suppress(TypeError, KeyError):
-        return [str(row["id"]) for row in server_detection.ask(wire, "/models", LISTING)["data"]]
+        return [
+            str(row["id"]) for row in server_detection.get_json(wire, "/models", LISTING)["data"]
+        ]
     return []
 
 

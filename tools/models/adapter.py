@@ -23,11 +23,11 @@ import pydantic
 from typing_extensions import TypedDict
 
 from tools import files, schemas, session
-from tools.cli import brief
+from tools.cli import abbreviate
 from tools.files import read_object
 from tools.models import offline, prompting
 from tools.models.fields import place_markers, read_loosely
-from tools.models.prompting import Fault, Kind, UnusableAnswer, check, find_ids
+from tools.models.prompting import InvalidAnswer, Kind, UnusableAnswer, find_ids, run_checks
 from tools.models.values import TooBroken, repair_json
 from tools.records import Usage
 
@@ -35,14 +35,14 @@ _Values = dict[str, Any]  # by the name of a field
 _Rows = list[_Values]
 
 
-class Answered(NamedTuple):
+class LastAnswer(NamedTuple):
     """The last answer of a model in this context, as it came."""
 
     text: str = ""
     finish: str = "stop"  # or why it ended otherwise: "length", "content_filter", ...
 
 
-ANSWERED: ContextVar[Answered] = ContextVar("answered", default=Answered())  # noqa: B039  # a tuple
+ANSWERED: ContextVar[LastAnswer] = ContextVar("answered", default=LastAnswer())  # noqa: B039  # a tuple
 _AGAIN: ContextVar[tuple[str, str] | None] = ContextVar(
     "again", default=None
 )  # the bad answer, what was wrong with it
@@ -92,7 +92,7 @@ class Adapter(dspy.ChatAdapter):
         self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values
     ) -> _Rows:
         """Return the answers to one predictor's call, parsed and checked."""
-        tries = _Tries(lm, signature, offline.Call(self, signature, inputs))
+        tries = _AnswerAttempts(lm, signature, offline.PredictorCall(self, signature, inputs))
         for attempt in tries:
             with attempt:
                 tries.answers = super().__call__(
@@ -104,7 +104,7 @@ class Adapter(dspy.ChatAdapter):
         self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values
     ) -> _Rows:
         """Make the call as `__call__` does, awaited."""
-        tries = _Tries(lm, signature, offline.Call(self, signature, inputs))
+        tries = _AnswerAttempts(lm, signature, offline.PredictorCall(self, signature, inputs))
         for attempt in tries:
             with attempt:
                 tries.answers = await super().acall(
@@ -171,7 +171,7 @@ class Adapter(dspy.ChatAdapter):
             )
             bad = {"role": "assistant", "content": answer}
             messages = [*messages, bad, {"role": "user", "content": repair}]
-            if prompting.overflows(messages):
+            if prompting.token_overflow(messages):
                 bad["content"] = "(an answer, left out because there is no room for it)"
                 if payer := session.current():
                     payer.shorten(
@@ -195,21 +195,21 @@ class Adapter(dspy.ChatAdapter):
             RecursionError,
             MemoryError,
         ):  # the last two of Python's parser, ours and DSPy's
-            raise Fault(
+            raise InvalidAnswer(
                 "unparsable", "a field of it is no JSON, and too broken to be repaired"
             ) from None
 
 
-class _Tries:
+class _AnswerAttempts:
     """The first answer to a call, and a second where that cannot be used; each try is a context for the call."""
 
-    def __init__(self, lm: Any, signature: Any, call: offline.Call) -> None:
+    def __init__(self, lm: Any, signature: Any, call: offline.PredictorCall) -> None:
         self.answers: _Rows = []  # of this try
         self.best: _Rows = []  # usable ones, or tolerable ones
         self._lm = lm
         self._signature = signature
         self._call = call
-        self._wrong: Fault | None = None  # with the answers of the last try
+        self._wrong: InvalidAnswer | None = None  # with the answers of the last try
         self._schema: _Values | None = None  # that was sent with the last try
         self._refused = False  # whether the server took none
         self._cut = False  # whether the answer before was cut off
@@ -228,12 +228,12 @@ class _Tries:
         if (
             self._schema and self._lm.server.kind.name == "vllm"
         ):  # others may refuse bounds, or take long for each
-            self._schema = _bound(self._schema, prompting.limit(), brief=self._cut)
+            self._schema = _bound(self._schema, prompting.max_output_tokens(), brief=self._cut)
         made = {"name": "answer", "strict": True, "schema": self._schema}
         return {"response_format": {"type": "json_schema", "json_schema": made}} if both else {}
 
     @contextmanager
-    def _attempt(self, before: Fault | None = None) -> Iterator[None]:
+    def _attempt(self, before: InvalidAnswer | None = None) -> Iterator[None]:
         """Check the answers of the block. UnusableAnswer for bad ones after a fault `before`."""
         payer = session.current()
         self._wrong = None
@@ -242,29 +242,31 @@ class _Tries:
         if before and payer:
             payer.charge(Usage(repairs=1))
         token = _AGAIN.set(
-            (shorten(*ANSWERED.get()) or "(no answer)", before.reason) if before else None
+            (shorten_bad_answer(*ANSWERED.get()) or "(no answer)", before.reason)
+            if before
+            else None
         )
         try:
-            with offline.publish(self._call):
+            with offline.expose_call(self._call):
                 yield
             if _is_broken_off(ANSWERED.get().finish) and not _is_whole(ANSWERED.get().text):
                 raise _broken_off(*ANSWERED.get())
             for answer in self.answers:
                 find_ids(answer)
-                check(answer)
+                run_checks(answer)
             self.best = self.answers
-            notice_leak(self._signature.__doc__, [ANSWERED.get().text])
+            note_prompt_leak(self._signature.__doc__, [ANSWERED.get().text])
         except dspy.LMUnsupportedFeatureError:
             if before or not self._schema:
                 raise
             self._lm.caller.schemas = "off"
             self._refused = True
-        except (dspy.AdapterParseError, Fault) as error:
-            notice_leak(
+        except (dspy.AdapterParseError, InvalidAnswer) as error:
+            note_prompt_leak(
                 self._signature.__doc__, [ANSWERED.get().text]
             )  # no fields at all, but the prompt
             self._wrong = fault = (
-                error if isinstance(error, Fault) else _fault(error, self._signature)
+                error if isinstance(error, InvalidAnswer) else _fault(error, self._signature)
             )
             if payer:
                 payer.count_unusable(fault.kind)
@@ -276,13 +278,13 @@ class _Tries:
             _AGAIN.reset(token)
 
 
-def notice_leak(instructions: str, written: Sequence[str]) -> None:
+def note_prompt_leak(instructions: str, written: Sequence[str]) -> None:
     """Note the documents that ask for the prompt, when a model's text repeats it."""
     if any(_repeats(instructions, text) for text in written) and (payer := session.current()):
         payer.note_leak()
 
 
-def shorten(answer: str, finish: str) -> str:
+def shorten_bad_answer(answer: str, finish: str) -> str:
     """Return as much of a bad answer as its model is shown again: of one that ran away, nothing."""
     if answer and finish == "length":
         return "(an answer that was cut off, left out here)"
@@ -293,7 +295,7 @@ def shorten(answer: str, finish: str) -> str:
     )
 
 
-def refuses(text: str) -> bool:
+def looks_like_refusal(text: str) -> bool:
     """Whether an answer begins like a refusal."""
     return bool(_REFUSAL.search(text[:200]))
 
@@ -310,10 +312,10 @@ def _is_broken_off(finish: str) -> bool:
     return finish == "length" or is_refusal(finish)
 
 
-def _broken_off(text: str, finish: str) -> Fault:
+def _broken_off(text: str, finish: str) -> InvalidAnswer:
     if finish == "length":
-        return Fault(*_CUT_OFF)
-    return Fault(*_REFUSED, report=report_refusal(text, finish))
+        return InvalidAnswer(*_CUT_OFF)
+    return InvalidAnswer(*_REFUSED, report=report_refusal(text, finish))
 
 
 def is_refusal(finish: str) -> bool:
@@ -324,23 +326,25 @@ def is_refusal(finish: str) -> bool:
 def report_refusal(text: str, finish: str) -> str:
     """Say for people that a model refused to answer, in its own words."""
     words = " ".join(text.split())
-    quoted = f", in these words: {brief(words, _MOST_QUOTED)!r}" if words else " and gave no reason"
+    quoted = (
+        f", in these words: {abbreviate(words, _MOST_QUOTED)!r}" if words else " and gave no reason"
+    )
     return f"refused: the model refused to answer (finish reason {finish}){quoted}"
 
 
-def _fault(error: Exception, signature: Any) -> Fault:
+def _fault(error: Exception, signature: Any) -> InvalidAnswer:
     text, finish = ANSWERED.get()
     if _is_broken_off(finish):
         return _broken_off(text, finish)
-    if refuses(text) and "[[ ##" not in text:
-        return Fault(*_REFUSED, report=report_refusal(text, finish))
+    if looks_like_refusal(text) and "[[ ##" not in text:
+        return InvalidAnswer(*_REFUSED, report=report_refusal(text, finish))
     if not text.strip():
-        return Fault("empty", "it is empty")
+        return InvalidAnswer("empty", "it is empty")
     wrong = str(error.args[0] if error.args else error)
     if field := re.search(r"Failed to parse field (\w+)", wrong):
-        return Fault("wrong type", f"the field {field[1]} is not of the type asked for")
+        return InvalidAnswer("wrong type", f"the field {field[1]} is not of the type asked for")
     form = "each under its marker" if _form(signature) is _MARKERS else "in one JSON object"
-    return Fault("unparsable", f"it does not have all of the fields asked for, {form}")
+    return InvalidAnswer("unparsable", f"it does not have all of the fields asked for, {form}")
 
 
 def _repeats(instructions: str, text: str) -> bool:
@@ -409,7 +413,7 @@ _WORDS = {
 def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
     """Return a schema whose answers pass the checks of this context, and are complete within a limit of tokens.
 
-    At first this bounds what would hardly be complete without it; `brief` ones are, whatever the model writes.
+    At first this bounds what would hardly be complete without it; `abbreviate` ones are, whatever the model writes.
     """
     texts = max(1, str(schema).count("'type': 'string'"))
     chars = limit * _CHARS // texts
@@ -418,7 +422,7 @@ def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
         chars = limit // 2 // (texts * (_ITEMS if "'type': 'array'" in str(schema) else 1))
         most = {"array": {"maxItems": _ITEMS}}
     most |= {"string": {"maxLength": max(16, chars)}}
-    checks = prompting.asked()
+    checks = prompting.schema_constraints()
 
     def bound(part: Any, asked: Mapping[str, Any] = {}) -> Any:
         if not isinstance(part, dict):
@@ -547,7 +551,7 @@ def _write_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
-        plain = schemas.adapter(value.__class__).dump_python(value, mode="json", fallback=str)
+        plain = schemas.type_adapter(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
         plain = str(value)
     return _dumps(plain) if isinstance(plain, dict | list) else str(plain)

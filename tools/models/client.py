@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 
-from tools.cli import say
+from tools.cli import print_stderr
 from tools.errors import ProviderRefused
 from tools.models import prompting, provider_errors
 from tools.models.model_spec import secrets
 from tools.models.prompting import Message
-from tools.models.run_resources import Expected, Terms
-from tools.models.storage.request_store import Packed, pack
-from tools.models.storage.response_cache import Answer
+from tools.models.run_resources import CallReservation, RunResources
+from tools.models.storage.request_store import Packed, split_and_compress
+from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.rate_limiter import LONGEST_WAIT
 from tools.records import Usage
-from tools.session import Shared, booking
+from tools.session import SharedOnDeepcopy, usage_recorded_elsewhere
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
@@ -45,7 +45,7 @@ TOKENS_A_BYTE = 0.5  # of a request: nearly every token has two bytes or more
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 
 
-class Sent(NamedTuple):
+class ProviderResponse(NamedTuple):
     """The answer to one request, before it is booked."""
 
     outputs: list[Any]
@@ -57,12 +57,12 @@ class Sent(NamedTuple):
     packed: Packed | None = None  # the request in parts, where that is for who sends it
 
 
-Send = Callable[[float], Sent]
+Send = Callable[[float], ProviderResponse]
 """Sends one request; the answer is there by the deadline, or a DSPy LM error is raised."""
 
 
 @dataclass(slots=True)
-class _Failures:
+class _RetryState:
     count: int = 0
     since: float = 0.0  # when the first one was
     billed: int = 0  # of them, those for which the provider reported tokens
@@ -70,11 +70,11 @@ class _Failures:
 
 
 @dataclass(eq=False)
-class Caller(Shared):
+class ModelClient(SharedOnDeepcopy):
     """Sends the requests of one model on the terms of its run. Threads share it."""
 
     model: str
-    terms: Terms
+    terms: RunResources
     cost: "Price | None" = None  # of tokens; None where it is not known
     free: bool = False  # whether a call costs 0 and is not in the ledger
     keeps_prompts: bool = False  # whether requests are kept beside their answers
@@ -104,7 +104,7 @@ class Caller(Shared):
 
     def ask(
         self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
-    ) -> Answer:
+    ) -> ModelResponse:
         """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
 
         It may be the size alone, in bytes, where `send` packs the request for the ledger.
@@ -129,7 +129,7 @@ class Caller(Shared):
 
     def pack(self, made: bytes, known: Collection[int]) -> Packed | None:
         """Return a request as the ledger keeps it, without parts that are `known` there; None where it keeps none."""
-        return pack(made, known, self._secrets) if self.keeps_prompts else None
+        return split_and_compress(made, known, self._secrets) if self.keeps_prompts else None
 
     def learns(self, refusal: Any, messages: Sequence[Message], before: int | None) -> bool:
         """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
@@ -145,11 +145,17 @@ class Caller(Shared):
             and said.get("learnt", before) != before
         ):
             self.window = said["learnt"]
-        elif not isinstance(refusal, dspy.LMError) or provider_errors.about(refusal) != "length":
+        elif (
+            not isinstance(refusal, dspy.LMError)
+            or provider_errors.error_topic(refusal) != "length"
+        ):
             return False
         refusal.learnt = True  # for who answers the query again
         if self.window == before:  # else a call beside this one has learnt it meanwhile
-            most, told, ours = *provider_errors.read_window(refusal), prompting.size(messages)
+            most, told, ours = (
+                *provider_errors.read_window(refusal),
+                prompting.count_prompt_tokens(messages),
+            )
             window = most or max(ours // 2, _SMALLEST)
             if most and told:
                 window = round(most * min(1.0, max(_COARSEST, ours / told)))
@@ -160,21 +166,21 @@ class Caller(Shared):
                 f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says "
                 f"so from the start"
             )
-            say(f"{self.model.removeprefix('openai/')} {words}")
+            print_stderr(f"{self.model.removeprefix('openai/')} {words}")
         return True
 
     def _ask_provider(
         self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
-    ) -> Answer:
-        failures = _Failures()
+    ) -> ModelResponse:
+        failures = _RetryState()
         while True:
             entered = self._enter(failures)
             answer = self._attempt(owner, key, made, send, limit)
-            if isinstance(answer, Answer):
+            if isinstance(answer, ModelResponse):
                 return answer
             self._wait_for_another(answer, entered, failures)
 
-    def _enter(self, failures: _Failures) -> float:
+    def _enter(self, failures: _RetryState) -> float:
         """Wait for the gate; return when it let the request through, or raise the last failure."""
         now = time.monotonic()
         deadline = DEADLINE.get()
@@ -193,13 +199,13 @@ class Caller(Shared):
                 failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}")
             ) from None
 
-    def _most(self, size: int, limit: int | None) -> Expected:
+    def _most(self, size: int, limit: int | None) -> CallReservation:
         """Return the most that a request of `size` bytes can use: its prompt, and an answer of `limit` tokens.
 
         Without a limit the longest answer so far counts, and before any answer nothing is known: that call goes alone.
         """
         if limit is None and not self._largest_output:
-            return Expected(math.inf, math.inf)
+            return CallReservation(math.inf, math.inf)
         tokens_in = math.ceil(size * self._tokens_a_byte)
         tokens_out = max(limit or 0, self._largest_output)
         usd = 0.0
@@ -208,11 +214,11 @@ class Caller(Shared):
             written = self.cost.of(tokens_in, 0, tokens_out, written=tokens_in)
             thinking = self.cost.of(tokens_in, 0, tokens_out, reasoning=tokens_out)
             usd = max(read, written, thinking)
-        return Expected(tokens_in + tokens_out, usd)
+        return CallReservation(tokens_in + tokens_out, usd)
 
     def _attempt(
         self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
-    ) -> Answer | dspy.LMError:
+    ) -> ModelResponse | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
         size = made if isinstance(made, int) else len(made)
         terms = self.terms
@@ -229,7 +235,7 @@ class Caller(Shared):
             raise
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
-            with booking():
+            with usage_recorded_elsewhere():
                 sent = send(min(started + terms.patience.call, DEADLINE.get()))
             usage = self.usage_of(sent.usage)
             self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
@@ -239,7 +245,7 @@ class Caller(Shared):
                 raise
             usage = self._usage_of_failure(error)
             if not self.free:
-                fault = provider_errors.kind(error)
+                fault = provider_errors.error_label(error)
                 seconds = time.monotonic() - started
                 terms.book(self.model, usage, fault=fault, seconds=seconds, query_id=owner, key=key)
             return error
@@ -247,7 +253,7 @@ class Caller(Shared):
             terms.budget.spend(usage, expected)
         self._answered = True
         terms.gate.answered(sent.headers)
-        answer = Answer(
+        answer = ModelResponse(
             sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning, sent.first
         )
         if key and terms.ledger:
@@ -261,7 +267,7 @@ class Caller(Shared):
             terms.book(self.model, usage, query_id=owner)
         return answer
 
-    def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _Failures) -> None:
+    def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _RetryState) -> None:
         """Tell the gate of a failure, then wait until the next attempt; raise the failure where there is to be none."""
         gate = self.terms.gate
         patience = self.terms.patience
@@ -273,9 +279,9 @@ class Caller(Shared):
         )  # seconds that the provider asks for
         gate.failed(
             entered,
-            overload=provider_errors.overload(error),
+            overload=provider_errors.is_overload(error),
             rest=rest,
-            reason=provider_errors.kind(error),
+            reason=provider_errors.error_label(error),
         )
         now = time.monotonic()
         failures.since = failures.since or now
@@ -296,10 +302,10 @@ class Caller(Shared):
             raise error
         gate.rest(min(pause, max(0.0, self.terms.budget.ends - now)))
 
-    def _patience(self, failures: _Failures) -> float:
+    def _patience(self, failures: _RetryState) -> float:
         """Return the seconds to go on trying: a mistyped address should not take as long as an overloaded provider."""
         alive = self.answered or (
-            failures.last is not None and provider_errors.overload(failures.last)
+            failures.last is not None and provider_errors.is_overload(failures.last)
         )
         return self.terms.patience.after if alive else self.terms.patience.before
 
@@ -370,7 +376,7 @@ RECOUNT_TOKENS = 8
 RECOUNT_SHARE = 0.02
 
 
-class Metered(NamedTuple):
+class TokenCounts(NamedTuple):
     """Tokens of one call."""
 
     input_tokens: int  # all of the prompt
@@ -382,14 +388,14 @@ class Metered(NamedTuple):
     )
 
 
-def read_report(usage: Any) -> Metered | None:
+def read_report(usage: Any) -> TokenCounts | None:
     """Read a provider's usage block, as parsed from JSON; None when it is missing or cannot be true."""
     with suppress(ValueError):
         return _read(usage) if isinstance(usage, dict) else None
     return None
 
 
-def _read(usage: dict[str, Any]) -> Metered | None:
+def _read(usage: dict[str, Any]) -> TokenCounts | None:
     chat = usage.get("prompt_tokens") is not None
     name_in, name_out = (
         ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
@@ -419,7 +425,7 @@ def _read(usage: dict[str, Any]) -> Metered | None:
     tokens_out += beside
     if reasoning > _recounted(tokens_out):
         raise ValueError
-    return Metered(tokens_in, cached, tokens_out, min(reasoning, tokens_out), written)
+    return TokenCounts(tokens_in, cached, tokens_out, min(reasoning, tokens_out), written)
 
 
 def _recounted(tokens: int) -> float:

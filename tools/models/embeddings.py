@@ -21,17 +21,17 @@ from openai import APIConnectionError, OpenAI
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models import provider_errors
-from tools.models.client import Caller, Sent
-from tools.models.model_spec import PROVIDERS, SERVER_KEY, hide_keys, is_server
+from tools.models.client import ModelClient, ProviderResponse
+from tools.models.model_spec import PROVIDERS, SERVER_KEY, is_server, redact
 from tools.models.prices import Price
-from tools.models.run_resources import Terms
-from tools.models.transport.openai_client import Unreadable, Wire, parse
+from tools.models.run_resources import RunResources
+from tools.models.transport.openai_client import OpenAIClient, UnreadableResponse, parse_body
 from tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 
-class NotAccepted(ValueError):
+class EmbeddingRefused(ValueError):
     """The API takes other requests, but not this one; `about` says whether its texts are why."""
 
     def __init__(self, words: str, about: provider_errors.Subject) -> None:
@@ -56,7 +56,7 @@ def place(spec: str) -> tuple[str, str, str]:
     return provider, model, PROVIDERS[provider][0]
 
 
-class _NotVectors(Unreadable):
+class _InvalidVectors(UnreadableResponse):
     """An answer that is not one vector a text."""
 
 
@@ -64,7 +64,7 @@ class Embeddings:
     """A connected embedding model, asked on the terms of a run. Threads share it."""
 
     def __init__(
-        self, spec: str, terms: Terms, *, dimensions: int = 0, cost: Price | None = None
+        self, spec: str, terms: RunResources, *, dimensions: int = 0, cost: Price | None = None
     ) -> None:
         """Connect the model `spec`, or UsageError; `dimensions` asks for shorter vectors, 0 for the model's own."""
         self.name = f"api:{spec}"
@@ -72,13 +72,13 @@ class Embeddings:
         terms.budget.require_price(spec, known=cost is not None)
         self.dimension = dimensions  # numbers in a vector, as soon as they are known
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
-        self._wire = Wire(self.model, self.url, provider=self.provider)
+        self._wire = OpenAIClient(self.model, self.url, provider=self.provider)
         http = httpx.Client(transport=_Transport(self._wire), follow_redirects=False)
         self._client = OpenAI(
             api_key="none", base_url=self._wire.url, max_retries=0, http_client=http
         )
         self.terms = terms
-        self.caller = Caller(self.name, terms, cost=cost)
+        self.caller = ModelClient(self.name, terms, cost=cost)
 
     def embed(
         self, texts: Sequence[str], *, kept: bool = True
@@ -103,7 +103,7 @@ class Embeddings:
         self.dimension = self.dimension or vectors[0].size
         return vectors, answer.usage
 
-    def _send(self, texts: Sequence[str], deadline: float) -> Sent:
+    def _send(self, texts: Sequence[str], deadline: float) -> ProviderResponse:
         """Send one request, and return base64 of each vector, in the order of the texts."""
         try:
             asked = {
@@ -117,7 +117,7 @@ class Embeddings:
             )
         except APIConnectionError as failure:
             raise failure.__cause__ or failure from None  # what the connection raised
-        body = parse(answer.content, self.model, clean=self._wire.clean)
+        body = parse_body(answer.content, self.model, clean=self._wire.clean)
         used = body.get("usage") if isinstance(body, dict) else None
         if isinstance(used, dict):  # in the form of a chat's; vectors have no tokens of their own
             used = {
@@ -127,8 +127,8 @@ class Embeddings:
         try:
             vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
         except ValueError as error:
-            raise _NotVectors(self._wire.clean(str(error)), self.model, used) from None
-        return Sent(
+            raise _InvalidVectors(self._wire.clean(str(error)), self.model, used) from None
+        return ProviderResponse(
             [base64.b64encode(vector.tobytes()).decode() for vector in vectors],
             "stop",
             used,
@@ -159,28 +159,28 @@ class Embeddings:
         return vectors
 
     def _reason(self, error: dspy.LMError) -> Exception:
-        words = hide_keys(str(error).strip().partition("\n")[0])[:300]
+        words = redact(str(error).strip().partition("\n")[0])[:300]
         if isinstance(error, dspy.LMNotConfiguredError):
             needs = (
                 f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env"
             )
             return ProviderRefused(needs, source=self.name)
-        if isinstance(error, _NotVectors):
+        if isinstance(error, _InvalidVectors):
             return DataError(
                 f"{self.name} {error.what}; nothing of it is used, and what was embedded is kept"
             )
-        if provider_errors.fault(error) == "refused":
+        if provider_errors.responsible_party(error) == "refused":
             refuses = f"{self.name} refuses: {words}; check the key, the quota and the name"
             return ProviderRefused(refuses, source=self.name)
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
             return RunIncomplete(f"{self.name} does not answer: {words}")
-        return NotAccepted(words, provider_errors.about(error))
+        return EmbeddingRefused(words, provider_errors.error_topic(error))
 
 
 class _Transport(httpx.BaseTransport):
     """Has OpenAI's client send by a wire, which has the key, the deadline, the bounds and no redirects."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: OpenAIClient) -> None:
         self._wire = wire
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

@@ -126,7 +126,7 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
-    asked = prompting.asked()
+    asked = prompting.schema_constraints()
     values = dict[str, Any]()
     try:
         for name, field in signature.output_fields.items():

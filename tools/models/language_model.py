@@ -29,26 +29,34 @@ from dspy.utils.callback import BaseCallback
 from dspy.utils.usage_tracker import UsageTracker
 
 from tools import session
-from tools.cli import in_thread, say
-from tools.errors import Halt, ProviderRefused, SextantError, UsageError, check_docstrings
+from tools.cli import print_stderr, start_thread
+from tools.errors import (
+    AbortCompilation,
+    ProviderRefused,
+    SextantError,
+    UsageError,
+    check_docstrings,
+)
 from tools.models import model_spec as models
 from tools.models import offline, prompting, provider_errors
-from tools.models.adapter import ANSWERED, COMPLETED, Adapter, Answered
-from tools.models.client import DEADLINE, Caller, Sent
+from tools.models.adapter import ANSWERED, COMPLETED, Adapter, LastAnswer
+from tools.models.client import DEADLINE, ModelClient, ProviderResponse
 from tools.models.model_spec import (
     DEFAULTS,
     SECRET,
     UNKNOWN,
-    Server,
+    ServerInfo,
     header_values,
-    hide_keys,
-    hide_within,
+    redact,
+    redact_nested,
 )
-from tools.models.model_spec import Settings as Settings  # who connects a model finds them here
+from tools.models.model_spec import (
+    ModelSettings as ModelSettings,  # who connects a model finds them here
+)
 from tools.models.offline import Rules
 from tools.models.prompting import Message
-from tools.models.run_resources import Terms
-from tools.models.storage.response_cache import Answer
+from tools.models.run_resources import RunResources
+from tools.models.storage.response_cache import ModelResponse
 from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
 from tools.models.thoughts import part_thoughts
 from tools.records import Usage
@@ -56,7 +64,7 @@ from tools.text import TermStatistics
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
-    from tools.models.transport.openai_client import Reply, Wire
+    from tools.models.transport.openai_client import Completion, OpenAIClient
 
 # Settings that are in a config beside these, and those that say how something is sent.
 _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
@@ -83,13 +91,13 @@ class LanguageModel(dspy.LM):
     def __init__(
         self,
         model: str,
-        terms: Terms,
+        terms: RunResources,
         *,
         cost: "Price | None" = None,
         free: bool = False,
         window: int | None = None,
         limit: int | None = None,
-        wire: "Wire | None" = None,
+        wire: "OpenAIClient | None" = None,
         **options: Any,
     ) -> None:
         """Call over `wire`, or else through dspy.LM: LiteLLM's providers, and engines of our own."""
@@ -105,7 +113,7 @@ class LanguageModel(dspy.LM):
         self.terms = terms
         self.wire = wire
         self._server = _server(model)
-        self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
+        self.caller = ModelClient(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.caller.window = window
         self.spec = model  # as --lm has it, where `connect` has made this
         self.tools: Any = (
@@ -121,7 +129,7 @@ class LanguageModel(dspy.LM):
         ] = {}  # queries that are asked anew, with the number of the attempt
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerInfo:
         """What is known of the server behind it."""
         return self.wire.server if self.wire else UNKNOWN
 
@@ -187,7 +195,7 @@ class LanguageModel(dspy.LM):
         ]  # kept by an earlier version
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
-        ANSWERED.set(Answered(str(text or ""), answer.finish))
+        ANSWERED.set(LastAnswer(str(text or ""), answer.finish))
         self._remember(prompt, messages, kwargs, outputs, answer)
         return outputs
 
@@ -246,7 +254,7 @@ class LanguageModel(dspy.LM):
         known = self.terms.servers.setdefault(self.model, {})
         if not known.get("calls_in_text"):
             known["calls_in_text"] = True
-            say(
+            print_stderr(
                 f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; "
                 f"{CALLS_IN_TEXT}"
             )
@@ -262,7 +270,12 @@ class LanguageModel(dspy.LM):
         self._own_history = list(entries)
 
     def _remember(
-        self, prompt: Any, messages: Any, kwargs: dict[str, Any], outputs: list[Any], answer: Answer
+        self,
+        prompt: Any,
+        messages: Any,
+        kwargs: dict[str, Any],
+        outputs: list[Any],
+        answer: ModelResponse,
     ) -> None:
         """Let DSPy's usage tracker and the history have what a call used, as they do of a plain dspy.LM."""
         used = _report(answer.usage)
@@ -317,21 +330,23 @@ class LanguageModel(dspy.LM):
 
     def _over_the_wire(
         self, body: bytes, limit: int | None, deadline: float, *, tools: bool
-    ) -> Sent:
+    ) -> ProviderResponse:
         assert self.wire
         reply, headers = self.wire.send(
             body, deadline, limit=limit, tools=tools, last="" if tools else COMPLETED
         )
         outputs = [_message(reply)] if tools else [reply.text]
-        return Sent(outputs, reply.finish, reply.usage, headers, reply.reasoning, reply.first)
+        return ProviderResponse(
+            outputs, reply.finish, reply.usage, headers, reply.reasoning, reply.first
+        )
 
     def _through_dspy(
         self,
-        ask: Callable[[dict[str, Any]], Sent],
+        ask: Callable[[dict[str, Any]], ProviderResponse],
         kwargs: dict[str, Any],
         limit: int | None,
         deadline: float,
-    ) -> Sent:
+    ) -> ProviderResponse:
         if self.caller.free:
             return ask(kwargs)
         from tools.models.transport import body_limits  # not for the engine without a model
@@ -347,7 +362,7 @@ class LanguageModel(dspy.LM):
             kwargs["timeout"] = min(max(1.0, math.ceil(left)), self.terms.patience.call)
         try:
             with body_limits.bounding(deadline, wire.LARGEST):
-                asked = in_thread(partial(ask, kwargs))  # it is abandoned at the deadline
+                asked = start_thread(partial(ask, kwargs))  # it is abandoned at the deadline
             if not wait([asked], timeout=left).done:
                 raise dspy.LMTimeoutError("the answer did not come in time")
             sent = asked.result()
@@ -355,11 +370,11 @@ class LanguageModel(dspy.LM):
             raise provider_errors.from_litellm(error) from None
         if not sent.outputs:
             raise dspy.LMTransportError("an answer without a choice", model=self.model)
-        return sent._replace(outputs=hide_within(sent.outputs, partial(hide_keys, least=SECRET)))
+        return sent._replace(outputs=redact_nested(sent.outputs, partial(redact, least=SECRET)))
 
-    def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
+    def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ProviderResponse:
         if isinstance(self.engine, str) and messages:
-            messages = prompting.mark(self.model, messages, grows=False)
+            messages = prompting.mark_cacheable_prefix(self.model, messages, grows=False)
         tracker = (
             UsageTracker()
         )  # and not dspy.track_usage(), which adds to the one outside: `_remember` does
@@ -372,32 +387,32 @@ class LanguageModel(dspy.LM):
             output.get("reasoning_content") for output in outputs if isinstance(output, dict)
         ]
         usage = reported[-1] if reported else None
-        reasoning = hide_keys("".join(filter(None, thoughts)), SECRET)
-        return Sent(outputs, _FINISH.get(), usage, {}, reasoning)
+        reasoning = redact("".join(filter(None, thoughts)), SECRET)
+        return ProviderResponse(outputs, _FINISH.get(), usage, {}, reasoning)
 
     def _by_litellm(
         self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]
-    ) -> Sent:
+    ) -> ProviderResponse:
         from tools.models.transport.litellm_client import converse  # as above
 
         try:
             reply = converse(self.model, messages, tools, kwargs)
         except Exception as error:
             raise self._wrap_litellm_exception(error) from error
-        return Sent(
-            [_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET)
+        return ProviderResponse(
+            [_message(reply)], reply.finish, reply.usage, {}, redact(reply.reasoning, SECRET)
         )
 
     def _answer(
         self,
         made: bytes,
         rollout: Any,
-        send: Callable[..., Sent],
+        send: Callable[..., ProviderResponse],
         messages: Sequence[Message],
         limit: int | None,
         *,
         again: bool = False,  # whether this is another try of a call
-    ) -> Answer:
+    ) -> ModelResponse:
         """Return the answer to a request, booked on the session; sent with the `limit` that its messages leave."""
         payer = session.current()
         window = self.window
@@ -406,17 +421,17 @@ class LanguageModel(dspy.LM):
             if payer and not again:
                 payer.allow_call()
             key = self._key(made, rollout, payer) if self.caller.keeps else ""
-            left = limit and prompting.left(messages, limit, window)
+            left = limit and prompting.remaining_tokens(messages, limit, window)
             answer = self.caller.ask(owner, key, made, partial(send, left), left)
         except Exception as error:
             reason = self._reason(error, made)
             if self.caller.learns(reason, messages, window) and payer:
                 payer.fault = reason  # and the query is answered again
-            if provider_errors.fault(reason) != "system":
+            if provider_errors.responsible_party(reason) != "system":
                 if payer:
                     payer.fault = reason
                 elif self.halts:
-                    raise Halt(reason) from error
+                    raise AbortCompilation(reason) from error
             if reason is error:
                 raise
             raise reason from error
@@ -444,22 +459,22 @@ class LanguageModel(dspy.LM):
             if self.caller.schemas == "on":
                 return ProviderRefused(f"{line}; leave out --structured on", source=self.spec)
             if self.caller.schemas == "auto":
-                say(f"{line}; its answers are asked for in markers from here on")
+                print_stderr(f"{line}; its answers are asked for in markers from here on")
             self.caller.schemas = "off"
             return dspy.LMUnsupportedFeatureError(line, feature="response_format", model=self.model)  # type: ignore[no-any-return]
         unclear = (
             isinstance(error, dspy.LMInvalidRequestError)
-            and provider_errors.about(error) == "unknown"
+            and provider_errors.error_topic(error) == "unknown"
         )
         # Before any answer it is the settings, then: it would fail every query.
         return (
-            provider_errors.refusal(error, self.spec)
+            provider_errors.format_refusal(error, self.spec)
             if unclear and not self.caller.answered
             else error
         )
 
 
-def _message(reply: "Reply") -> Message:
+def _message(reply: "Completion") -> Message:
     made: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
     return made | ({"parts": dict(reply.parts)} if reply.parts else {})
 
@@ -474,7 +489,9 @@ def _instruction(messages: Sequence[Message]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _without_thoughts(send: Callable[..., Sent], instruction: str, *given: Any) -> Sent:
+def _without_thoughts(
+    send: Callable[..., ProviderResponse], instruction: str, *given: Any
+) -> ProviderResponse:
     """Send a request; return its answer with the thoughts that stand in its text as reasoning."""
     sent = send(*given)
     parted = [_part_output(output, instruction) for output in sent.outputs]
@@ -589,7 +606,7 @@ class _Publisher(BaseCallback):
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Publish a call before its prompt is made."""
         if not isinstance(instance, Adapter):
-            offline.CALL.set(offline.Call(instance, inputs["signature"], inputs["inputs"]))
+            offline.CALL.set(offline.PredictorCall(instance, inputs["signature"], inputs["inputs"]))
 
     def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Take it back once there is an answer."""
@@ -597,7 +614,7 @@ class _Publisher(BaseCallback):
             offline.CALL.set(None)
 
 
-class Model(NamedTuple):
+class ConnectedModel(NamedTuple):
     """A connected language model."""
 
     name: str  # in every output: "offline", or the spec
@@ -605,7 +622,7 @@ class Model(NamedTuple):
     lm: LanguageModel  # DSPy's side of it
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> RunResources:
         """The budget, gate, ledger and patience that it shares with the other models of its run."""
         return self.lm.terms
 
@@ -621,7 +638,7 @@ class Model(NamedTuple):
         if self.lm.caller.free:
             self.terms.budget.resume(Usage(calls=spent.calls), source=folder.resolve())
         elif self.terms.ledger and books and spent.calls and not books.sent and not books.cached:
-            say(
+            print_stderr(
                 "what this run sent before is in no ledger any more; its answered queries say "
                 "what they used"
             )
@@ -639,24 +656,24 @@ class Model(NamedTuple):
         callbacks = [*dspy.settings.callbacks, *([_Publisher()] if self.lm.caller.free else [])]
         settings = {"lm": self.lm, "adapter": Adapter(), "trace": [], "callbacks": callbacks}
         context = dspy.context(**settings, warn_on_type_mismatch=False)
-        with session.setting(DEADLINE, deadline), context:
+        with session.set_contextvar(DEADLINE, deadline), context:
             yield
 
 
 def connect(
     spec: str,
-    terms: Terms | None = None,
+    terms: RunResources | None = None,
     *,
     statistics: Callable[[], TermStatistics] | None = None,
-    settings: Settings = DEFAULTS,
+    settings: ModelSettings = DEFAULTS,
     rules: Rules | None = None,
-) -> Model:
+) -> ConnectedModel:
     """Connect the model that `spec` names, on the `terms` of a run; UsageError for a bad spec or settings.
 
     Nothing is sent yet. `offline` needs the corpus' `statistics`, made at its first call, and fills fields by `rules`.
     """
     check_docstrings()
-    terms = terms or Terms()
+    terms = terms or RunResources()
     if spec == "offline":
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
@@ -664,11 +681,13 @@ def connect(
         made = LanguageModel(
             offline.VERSION, terms, free=True, window=settings.context, engine=engine
         )
-        return Model("offline", {"model": offline.VERSION, "window": settings.context}, made)
+        return ConnectedModel(
+            "offline", {"model": offline.VERSION, "window": settings.context}, made
+        )
     return _connect(spec, terms, settings)
 
 
-def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
+def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> ConnectedModel:
     from tools.models import prices  # not for the engine without a model
     from tools.models.transport import litellm_client  # as above
     from tools.models.transport import openai_client as wire  # as above
@@ -692,7 +711,7 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     }
     ours = None
     if models.is_openai(name, url):
-        ours = wire.Wire(
+        ours = wire.OpenAIClient(
             name.partition("/")[2], url, provider="" if url else "openai", settings=settings
         )
     elif settings.client_certificate:
@@ -722,11 +741,11 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         made.tools = made.tools or True
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
-    shaping = [one.name for one in fields(Settings) if one.name not in _NOT_SHAPING]
+    shaping = [one.name for one in fields(ModelSettings) if one.name not in _NOT_SHAPING]
     kept |= {
         one: value for one in shaping if (value := getattr(settings, one)) != getattr(DEFAULTS, one)
     }
-    return Model(spec, kept | {"max_tokens": limit}, made)
+    return ConnectedModel(spec, kept | {"max_tokens": limit}, made)
 
 
 def _server(name: str) -> str:

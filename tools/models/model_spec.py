@@ -21,7 +21,7 @@ from dotenv import load_dotenv
 
 from tools import files
 from tools.cli import positive, share, temperature
-from tools.cli_options import Option, json_object, pair
+from tools.cli_options import Option, json_object, parse_name_value
 from tools.errors import ProviderRefused, UnknownName, UsageError
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
@@ -37,7 +37,7 @@ _When = partial(_Option, metavar="WHEN", choices=WHEN)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ModelSettings:
     """The settings of a model, as a request and its command line have them; None leaves one to the model."""
 
     seed: Annotated[
@@ -82,7 +82,7 @@ class Settings:
         _Option(
             "send a header with the value of this environment variable; repeatable",
             "NAME=ENV",
-            pair,
+            parse_name_value,
             flag="--header",
         ),
     ] = field(default_factory=dict)
@@ -92,10 +92,10 @@ class Settings:
     ] = None
 
 
-DEFAULTS = Settings()
+DEFAULTS = ModelSettings()
 
 
-class Kind(NamedTuple):
+class ServerKind(NamedTuple):
     """What servers of a kind take; the table of them is in tools/models/server_detection.py."""
 
     name: str
@@ -117,15 +117,15 @@ class Kind(NamedTuple):
     more: str = ""
 
 
-class Server(NamedTuple):
+class ServerInfo(NamedTuple):
     """What is known of a server and of the model on it."""
 
-    kind: Kind
+    kind: ServerKind
     window: int | None = None  # tokens of prompt and answer together
 
 
-UNKNOWN = Server(
-    Kind("", more="/../openapi.json")
+UNKNOWN = ServerInfo(
+    ServerKind("", more="/../openapi.json")
 )  # transformers serve is told by its path for loading a model
 
 
@@ -186,7 +186,7 @@ def check_provider(name: str, url: str) -> None:
 def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
     """Raise ProviderRefused where the environment lacks the key that a model needs, UsageError for a header's value."""
     for header, variable in headers.items():
-        if not secret(variable):
+        if not get_secret(variable):
             raise UsageError(
                 f"--header {header}={variable}: ${variable} is not set; export it, or put it into "
                 f".env"
@@ -195,7 +195,7 @@ def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
     if not name or url:
         return
     if is_openai(name, url):
-        missing = [] if secret("OPENAI_API_KEY") else ["OPENAI_API_KEY"]
+        missing = [] if get_secret("OPENAI_API_KEY") else ["OPENAI_API_KEY"]
     else:
         missing = _litellm().validate_environment(name)["missing_keys"]
     # Where something else is missing as well, there may be other ways in: Azure's and Amazon's
@@ -214,7 +214,7 @@ def _litellm() -> Any:
     return litellm
 
 
-def no_such_limit(model: str) -> UsageError:
+def unsupported_reasoning_limit(model: str) -> UsageError:
     """Return the refusal of --reasoning-tokens."""
     return UsageError(
         f"--reasoning-tokens: {model} takes no such limit, as far as is known; --max-tokens "
@@ -256,7 +256,7 @@ def read_keys(folder: Path = Path()) -> None:
         ) from None
 
 
-def secret(variable: str) -> str:
+def get_secret(variable: str) -> str:
     """Return the key that the environment has under this name; "" for none."""
     return os.environ.get(variable, "").strip()
 
@@ -269,22 +269,22 @@ _IN_HEADERS = set[
 def header_values(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers with the values of the variables that they name, which are secrets from now on."""
     _IN_HEADERS.update(headers.values())
-    return {name.lower(): secret(variable) for name, variable in headers.items()}
+    return {name.lower(): get_secret(variable) for name, variable in headers.items()}
 
 
-def hide_keys(text: str, least: int = 8) -> str:
+def redact(text: str, least: int = 8) -> str:
     """Return `text` without the values of secrets in the environment that have `least` letters; shorter are words."""
     for value in secrets(least):
         text = text.replace(value, "***")
     return text
 
 
-def hide_within(value: Any, hide: Callable[[str], str]) -> Any:
+def redact_nested(value: Any, hide: Callable[[str], str]) -> Any:
     """Return a value made of mappings and lists with `hide` applied to every text in it."""
     if isinstance(value, Mapping):
-        return {name: hide_within(one, hide) for name, one in value.items()}
+        return {name: redact_nested(one, hide) for name, one in value.items()}
     if isinstance(value, list):
-        return [hide_within(one, hide) for one in value]
+        return [redact_nested(one, hide) for one in value]
     return hide(value) if isinstance(value, str) else value
 
 
@@ -317,7 +317,7 @@ def openai_account(url: str) -> dict[str, str]:
     if (parts.scheme, parts.hostname) != ("https", "api.openai.com"):
         return {}
     headers = {
-        "openai-organization": secret("OPENAI_ORG_ID") or secret("OPENAI_ORGANIZATION"),
-        "openai-project": secret("OPENAI_PROJECT_ID") or secret("OPENAI_PROJECT"),
+        "openai-organization": get_secret("OPENAI_ORG_ID") or get_secret("OPENAI_ORGANIZATION"),
+        "openai-project": get_secret("OPENAI_PROJECT_ID") or get_secret("OPENAI_PROJECT"),
     }
     return {name: value for name, value in headers.items() if value}

@@ -26,8 +26,8 @@ import dspy
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
 from tools.errors import UsageError
-from tools.session import Shared, setting
-from tools.text import TermStatistics, sentences, words
+from tools.session import SharedOnDeepcopy, set_contextvar
+from tools.text import TermStatistics, content_words, sentences
 
 VERSION = "offline/2"  # goes into run configs: raise it with every change that changes an answer
 
@@ -35,7 +35,7 @@ Inputs = Mapping[str, Any]
 Rules = Mapping[str, Callable[[Inputs, TermStatistics], Any]]  # output field -> what writes it
 
 
-class Call(NamedTuple):
+class PredictorCall(NamedTuple):
     """A predictor's call as DSPy's adapter sees it."""
 
     adapter: Any
@@ -44,15 +44,17 @@ class Call(NamedTuple):
 
 
 # The call that is being answered, or the answer to it that another process has written.
-CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
+CALL: ContextVar[PredictorCall | str | None] = ContextVar("call", default=None)
 _RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # it is never written to
 
 
-publish = partial(setting, CALL)  # lets the engine see the call of the block, or its answer
-follow = partial(setting, _RULES)  # has the calls of the block answered by these rules
+expose_call = partial(
+    set_contextvar, CALL
+)  # lets the engine see the call of the block, or its answer
+using_rules = partial(set_contextvar, _RULES)  # has the calls of the block answered by these rules
 
 
-class OfflineEngine(Shared):
+class OfflineEngine(SharedOnDeepcopy):
     """An engine for `dspy.LM(engine=...)`, by the rules of a program, or else by `rules`. Threads share it."""
 
     def __init__(
@@ -72,7 +74,7 @@ class OfflineEngine(Shared):
     def fill(self) -> dict[str, Any]:
         """Return the output fields of the present call, each filled by its rule."""
         call = CALL.get()
-        if not isinstance(call, Call):
+        if not isinstance(call, PredictorCall):
             raise UsageError(
                 "offline is no language model and answers no free prompt; name a model with --lm"
             )
@@ -130,20 +132,20 @@ K1 = 1.5
 B = 0.75
 
 
-def rewrite(inputs: Inputs, statistics: TermStatistics) -> str:
+def rewrite_query(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the heavier half of the description's words, heaviest first; all of it if the corpus has none of them."""
     heaviest = _heaviest(_weigh(inputs["description"], statistics))
     return " ".join(heaviest[: max(1, len(heaviest) // 2)]) or inputs["description"].strip()
 
 
-def analyse(inputs: Inputs, statistics: TermStatistics) -> str:
+def heaviest_sentence(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the heaviest sentence of the description."""
     return _rank_by_weight(inputs["description"], statistics)[0]
 
 
 def write_document(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the description's words, and the heavier half of them once more."""
-    return f"{inputs['description'].strip()} {rewrite(inputs, statistics)}"
+    return f"{inputs['description'].strip()} {rewrite_query(inputs, statistics)}"
 
 
 def guess(inputs: Inputs, statistics: TermStatistics) -> list[str]:
@@ -151,7 +153,7 @@ def guess(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     return _rank_by_weight(inputs["description"], statistics)[: inputs["most"]]
 
 
-def split(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def split_clauses(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Return the description, then its sentences; of one short sentence, the pieces between words that combine sets."""
     text = inputs["description"].strip()
     total = sum(_weigh(text, statistics).values()) or 1.0
@@ -170,13 +172,13 @@ def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the description's words; after a search, the heaviest of description and notes, with used ones decayed."""
     earlier = inputs["earlier_searches"]
     if not earlier:
-        return " ".join(words(inputs["description"]))
+        return " ".join(content_words(inputs["description"]))
     described = _scale(_weigh(inputs["description"], statistics))
     in_notes: Counter[str] = Counter()
     for sentence in (one for note in inputs["notes"] for one in sentences(note)):
-        in_notes.update({word: statistics.weight(word) for word in set(words(sentence))})
+        in_notes.update({word: statistics.weight(word) for word in set(content_words(sentence))})
     noted = _scale(in_notes)
-    used = Counter(word for text in earlier for word in set(words(text)))
+    used = Counter(word for text in earlier for word in set(content_words(text)))
     weight = {
         word: DECAY ** used[word]
         * (NOTES_SHARE * noted.get(word, 0.0) + (1 - NOTES_SHARE) * described.get(word, 0.0))
@@ -197,7 +199,7 @@ def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     return texts
 
 
-def select(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def select_ids(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the ids of the passages that share the most weight with the description, best first."""
     weight = _weigh_description(inputs["description"], statistics)
     scored = [
@@ -208,13 +210,13 @@ def select(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 
 
 def observe(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return the best sentence of each passage that `select` keeps, one a line."""
+    """Return the best sentence of each passage that `select_ids` keeps, one a line."""
     passages = {passage.id: passage for passage in inputs["passages"]}
-    kept = [passages[passage_id] for passage_id in select(inputs, statistics)]
-    return "\n".join(quote({**inputs, "passages": kept}, statistics))
+    kept = [passages[passage_id] for passage_id in select_ids(inputs, statistics)]
+    return "\n".join(quote_best_sentence({**inputs, "passages": kept}, statistics))
 
 
-def rank(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def rank_ids(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return all passages by the weight that they share with the description; equal ones as they were shown."""
     weight = _weigh_description(inputs["description"], statistics)
     best = sorted(
@@ -223,7 +225,7 @@ def rank(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     return [passage.id for passage in best]
 
 
-def score(inputs: Inputs, statistics: TermStatistics) -> float:
+def score_overlap(inputs: Inputs, statistics: TermStatistics) -> float:
     """Return, from 0 to 10, the passages' share of the weight of the criteria, the requirement or the description."""
     criteria = inputs.get("criteria") or [inputs.get("requirement") or inputs["description"]]
     text = "\n".join(passage.text for passage in inputs["passages"])
@@ -235,14 +237,14 @@ def list_criteria(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     return _rank_clauses(inputs["description"], statistics)[: inputs.get("most") or CLAUSES]
 
 
-def assess(inputs: Inputs, statistics: TermStatistics) -> str:
+def assess_criteria(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return how much of the weight of each criterion, or of the description, the passages have, one a line."""
     text = "\n".join(passage.text for passage in inputs["passages"])
     criteria = inputs.get("criteria") or [inputs["description"]]
     return "\n".join(f"{_share(one, text, statistics):.0%} of: {one}" for one in criteria)
 
 
-def quote(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def quote_best_sentence(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the sentence of each passage that has most of the description's weight."""
     weight = _weigh(inputs["description"], statistics)
     return [
@@ -261,7 +263,7 @@ def describe_passages(inputs: Inputs, statistics: TermStatistics) -> list[dict[s
     return [{"id": passage.id, **_describe(passage.text, weight)} for passage in inputs["passages"]]
 
 
-def plan(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
+def plan_clauses(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
     """Return the description as a whole, then its clauses, heaviest first."""
     text = inputs["description"].strip()
     clauses = [text, *(clause for clause in _rank_clauses(text, statistics) if clause != text)]
@@ -271,7 +273,7 @@ def plan(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
 def find_missing(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the words of the description that no note has, heaviest first."""
     weight = _weigh(inputs["description"], statistics)
-    noted = {word for note in inputs["notes"] for word in words(note)}
+    noted = {word for note in inputs["notes"] for word in content_words(note)}
     return " ".join(_heaviest({word: weight[word] for word in weight.keys() - noted}))
 
 
@@ -282,7 +284,7 @@ def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, s
     return [{"question": text, "search": text} for text in texts[: inputs["most"]]]
 
 
-def judge(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def grade_overlap(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Return a grade for the share of the description's weight that a passage has, with its best sentence."""
     weight = _weigh(inputs["description"], statistics)
     judged = []
@@ -298,10 +300,12 @@ def judge(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
 def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return words of half of the passages, but at least two, that the description has not; by number times idf."""
     count = Counter(
-        word for passage in inputs["passages"] for word in dict.fromkeys(words(passage.text))
+        word
+        for passage in inputs["passages"]
+        for word in dict.fromkeys(content_words(passage.text))
     )
     least = max(2, len(inputs["passages"]) / 2)
-    said = set(words(inputs["description"]))
+    said = set(content_words(inputs["description"]))
     weight = {
         word: n * statistics.weight(word)
         for word, n in count.items()
@@ -325,7 +329,7 @@ def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
                     else []
                 )
     notes = [observe({**inputs, "passages": passages}, statistics) for passages in shown]
-    best = select({**inputs, "passages": shown[-1]}, statistics) if shown else []
+    best = select_ids({**inputs, "passages": shown[-1]}, statistics) if shown else []
     calls: list[dict[str, Any]] = [{"name": "select", "args": {"doc_ids": best}}] if best else []
     if inputs["steps_left"] < 1:
         calls.append({"name": "finish", "args": {"doc_ids": []}})
@@ -390,9 +394,9 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
 
 def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
     """Return the weight of the words of `text`, by BM25's saturation; those at its beginning count more often."""
-    count = Counter(words(text))
+    count = Counter(content_words(text))
     norm = K1 * (1 - B + B * count.total() / statistics.average_length)
-    count.update(words("\n".join(sentences(text)[:EDGE] * OPENING)))
+    count.update(content_words("\n".join(sentences(text)[:EDGE] * OPENING)))
     saturated = {word: n / (n + norm) for word, n in count.items() if word in weight}
     return sum((weight[word] * share for word, share in saturated.items()), 0.0)
 
@@ -407,7 +411,7 @@ def _best_sentence(weight: Mapping[str, float], text: str) -> str:
 
     def density(sentence: str) -> float:
         unique = dict.fromkeys(
-            words(sentence)
+            content_words(sentence)
         )  # no set: its order, and so the sum's last digit, would vary
         # The root of the length, so that neither the shortest nor the longest sentence always wins.
         return sum((weight.get(word, 0.0) for word in unique), 0.0) / math.sqrt(10 + len(unique))
@@ -416,14 +420,15 @@ def _best_sentence(weight: Mapping[str, float], text: str) -> str:
 
 
 def _describe(text: str, weight: Mapping[str, float]) -> dict[str, str]:
-    shared = _heaviest({word: weight[word] for word in set(words(text)) & weight.keys()})
+    shared = _heaviest({word: weight[word] for word in set(content_words(text)) & weight.keys()})
     return {"insight": _best_sentence(weight, text), "pattern": " ".join(shared[:INSIGHT_WORDS])}
 
 
 def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
     """Return idf x square root of the count, for each word of `text` that the corpus has."""
     weight = {
-        word: statistics.weight(word) * math.sqrt(n) for word, n in Counter(words(text)).items()
+        word: statistics.weight(word) * math.sqrt(n)
+        for word, n in Counter(content_words(text)).items()
     }
     return {word: w for word, w in weight.items() if w > 0}
 

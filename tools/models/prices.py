@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 
 from tools import files
 from tools.errors import UnknownName, UsageError
-from tools.files import expanded, home
+from tools.files import expand_user_path, sextant_home
 
 _MILLION = 1e6
 _MODES = ("chat", "responses", "completion")  # in LiteLLM's table: what answers text with text
@@ -242,7 +242,7 @@ _Entry = tuple[
 def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
     """Return a model's entry in the user's file: its own section, or that of its longest beginning, or None."""
     named = str(file) if file is not None else os.environ.get("SEXTANT_PRICES")
-    path = named or home() / "prices.toml"
+    path = named or sextant_home() / "prices.toml"
     if isinstance(path, Path) and not path.is_file():
         return None
     sections = _read_own(path)
@@ -253,7 +253,7 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
 
 def _read_own(file: str | Path) -> Mapping[str, _Entry]:
     """Return the entries of a file of the user's own, read again where it has changed."""
-    path = expanded(str(file))
+    path = expand_user_path(str(file))
     try:
         status = path.stat()
         return _read(path, status.st_mtime_ns, status.st_size)

@@ -37,7 +37,7 @@ Outputs = Mapping[str, Any]
 Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 
 
-class Fault(Exception):
+class InvalidAnswer(Exception):
     """Why one answer cannot be used as it is."""
 
     def __init__(
@@ -57,26 +57,26 @@ class Fault(Exception):
 class UnusableAnswer(Exception):
     """A model gave two answers in a row that could not be used."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: InvalidAnswer) -> None:
         super().__init__(fault.report)
         self.kind = fault.kind
         if fault.kind == "refused":
             self.user_line = ""  # no line of a program makes a model refuse (tools/plugins.py)
 
 
-Check = Callable[[Outputs], None]
+AnswerCheck = Callable[[Outputs], None]
 """Raises a Fault for outputs that cannot be used."""
 
-_CHECKS: ContextVar[tuple[Check, ...]] = ContextVar("checks", default=())
+_CHECKS: ContextVar[tuple[AnswerCheck, ...]] = ContextVar("checks", default=())
 
 
-def ask(predictor: dspy.Module, *checks: Check, **inputs: Any) -> Any:
+def ask(predictor: dspy.Module, *checks: AnswerCheck, **inputs: Any) -> Any:
     """Return the prediction for `inputs`, which passes all `checks`."""
-    with session.setting(_CHECKS, checks):
+    with session.set_contextvar(_CHECKS, checks):
         return predictor(**inputs)
 
 
-def check(outputs: Outputs) -> None:
+def run_checks(outputs: Outputs) -> None:
     """Raise the first Fault that a check of this context finds."""
     for one in _CHECKS.get():
         one(outputs)
@@ -101,7 +101,7 @@ def _read_rows(rows: list[Any], ids: Ids) -> list[Any]:
     return [row.model_copy(update={"id": ids.find(row.id) or row.id}) for row in rows]
 
 
-def asked() -> dict[str, dict[str, Any]]:
+def schema_constraints() -> dict[str, dict[str, Any]]:
     """Return what the checks of this context ask of each field, in words of JSON Schema."""
     asks = dict[str, dict[str, Any]]()
     for one in _CHECKS.get():
@@ -110,7 +110,7 @@ def asked() -> dict[str, dict[str, Any]]:
     return asks
 
 
-def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Check:
+def require_known_ids(field: str, among: Collection[str], *, needed: bool = False) -> AnswerCheck:
     """Check that the ids in the list `field` are of documents in `among`; with `needed`, that there is at least one.
 
     An answer with known ids beside unknown ones is tolerable: its user drops these (Session.select counts them).
@@ -127,41 +127,41 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
                 f"{field} names {unknown[0]!r}, the id of none of the passages shown; use ids as "
                 f"they are given"
             )
-            raise Fault("unknown ids", reason, tolerable=len(unknown) < len(named))
+            raise InvalidAnswer("unknown ids", reason, tolerable=len(unknown) < len(named))
         if needed and not named:
-            raise Fault("empty", f"{field} is empty; it has to name passages")
+            raise InvalidAnswer("empty", f"{field} is empty; it has to name passages")
 
     vars(known)["asks"] = {field: {"enum": sorted(among), "minItems": int(needed)}}
     vars(known)["ids"] = {field: Ids(among)}
     return known
 
 
-def known_rows(field: str, among: Collection[str]) -> Check:
-    """Check the ids of the rows in `field` as `known_ids` does ids."""
-    known = known_ids(field, among)
+def require_known_row_ids(field: str, among: Collection[str]) -> AnswerCheck:
+    """Check the ids of the rows in `field` as `require_known_ids` does ids."""
+    known = require_known_ids(field, among)
     vars(known)["asks"] = {"id": {"enum": sorted(among)}}
     return known
 
 
-def filled(*fields: str) -> Check:
+def filled(*fields: str) -> AnswerCheck:
     """Check that none of the text or list `fields` is empty; a list of blank texts is."""
 
     def not_empty(outputs: Outputs) -> None:
         for field in fields:
             value = outputs[field]
             if not any(str(one).strip() for one in ([value] if isinstance(value, str) else value)):
-                raise Fault("empty", f"{field} is empty; it is needed")
+                raise InvalidAnswer("empty", f"{field} is empty; it is needed")
 
     vars(not_empty)["asks"] = {field: {"minItems": 1, "minLength": 1} for field in fields}
     return not_empty
 
 
-def within(field: str, low: float, high: float) -> Check:
+def require_in_range(field: str, low: float, high: float) -> AnswerCheck:
     """Check that the number `field` is from `low` to `high`."""
 
     def in_range(outputs: Outputs) -> None:
         if not low <= outputs[field] <= high:
-            raise Fault(
+            raise InvalidAnswer(
                 "wrong type",
                 f"{field} is {outputs[field]}; it is a number from {low:g} to {high:g}",
             )
@@ -190,7 +190,7 @@ Fits = Callable[[list[Passage]], bool]
 _FEWEST_CHARS = 50  # of a passage, below which it says nothing
 
 
-def show(
+def show_passages(
     session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True
 ) -> list[Passage]:
     """Show documents together as passages of `chars` characters (0: whole), or of as many as `fit`, at least 50."""
@@ -199,7 +199,7 @@ def show(
     )
 
 
-def batches(
+def passage_batches(
     session: Session, doc_ids: Sequence[str], chars: int, fit: Fits
 ) -> Iterator[list[Passage]]:
     """Yield the documents as passages in as few batches as `fit`, each recorded as shown when it is taken."""
@@ -253,7 +253,7 @@ def _beginning(
 
 def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
     return [
-        Passage(id=defuse(doc_id), text=defuse(text))
+        Passage(id=escape_markers(doc_id), text=escape_markers(text))
         for doc_id, text in zip(doc_ids, texts, strict=False)
     ]
 
@@ -270,7 +270,7 @@ def fit_notes(
     return kept
 
 
-def defuse(text: str) -> str:
+def escape_markers(text: str) -> str:
     """Return `text` with blanks inside DSPy's field markers, [[ ## name ## ]], and its marks of images and files."""
     text = text.replace("<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-")
     return re.sub(r"\](?=\])", "] ", re.sub(r"\[(?=\[)", "[ ", text)) if "##" in text else text
@@ -287,54 +287,58 @@ _SHORTEST = 64  # tokens without which no answer is possible
 _MESSAGE = 8  # tokens of a message beside its text, at most
 
 
-class TooLong(Exception):
+class PromptTooLong(Exception):
     """A prompt that the model cannot take and that cannot be shortened; it is not sent."""
 
 
-def window() -> int | None:
+def context_window() -> int | None:
     """Return how many tokens the active model's prompt and answer may have together; None when not known."""
     most = getattr(dspy.settings.lm, "window", None)
     return None if most is None else int(most * _MARGIN)
 
 
-def fits(predictor: Any, **inputs: Any) -> bool:
+def prompt_fits(predictor: Any, **inputs: Any) -> bool:
     """Whether the prompt of `predictor` for `inputs` leaves the model room for its answer."""
-    room = window()
+    room = context_window()
     if room is None:
         return True
     predict = getattr(predictor, "predict", predictor)  # of a ChainOfThought
     messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
-    limits = predict.config.get("max_tokens"), limit()
+    limits = predict.config.get("max_tokens"), max_output_tokens()
     answer = min(*(int(one) for one in limits if one), room // _SHARE)
-    return size(messages, room - answer) <= room - answer
+    return count_prompt_tokens(messages, room - answer) <= room - answer
 
 
-def limit() -> int:
+def max_output_tokens() -> int:
     """Return how many tokens an answer of the active model may have."""
     return getattr(dspy.settings.lm, "limit", None) or _ANSWER
 
 
-def left(messages: Sequence[Message], most: int, window: int | None) -> int:
-    """Return how many tokens of `most` the prompt leaves for an answer in a `window`; a few in any case."""
+def remaining_tokens(messages: Sequence[Message], most: int, window: int | None) -> int:
+    """Return how many tokens of `most` the prompt leaves for an answer in a `context_window`; a few in any case."""
     if window is None:
         return most
     room = int(window * _MARGIN)
-    return min(most, max(_SHORTEST, room - size(messages, room - most)))
+    return min(most, max(_SHORTEST, room - count_prompt_tokens(messages, room - most)))
 
 
-def overflows(messages: Sequence[Message]) -> int:
+def token_overflow(messages: Sequence[Message]) -> int:
     """Return by how many tokens a prompt exceeds the active model's window; 0 where it fits or that is not known."""
     most = getattr(dspy.settings.lm, "window", None)
-    return 0 if most is None else max(0, size(messages, most - _SHORTEST) + _SHORTEST - most)
+    return (
+        0
+        if most is None
+        else max(0, count_prompt_tokens(messages, most - _SHORTEST) + _SHORTEST - most)
+    )
 
 
 def check_room(messages: Sequence[Message], what: str) -> None:
     """Raise TooLong for messages that the active model cannot take; `what` names them in its message."""
-    if more := overflows(messages):
-        raise TooLong(f"the {what} is {more} tokens larger than what the model takes")
+    if more := token_overflow(messages):
+        raise PromptTooLong(f"the {what} is {more} tokens larger than what the model takes")
 
 
-def size(messages: Sequence[Message], room: int = 0) -> int:
+def count_prompt_tokens(messages: Sequence[Message], room: int = 0) -> int:
     """Return a prompt's tokens, or its bytes where they fit `room`: a token has at least one, and counting is slow."""
     texts = [str(message["content"]) for message in messages]
     bound = sum(len(text.encode("utf-8", "surrogatepass")) + _MESSAGE for text in texts)
@@ -347,7 +351,7 @@ def size(messages: Sequence[Message], room: int = 0) -> int:
 _LEAST_CACHED = 1024
 
 
-def mark(model: str, messages: Sequence[Message], *, grows: bool) -> list[Message]:
+def mark_cacheable_prefix(model: str, messages: Sequence[Message], *, grows: bool) -> list[Message]:
     """Return messages with a mark for the provider's cache on the last that comes again, where the model needs one.
 
     That is the very last of a conversation, which grows, and of a prompt the one before the query.
@@ -375,7 +379,7 @@ def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
 
 def cut_to_share(text: str, share: float) -> str:
     """Return the beginning of `text` that takes at most `share` of the model's window; all where this is not known."""
-    room = window()
+    room = context_window()
     return (
         text
         if room is None
@@ -414,7 +418,7 @@ def _encoding() -> Any:
 
 # What makes a document relevant, for each of OBLIQ-Bench's mechanisms. The paper's prompts differ
 # by task (appendix D); these are the same five readings in our own words, added to the instructions
-# of a signature. A program takes one as its parameter `lens`; by default, the task's own.
+# of a signature. A program takes one as its parameter `get_lens`; by default, the task's own.
 
 
 class Lens(NamedTuple):
@@ -510,7 +514,7 @@ LENSES = {
 }
 
 
-def lens(name: str) -> Lens:
+def get_lens(name: str) -> Lens:
     """Return the lens called `name`, an empty one for "", or one in words: {"search": ..., ...}, the fields as JSON.
 
     UnknownName, with the nearest names, for another name.
@@ -527,12 +531,16 @@ def lens(name: str) -> Lens:
     return LENSES[name] if name else Lens(search="", recognise="", annotate="")
 
 
-def through(signature: Any, advice: str) -> Any:
+def with_advice(signature: Any, advice: str) -> Any:
     """Return `signature` with `advice` at the end of its instructions."""
-    return instructed(signature, f"{signature.instructions}\n\n{advice}") if advice else signature
+    return (
+        with_instructions(signature, f"{signature.instructions}\n\n{advice}")
+        if advice
+        else signature
+    )
 
 
-def instructed(
+def with_instructions(
     signature: Any, instructions: str, descriptions: Mapping[str, str] | None = None
 ) -> Any:
     """Return `signature` with other instructions, and other descriptions of fields, which are then marked as such.

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, cast
 import dspy
 
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
-from tools.models.model_spec import hide_keys
+from tools.models.model_spec import redact
 from tools.models.transport.rate_limiter import retry_after
 
 Subject = Literal["content", "length", "account", "unknown"]
@@ -98,23 +98,23 @@ _READ = 2000  # characters of the words: some servers repeat the request behind 
 _PAGE = re.compile(r"<!doctype|<html|<head|<body|<h1", re.IGNORECASE)
 
 
-class Said(NamedTuple):
+class ProviderErrorBody(NamedTuple):
     """An error in a provider's words."""
 
     words: str  # "" where it has none
     codes: tuple[str, ...]  # its codes and types, the most specific first
 
 
-def read_error(body: Any) -> Said:
+def read_error(body: Any) -> ProviderErrorBody:
     """Read an error out of the parsed body of an answer, in any provider's form."""
     body = body[0] if isinstance(body, list) and body else body  # Gemini's, in OpenAI's protocol
     if not isinstance(body, dict):
-        return Said(body if isinstance(body, str) else "", ())
+        return ProviderErrorBody(body if isinstance(body, str) else "", ())
     error = body.get("error") or body
     if isinstance(error, str):
-        return Said(error, _codes(body.get("error_type"), body.get("code")))
+        return ProviderErrorBody(error, _codes(body.get("error_type"), body.get("code")))
     if not isinstance(error, dict):
-        return Said(str(error), ())
+        return ProviderErrorBody(str(error), ())
     inner = error.get("innererror")  # Azure
     words = error.get("message") or error.get("detail") or ""
     if isinstance(words, list):  # FastAPI's, which has the request in it as well
@@ -130,14 +130,14 @@ def read_error(body: Any) -> Said:
         inner.get("code") if isinstance(inner, dict) else None,
         *map(error.get, ("code", "type", "status")),
     )
-    return Said(words, _codes(*codes))
+    return ProviderErrorBody(words, _codes(*codes))
 
 
 def _codes(*values: Any) -> tuple[str, ...]:
     return tuple(str(value) for value in values if isinstance(value, str | int) and value)
 
 
-def classify(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
+def classify_topic(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
     """Return what an error is about, by `codes` and `words` of `read_error`; `status` is None without an answer."""
     for code in codes:
         if known := _CODES.get((code or "").lower()):
@@ -190,11 +190,11 @@ def read_window(error: BaseException) -> tuple[int | None, int | None]:
     return window or None, prompt or None
 
 
-class OutOfTime(dspy.LMTimeoutError):
+class QueryTimeout(dspy.LMTimeoutError):
     """The time of a query is up, by no fault of a provider; the query stays pending."""
 
 
-def fault(error: BaseException) -> Fault:
+def responsible_party(error: BaseException) -> Fault:
     """Return whose fault an exception of a program is.
 
     "refused": no call of this run will be answered (key, quota, model, settings). "provider": this call was not
@@ -219,13 +219,13 @@ def fault(error: BaseException) -> Fault:
             if {"tools", "response_format", CALL_ID_FEATURE}.intersection(error.features)
             else "refused"
         )
-    subject = about(error)
+    subject = error_topic(error)
     if subject in ("content", "length") and not dspy.is_retryable_lm_error(error):
         return "system"
     return "refused" if subject == "account" or isinstance(error, _REFUSALS) else "provider"
 
 
-def about(error: dspy.LMError) -> Subject:
+def error_topic(error: dspy.LMError) -> Subject:
     """Return what a provider's error is about: as our own client has noted, or by its type, code and words."""
     if isinstance(error, dspy.ContextWindowExceededError):
         return "length"
@@ -235,7 +235,7 @@ def about(error: dspy.LMError) -> Subject:
     codes = (error.provider_code,)
     with suppress(ValueError, RecursionError):  # LiteLLM puts the body behind words of its own
         codes += read_error(json.JSONDecoder().raw_decode(words, words.index("{"))[0]).codes
-    return classify(error.status, codes, words)
+    return classify_topic(error.status, codes, words)
 
 
 # Mistral's templates take ids of tool calls of nine letters and digits alone; llama.cpp and others
@@ -260,10 +260,10 @@ def refuses_schema(error: BaseException) -> bool:
     """Return whether a server that was sent a JSON schema says that it takes none, or not this one."""
     if not isinstance(error, dspy.LMInvalidRequestError | dspy.LMUnsupportedFeatureError):
         return False
-    return about(error) in ("unknown", "account") and bool(_NO_SCHEMA.search(str(error)))
+    return error_topic(error) in ("unknown", "account") and bool(_NO_SCHEMA.search(str(error)))
 
 
-def kind(error: BaseException) -> str:
+def error_label(error: BaseException) -> str:
     """Name what went wrong with a request, in a word or a status, as the ledger has it."""
     if known := getattr(error, "kind", None) or getattr(error, "status", None):
         return str(known)
@@ -272,7 +272,7 @@ def kind(error: BaseException) -> str:
     )  # "" is answered
 
 
-def overload(error: BaseException) -> bool:
+def is_overload(error: BaseException) -> bool:
     """Whether a failure says that less should be sent at once."""
     busy = getattr(error, "status", 0) in (429, 503, 529)
     return busy or isinstance(error, dspy.LMRateLimitError | dspy.LMTimeoutError)
@@ -280,7 +280,7 @@ def overload(error: BaseException) -> bool:
 
 def from_litellm(error: Exception) -> Exception:
     """Return an error of LiteLLM's like our own client's: with `retry_after`, without keys or causes that have them."""
-    clean = hide_keys(str(error))
+    clean = redact(str(error))
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError) and not isinstance(
@@ -290,12 +290,12 @@ def from_litellm(error: Exception) -> Exception:
         if (
             getattr(cause, "kind", "") == "too large"
         ):  # as tools/models/transport/body_limits.py raises it
-            too_large: Exception = dspy.LMTransportError(hide_keys(str(cause)))
+            too_large: Exception = dspy.LMTransportError(redact(str(cause)))
             too_large.kind = "too large"  # type: ignore[attr-defined]
             return too_large
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
-            return redirect_error(response.status_code, response.headers, "", hide_keys)
+            return redirect_error(response.status_code, response.headers, "", redact)
         if response is not None and getattr(error, "retry_after", None) is None:
             error.retry_after = retry_after(response.headers)  # type: ignore[attr-defined]
         cause = cause.__cause__ or cause.__context__
@@ -326,7 +326,7 @@ def redirect_error(
     return cast(Exception, dspy.LMConfigurationError(words, model=model, status=status))
 
 
-def refusal(error: BaseException, spec: str) -> ProviderRefused:
+def format_refusal(error: BaseException, spec: str) -> ProviderRefused:
     """Return a provider's refusal in one line."""
     line = str(error).strip().partition("\n")[0]
     remedy = "check the key, the quota, the name and the settings"

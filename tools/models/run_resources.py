@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools import files, schemas
-from tools.cli import say
+from tools.cli import print_stderr
 from tools.errors import BudgetReached, DataError, ProviderRefused, UnknownPrice, UsageError
 from tools.models.storage.request_store import CassetteLine
-from tools.models.storage.response_cache import Answer, Books, Ledger, open_ledger
-from tools.models.transport.rate_limiter import Gate
+from tools.models.storage.response_cache import Ledger, ModelResponse, UsageTotals, open_ledger
+from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Usage, total, usage_from_json, usage_json
-from tools.session import Shared
+from tools.session import SharedOnDeepcopy
 
 QUERY_SECONDS = 3600.0  # until a query is given up in this sitting, by default
 _LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up
 
 
-class Expected(NamedTuple):
+class CallReservation(NamedTuple):
     """The most tokens and dollars that a call in flight can use; infinite if that is not known yet."""
 
     tokens: float = 0
     usd: float = 0.0
 
 
-NOTHING = Expected()
+NOTHING = CallReservation()
 
 
 def unknown_price(name: str) -> UnknownPrice:
@@ -71,7 +71,7 @@ class Budget:
         self._unpriced = self._unmetered = (
             False  # whether a price, or a number of tokens, is unknown
         )
-        self._in_flight = list[Expected]()
+        self._in_flight = list[CallReservation]()
         self._resumed = set[object]()
         self._settled = threading.Condition()  # a call that was in flight is booked
 
@@ -90,7 +90,7 @@ class Budget:
 
     def take(
         self,
-        expected: Expected = NOTHING,
+        expected: CallReservation = NOTHING,
         *,
         deadline: float = math.inf,
         check: Callable[[], None] = lambda: None,
@@ -111,7 +111,7 @@ class Budget:
             self.calls += 1
             self._in_flight.append(expected)
 
-    def spend(self, usage: Usage, expected: Expected = NOTHING) -> None:
+    def spend(self, usage: Usage, expected: CallReservation = NOTHING) -> None:
         """Book what a request turned out to use; `expected` as it was taken."""
         with self._settled:
             self._in_flight.remove(expected)
@@ -183,7 +183,7 @@ class Budget:
         self._unpriced |= usage.paid_usd is None
         self._unmetered |= usage.unmetered > 0
 
-    def _may_be_exceeded(self, expected: Expected) -> bool:
+    def _may_be_exceeded(self, expected: CallReservation) -> bool:
         if self._tokens is None and self._usd is None:
             return False
         calls = [*self._in_flight, expected]
@@ -195,7 +195,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How often, and for how long, a request without an answer is sent again; then its query stays pending."""
 
     attempts: int = 6
@@ -208,11 +208,11 @@ class Patience:
     call: float = 600.0  # seconds until a request is cut off
 
 
-PATIENCE = Patience()  # the default; a test does not wait
+PATIENCE = RetryPolicy()  # the default; a test does not wait
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class CallStats:
     """A snapshot of the calls of a run; cheap to make, from any thread."""
 
     in_flight: int = 0  # requests sent and not answered yet
@@ -226,15 +226,15 @@ class Status:
 
 
 @dataclass(eq=False, kw_only=True)
-class Terms(Shared):
+class RunResources(SharedOnDeepcopy):
     """The budget, gate, ledger and patience that all models of a run or a compilation share. Threads share it.
 
     An index may be built before there is a run folder; what it used is booked once there is a ledger.
     """
 
     budget: Budget = field(default_factory=Budget)
-    gate: Gate = field(default_factory=lambda: Gate(1024))
-    patience: Patience = field(default_factory=lambda: PATIENCE)
+    gate: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1024))
+    patience: RetryPolicy = field(default_factory=lambda: PATIENCE)
     prices: Path | None = None  # the user's own file
     query_seconds: float = QUERY_SECONDS
     repeats: bool = False  # whether an equal call in one session gets the same answer
@@ -245,7 +245,7 @@ class Terms(Shared):
         self.answered_before = (
             False  # whether a model of the run has answered in an earlier sitting
         )
-        self.cassette: tuple[Mapping[str, Answer], str] | None = (
+        self.cassette: tuple[Mapping[str, ModelResponse], str] | None = (
             None  # all there are, and their file; nothing is sent
         )
         self.servers = dict[
@@ -261,7 +261,7 @@ class Terms(Shared):
         self._lock = threading.Lock()
 
     @property
-    def books(self) -> Books | None:
+    def books(self) -> UsageTotals | None:
         """The books of the run in all its sittings; None where nothing is sent."""
         return self.ledger.books if self.ledger else None
 
@@ -330,16 +330,16 @@ class Terms(Shared):
         if self.ledger:
             self.ledger.answers.settle()
 
-    def status(self) -> Status:
+    def status(self) -> CallStats:
         """Return a snapshot of the calls of the run."""
         books = self.books
         gate = self.gate
         if books is None:
-            return Status(sent=self.budget.calls, usage=Usage(calls=self.budget.calls))
+            return CallStats(sent=self.budget.calls, usage=Usage(calls=self.budget.calls))
         failed = sum(books.faults.values())
         calls = books.usage.calls + books.cached
         usage = replace(books.usage, calls=calls, cached_calls=books.cached)
-        return Status(
+        return CallStats(
             gate.in_flight, gate.limit, gate.waiting, *gate.pause(), books.sent, failed, usage
         )
 
@@ -353,7 +353,7 @@ class Cassette:
     writes, which are kept under $SEXTANT_HOME/indexes.
     """
 
-    def __init__(self, path: Path, terms: Terms, *, sends: bool) -> None:
+    def __init__(self, path: Path, terms: RunResources, *, sends: bool) -> None:
         """Replay the file at `path`, if any. UsageError where a run `sends` nothing or no file can be made."""
         if not sends:
             raise UsageError(
@@ -365,7 +365,7 @@ class Cassette:
             raise UsageError(f"--cassette {path} is a folder; name a file")
         if path.exists():
             terms.cassette = dict(read_cassette(path)), str(path)
-            terms.servers = json.loads(next(iter(files.lines(path)))).get("servers", {})
+            terms.servers = json.loads(next(iter(files.iter_lines(path)))).get("servers", {})
         elif not path.parent.is_dir():
             raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
         elif not os.access(path.parent, os.W_OK):
@@ -379,10 +379,10 @@ class Cassette:
         if ledger is None or self._terms.cassette:
             return
         if not complete:
-            say(f"{self._path} is written when the run is complete")
+            print_stderr(f"{self._path} is written when the run is complete")
             return
         answers = ledger.answers.of_run(ledger.run)
-        say(
+        print_stderr(
             f"{write_cassette(self._path, answers, self._terms.servers)} answers are in "
             f"{self._path}"
         )
@@ -392,7 +392,9 @@ _HEAD = {"cassette": 1}  # the first line; the number is the format's
 
 
 def write_cassette(
-    path: Path, answers: Iterable[tuple[str, Answer]], servers: Mapping[str, Any] | None = None
+    path: Path,
+    answers: Iterable[tuple[str, ModelResponse]],
+    servers: Mapping[str, Any] | None = None,
 ) -> int:
     """Write answers by key, and return how many there were. The file appears when all of it is written.
 
@@ -417,7 +419,7 @@ def write_cassette(
     return count
 
 
-def read_cassette(path: Path) -> Iterator[tuple[str, Answer]]:
+def read_cassette(path: Path) -> Iterator[tuple[str, ModelResponse]]:
     """Yield the keys and answers of a cassette. DataError when the file is something else."""
 
     def damaged(why: str) -> DataError:
@@ -427,16 +429,19 @@ def read_cassette(path: Path) -> Iterator[tuple[str, Answer]]:
         )
 
     size = number = 0
-    for number, text in enumerate(files.lines(path), start=1):
+    for number, text in enumerate(files.iter_lines(path), start=1):
         size += len(text)
         try:
-            row = schemas.read(dict[str, Any] if number == 1 else CassetteLine, text)
+            row = schemas.parse_json(dict[str, Any] if number == 1 else CassetteLine, text)
         except ValueError as error:
             raise damaged(str(error)) from None
         if number > 1:
             usage = usage_from_json(row["usage"])
             thought = row.get("reasoning", "")
-            yield row["key"], Answer(row["outputs"], usage, row["finish"], row["seconds"], thought)
+            yield (
+                row["key"],
+                ModelResponse(row["outputs"], usage, row["finish"], row["seconds"], thought),
+            )
         elif {**row, "servers": 0} != {**_HEAD, "servers": 0}:
             raise damaged(f"it begins with {json.dumps(_HEAD)}")
     if not number or size < path.stat().st_size:

@@ -2,7 +2,7 @@
 itself, or known.
 
 Servers call the same things by different words, and ignore what they do not know. `KINDS` has what
-each of them takes; `find` tells them apart by what they say of their models. To add a kind: a row
+each of them takes; `detect_server` tells them apart by what they say of their models. To add a kind: a row
 in `KINDS`, for a provider one in `_ADDRESSES`, too. Left out: what a server takes that is no matter
 of its kind, as the price of its models.
 """
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import dspy
 import orjson
 
-from tools.models.model_spec import UNKNOWN, Kind, Server
+from tools.models.model_spec import UNKNOWN, ServerInfo, ServerKind
 
 SECONDS = 2.0  # for each of the two questions
 _MOST = 1_000_000_000  # tokens of a window; more is a mistake
@@ -24,15 +24,15 @@ _MOST = 1_000_000_000  # tokens of a window; more is a mistake
 _LLAMA = ("thinking_budget_tokens",)
 _ROWS = (
     UNKNOWN.kind,
-    Kind("openai", ("max_completion_tokens",), schema=True, stream=True),
-    Kind("openrouter", schema=True, stream=True, reasoning=("reasoning", "max_tokens")),
-    Kind(
+    ServerKind("openai", ("max_completion_tokens",), schema=True, stream=True),
+    ServerKind("openrouter", schema=True, stream=True, reasoning=("reasoning", "max_tokens")),
+    ServerKind(
         "gemini",
         schema=True,
         stream=True,
         reasoning=("extra_body", "google", "thinking_config", "thinking_budget"),
     ),
-    Kind(
+    ServerKind(
         "vllm",
         schema=True,
         stream=True,
@@ -40,8 +40,8 @@ _ROWS = (
         reasoning=("thinking_token_budget",),
         owner="vllm",
     ),
-    Kind("sglang", schema=True, stream=True, owner="sglang"),
-    Kind(
+    ServerKind("sglang", schema=True, stream=True, owner="sglang"),
+    ServerKind(
         "llama.cpp",
         schema=True,
         stream=True,
@@ -50,9 +50,13 @@ _ROWS = (
         owner="llamacpp",
         more="/../props",
     ),
-    Kind("llama-cpp-python", schema=True, stops="stop", owner="me"),  # its streams have no usage
-    Kind("ollama", schema=True, stream=True, stops="stop", owner="library", more="/../api/ps"),
-    Kind(
+    ServerKind(
+        "llama-cpp-python", schema=True, stops="stop", owner="me"
+    ),  # its streams have no usage
+    ServerKind(
+        "ollama", schema=True, stream=True, stops="stop", owner="library", more="/../api/ps"
+    ),
+    ServerKind(
         "lmstudio",
         schema=True,
         stream=True,
@@ -60,10 +64,10 @@ _ROWS = (
         owner="organization_owner",
         more="/../api/v0/models",
     ),
-    Kind(
+    ServerKind(
         "transformers", ("max_completion_tokens",)
     ),  # it refuses stream_options and response_format
-    Kind(
+    ServerKind(
         "litellm", stream=True, more="/model/info"
     ),  # whether it takes a schema depends on the model behind it
 )
@@ -96,35 +100,35 @@ _NEWER = re.compile(r"(?:^|/)(?:gpt-5|o\d)")
 _GATEWAY = UNKNOWN.kind._replace(limit=("max_completion_tokens",))
 
 
-def known(url: str, model: str = "") -> Server:
+def server_from_url(url: str, model: str = "") -> ServerInfo:
     """Return what the server at `url` is by its address alone."""
     host = f".{urlsplit(url).hostname}"
     name = next((name for domain, name in _ADDRESSES.items() if host.endswith(f".{domain}")), "")
-    return Server(_GATEWAY if not name and _NEWER.search(model) else KINDS[name])
+    return ServerInfo(_GATEWAY if not name and _NEWER.search(model) else KINDS[name])
 
 
-def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
+def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo:
     """Return what the server of a Wire says that it is, asked at most twice; an unknown one where it says nothing."""
-    server = known(wire.url, model)
+    server = server_from_url(wire.url, model)
     if server.kind.name in ("openai", "gemini"):
         return server  # neither tells how much a model takes
-    row = _row(ask(wire, "/models", seconds), model)
+    row = _row(get_json(wire, "/models", seconds), model)
     owner = (
         "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
     )
     name = server.kind.name or owner
     window = _window(row)
     if window is None and KINDS[name].more:
-        more = ask(wire, KINDS[name].more, seconds)
+        more = get_json(wire, KINDS[name].more, seconds)
         if not name and "/load_model" in _mapping(_mapping(more).get("paths")):
             name = "transformers"
         window = _window(_row(more, model))
     if name == "ollama":
         window = window or _OLLAMA
-    return Server(KINDS[name] if name else server.kind, window)
+    return ServerInfo(KINDS[name] if name else server.kind, window)
 
 
-def ask(wire: Any, path: str, seconds: float) -> Any:
+def get_json(wire: Any, path: str, seconds: float) -> Any:
     """Return the JSON that a server has at a path; None where it has none."""
     try:
         return orjson.loads(wire.post(path, b"", time.monotonic() + seconds).body)

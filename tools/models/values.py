@@ -37,7 +37,7 @@ class RepairBudget:
         self.left = _LOOKS
 
 
-class _Watched(str):
+class _ReadLimitedStr(str):
     """Text of which so many characters may be read: json_repair's time grows with the square of stray quotes."""
 
     budget: RepairBudget
@@ -54,7 +54,7 @@ def repair_json(text: str, budget: RepairBudget | None = None) -> Any:
     """Return the value that a text is as JSON, mended where it is broken; "" for none. TooBroken for a long mess."""
     with suppress(ValueError):
         return json.loads(text)
-    watched = _Watched(text)
+    watched = _ReadLimitedStr(text)
     watched.budget = budget or RepairBudget()
     if watched.budget.left < 0:
         raise TooBroken

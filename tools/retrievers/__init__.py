@@ -31,7 +31,7 @@ from tools.installation import find_page
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus
-    from tools.models.run_resources import Terms
+    from tools.models.run_resources import RunResources
     from tools.retriever import Retriever
 
 T = TypeVar("T")
@@ -44,13 +44,13 @@ RETRIEVERS = {
     "rank_bm25": "tools.retrievers.lexical.rank_bm25:RankBM25",
     "pool_bm25": "tools.retrievers.lexical.rank_bm25:PoolBM25",
     "dense": "tools.retrievers.neural.dense:Dense",
-    "api": "tools.retrievers.neural.api_embeddings:Api",
-    "http": "tools.retrievers.http:Http",
+    "api": "tools.retrievers.neural.api_embeddings:ApiRetriever",
+    "http": "tools.retrievers.http:HttpRetriever",
     "chroma": "tools.retrievers.vectors.chroma:Chroma",
     "ann": "tools.retrievers.vectors.ann:Ann",
     "milvus": "tools.retrievers.milvus:Milvus",
     "milvus_vectors": "tools.retrievers.milvus:MilvusVectors",
-    "splade": "tools.retrievers.neural.learned_sparse:Sparse",
+    "splade": "tools.retrievers.neural.learned_sparse:LearnedSparse",
     "late": "tools.retrievers.neural.late_interaction:LateInteraction",
     "cross": "tools.retrievers.neural.cross_encoder:CrossEncoder",
     "fusion": "tools.retrievers.fusion:Fusion",
@@ -90,19 +90,21 @@ class Expressions(str):
         return [str(part) for part in parse(f"all({self})").parts] if self.strip() else []
 
 
-class Spec(NamedTuple):
+class RetrieverSpec(NamedTuple):
     """One parsed expression. It prints as it is written, without blanks."""
 
     kind: str
     subject: str = ""  # what follows the colon: a model, or the spec of what fills vectors
-    parts: tuple["Spec", ...] = ()
+    parts: tuple["RetrieverSpec", ...] = ()
     options: Mapping[str, Value] = {}  # after parsing alone, all values are strings
 
     def __str__(self) -> str:
-        return spell(self.kind, self.subject, [str(part) for part in self.parts], self.options)
+        return format_expression(
+            self.kind, self.subject, [str(part) for part in self.parts], self.options
+        )
 
 
-def require_same(where: str, found: tuple[str, str, int], whole: tuple[str, str, int]) -> None:
+def check_same_corpus(where: str, found: tuple[str, str, int], whole: tuple[str, str, int]) -> None:
     """Raise DataError unless a service's version, and an index's corpus and number of
     documents, are as expected.
     """
@@ -111,7 +113,7 @@ def require_same(where: str, found: tuple[str, str, int], whole: tuple[str, str,
         raise DataError("{} has {}, and not {}; {}".format(where, *said, PUSH))
 
 
-def spell(
+def format_expression(
     kind: str,
     subject: str = "",
     parts: Sequence[str] = (),
@@ -134,16 +136,16 @@ def _write(value: Value) -> str:
     return f'"{text}"' if re.search(r"[(),\[\]=]|^\s|\s$", text) or not text else text
 
 
-def parse(text: str) -> Spec:
+def parse(text: str) -> RetrieverSpec:
     """Read the expression `text`; UsageError, with the place, when it has no such form."""
-    reader = _Reader(text)
+    reader = _ExpressionParser(text)
     spec = reader.spec()
     if reader.rest():
         raise reader.error("the end")
     return spec
 
 
-class _Reader:
+class _ExpressionParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -160,25 +162,25 @@ class _Reader:
             f"{form}"
         )
 
-    def spec(self) -> Spec:
+    def spec(self) -> RetrieverSpec:
         kind = self._take(_OWN) or self._take(_NAME) or (self._take(r'"[^"]+"') or "").strip('"')
         if not kind:
             raise self.error("the name of a retriever")
         subject = self._word(r"[^\s(),](?:[^(),]*[^\s(),])?", "a model") if self._take(":") else ""
-        parts = list[Spec]()
+        parts = list[RetrieverSpec]()
         options = dict[str, Value]()
         for name, value in (
             self._list(r"\)", "a closing bracket", self._argument) if self._take(r"\(") else ()
         ):
-            if isinstance(value, Spec):
+            if isinstance(value, RetrieverSpec):
                 parts.append(value)
             elif name in options:
                 raise UsageError(f"the retriever {self._text!r} gives {name} twice")
             else:
                 options[name] = value
-        return Spec(kind, subject, tuple(parts), options)
+        return RetrieverSpec(kind, subject, tuple(parts), options)
 
-    def _argument(self) -> tuple[str, Spec | Value]:
+    def _argument(self) -> tuple[str, RetrieverSpec | Value]:
         if option := self._take(r"\w+\s*=(?!=)"):
             return option.rstrip("= \t\n"), self._value()
         return "", self.spec()
@@ -215,7 +217,7 @@ class _Reader:
         return match[1]
 
 
-class Kind(NamedTuple):
+class RetrieverType(NamedTuple):
     """A class of one of the tables, and what an expression says to its constructor."""
 
     made: Any
@@ -228,18 +230,18 @@ class Kind(NamedTuple):
     many: bool  # whether it is made of any number of retrievers
 
 
-def kind_of(name: str, *, embedder: bool = False) -> Kind:
+def lookup(name: str, *, embedder: bool = False) -> RetrieverType:
     """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the
     nearest names.
     """
     if embedder:
-        return _read(name, plugins.pick("embedder", name, EMBEDDERS), own=False)
-    made = plugins.pick("retriever", _FILES.get(name, name), RETRIEVERS, plugins.RETRIEVERS)
+        return _read(name, plugins.load_object("embedder", name, EMBEDDERS), own=False)
+    made = plugins.load_object("retriever", _FILES.get(name, name), RETRIEVERS, plugins.RETRIEVERS)
     return _read(name, made, own=name not in RETRIEVERS)
 
 
 @cache
-def _read(name: str, made: Any, own: bool) -> Kind:
+def _read(name: str, made: Any, own: bool) -> RetrieverType:
     if own and (
         not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)
     ):
@@ -279,7 +281,7 @@ def _read(name: str, made: Any, own: bool) -> Kind:
         raise UsageError(f"{name}: its constructor takes {what}: {types}")
     default = positional[0].default if subject == "str" else ""
     many = any(one.kind is one.VAR_POSITIONAL for one in positional)
-    return Kind(
+    return RetrieverType(
         made,
         positional,
         options,
@@ -293,7 +295,7 @@ def _is_plain(kind: Any, *others: type) -> bool:
     return kind in (int, float, bool, *others) or typing.get_origin(kind) in (typing.Literal, tuple)
 
 
-def check(text: str) -> Spec:
+def canonicalize(text: str) -> RetrieverSpec:
     """Parse `text`, type its options and leave out defaults: equal for equal retrievers. Nothing is
     loaded or built.
 
@@ -303,22 +305,26 @@ def check(text: str) -> Spec:
 
 
 def build(
-    spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms: "Terms | None" = None
+    spec: str | RetrieverSpec,
+    corpus: "Corpus",
+    home: Path | None = None,
+    *,
+    terms: "RunResources | None" = None,
 ) -> "Retriever":
     """Build the retriever that `spec` describes over `corpus`. Indexes are kept under `home`, or
     not kept when None.
 
     A lens needs the `terms` on which a run asks models.
     """
-    spec = check(spec) if isinstance(spec, str) else spec
-    require(spec)
-    if terms is None and (needy := lenses(spec)):
+    spec = canonicalize(spec) if isinstance(spec, str) else spec
+    validate(spec)
+    if terms is None and (needy := find_lenses(spec)):
         needs = "a model that annotates, which evals.run connects"
         raise UsageError(f"{needy[0]} needs {needs}; take another retriever here")
     return typing.cast("Retriever", _make(spec, corpus, home, terms))
 
 
-def refuse_files(text: str, where: object) -> None:
+def refuse_user_code(text: str, where: object) -> None:
     """Raise UsageError where `text`, which is from a file, names Python code in some folder:
     that is for you to do.
     """
@@ -329,59 +335,59 @@ def refuse_files(text: str, where: object) -> None:
         )
 
 
-def classes(spec: Spec) -> Iterator[tuple[Spec, Any]]:
+def iter_classes(spec: RetrieverSpec) -> Iterator[tuple[RetrieverSpec, Any]]:
     """Yield the classes that `spec` is built of, each with its own expression: the outer ones
     first, embedders too.
     """
-    kind = kind_of(spec.kind)
+    kind = lookup(spec.kind)
     yield spec, kind.made
     if kind.subject == "Embedder":
-        yield (inner := _embedder_of(spec)), kind_of(inner.kind, embedder=True).made
+        yield (inner := _embedder_of(spec)), lookup(inner.kind, embedder=True).made
     else:
         for part in spec.parts:
-            yield from classes(part)
+            yield from iter_classes(part)
 
 
-def lenses(spec: Spec) -> list[Spec]:
+def find_lenses(spec: RetrieverSpec) -> list[RetrieverSpec]:
     """Return every lens in `spec`, the outer ones first."""
-    return [one for one, made in classes(spec) if made.needs_lens]
+    return [one for one, made in iter_classes(spec) if made.needs_lens]
 
 
-def models(spec: Spec) -> list[str]:
+def models(spec: RetrieverSpec) -> list[str]:
     """Return the language models that the lenses in `spec` ask."""
     return [
         str(lens.options["model"])
-        for lens in lenses(spec)
+        for lens in find_lenses(spec)
         if lens.options.get("model", "offline") != "offline"
     ]
 
 
-def apis(spec: Spec) -> list[Spec]:
+def find_api_parts(spec: RetrieverSpec) -> list[RetrieverSpec]:
     """Return the parts of `spec` that send texts to an API, such as `api:MODEL`, embedders of
     stores included.
     """
-    return [one for one, made in classes(spec) if made.sends]
+    return [one for one, made in iter_classes(spec) if made.sends]
 
 
-def sources(spec: Spec) -> set[str]:
+def sources(spec: RetrieverSpec) -> set[str]:
     """Return what `spec` is answered by outside of this process, as errors name it:
     `ProviderRefused.source`.
     """
     parts = {
         f"{one.kind}:{one.subject}"
-        for one, made in classes(spec)
+        for one, made in iter_classes(spec)
         if made.sends or one.kind == "http"
     }
     return parts | set(models(spec))
 
 
-def with_attribute(spec: Spec, attribute: str) -> Spec:
+def with_lens_attribute(spec: RetrieverSpec, attribute: str) -> RetrieverSpec:
     """Give `attribute` to every lens in `spec` that names none.
 
     NotApplicable when that is empty, too.
     """
     options = dict(spec.options)
-    if kind_of(spec.kind).made.needs_lens and not options.get("attribute"):
+    if lookup(spec.kind).made.needs_lens and not options.get("attribute"):
         if not attribute:
             why = (
                 f"because the task has no lens of its own; "
@@ -390,27 +396,27 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
             raise NotApplicable(f"{spec} needs attribute=..., {why}")
         options = {"attribute": attribute, **options}
     return spec._replace(
-        parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options
+        parts=tuple(with_lens_attribute(part, attribute) for part in spec.parts), options=options
     )
 
 
-def require(spec: Spec) -> None:
+def validate(spec: RetrieverSpec) -> None:
     """Refuse, as its class does, what could not be built, before any part of it is."""
-    kind = kind_of(spec.kind)
+    kind = lookup(spec.kind)
     if kind.subject == "Embedder":
         _make_embedder(spec)
     else:
         for part in spec.parts:
-            require(part)
+            validate(part)
     given = {
         name: spec.options.get(name, parameter.default) for name, parameter in kind.options.items()
     }
     kind.made.require(spec.subject or kind.model, len(spec.parts), given)
 
 
-def needs_pool(spec: Spec) -> bool:
+def needs_pool(spec: RetrieverSpec) -> bool:
     """Tell whether the retriever is only for tasks that rank candidate pools."""
-    made = kind_of(spec.kind).made
+    made = lookup(spec.kind).made
     return made.needs_pool or any(
         map(needs_pool, spec.parts[:1] if made.gives_pool else spec.parts)
     )
@@ -422,8 +428,8 @@ def _place(
     source, _, name = kind.rpartition(":")
     if kind in _FILES or not source.endswith(".py"):
         return kind
-    reference = f"{plugins.file_of(source)}:{name}"
-    label = plugins.label(kind)
+    reference = f"{plugins.resolve_file(source)}:{name}"
+    label = plugins.display_name(kind)
     if _FILES.setdefault(label, reference) != reference:
         raise UsageError(
             f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the "
@@ -432,9 +438,9 @@ def _place(
     return label
 
 
-def _check(spec: Spec, *, embedder: bool = False) -> Spec:
+def _check(spec: RetrieverSpec, *, embedder: bool = False) -> RetrieverSpec:
     spec = spec._replace(kind=_place(spec.kind))
-    kind = kind_of(spec.kind, embedder=embedder)
+    kind = lookup(spec.kind, embedder=embedder)
     subject = spec.subject
     parts = spec.parts
     match kind.subject:
@@ -477,10 +483,10 @@ def _check(spec: Spec, *, embedder: bool = False) -> Spec:
         if name in spec.options:
             value = _read_value(f"{spec.kind}: {name}", spec.options[name], parameter.annotation)
             options |= {name: value} if value != parameter.default else {}
-    return Spec(spec.kind, subject, parts, options)
+    return RetrieverSpec(spec.kind, subject, parts, options)
 
 
-def _check_number(spec: Spec, kind: Kind) -> None:
+def _check_number(spec: RetrieverSpec, kind: RetrieverType) -> None:
     found = len(spec.parts)
     needed = len(kind.positional)
     if not needed and found:
@@ -529,8 +535,10 @@ def _read_value(
     return read
 
 
-def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None") -> Any:
-    kind = kind_of(spec.kind)
+def _make(
+    spec: RetrieverSpec, corpus: "Corpus", home: Path | None, terms: "RunResources | None"
+) -> Any:
+    kind = lookup(spec.kind)
     arguments = [spec.subject] if spec.subject else list[Any]()
     place = _select(kind.made, corpus=corpus, home=home)
     match kind.subject:
@@ -546,7 +554,7 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
                 *place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options
             )
     except Exception as error:
-        line = plugins.user_line(error)
+        line = plugins.user_code_line(error)
         if not line or isinstance(error, OwnCodeFailed):
             raise
         if isinstance(error, UsageError):
@@ -560,20 +568,22 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
         given = {
             name: spec.options.get(name, option.default) for name, option in kind.options.items()
         }
-        made.name = spell(
+        made.name = format_expression(
             spec.kind, spec.subject or kind.model, [part.name for part in made.parts], given
         )
     return made
 
 
-def _make_embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
+def _make_embedder(
+    spec: RetrieverSpec, home: Path | None = None, terms: "RunResources | None" = None
+) -> Any:
     inner = _embedder_of(spec)
-    made = kind_of(inner.kind, embedder=True).made
+    made = lookup(inner.kind, embedder=True).made
     model = [inner.subject] if inner.subject else []
     return made(*model, **inner.options, **_select(made, home=home, terms=terms))
 
 
-def _embedder_of(spec: Spec) -> Spec:
+def _embedder_of(spec: RetrieverSpec) -> RetrieverSpec:
     return _check(spec.parts[0] if spec.parts else parse(spec.subject), embedder=True)
 
 

@@ -19,17 +19,23 @@ from rich.filesize import decimal
 
 import environments
 from tools import plugins
-from tools.cli import Parser, clean, put_out, run_and_leave, say
+from tools.cli import (
+    CommandParser,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+    strip_control_characters,
+)
 from tools.errors import DataError, UsageError
-from tools.files import home
+from tools.files import sextant_home
 from tools.installation import find_page
-from tools.retrievers import FILLS, RETRIEVERS, build, check, contract, index_store, kind_of
+from tools.retrievers import FILLS, RETRIEVERS, build, canonicalize, contract, index_store, lookup
 from tools.retrievers.neural.model_table import rows
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the command line."""
-    made = Parser(
+    made = CommandParser(
         prog="python -m tools.retrievers",
         description="Kinds of retrievers, models, and kept indexes.",
     )
@@ -81,17 +87,17 @@ def command(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> None:
     kinds = [
         _kind(name) | {"from": where}
-        for name, where in plugins.known(RETRIEVERS, plugins.RETRIEVERS).items()
+        for name, where in plugins.list_names(RETRIEVERS, plugins.RETRIEVERS).items()
     ]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
-        put_out(json.dumps({"kinds": kinds, "models": models}) + "\n")
+        print_stdout(json.dumps({"kinds": kinds, "models": models}) + "\n")
         return
     lines = ["kinds"]
     for kind in kinds:
         lines.append(
-            f"  {kind['form']:<22} {clean(' '.join((kind['what'], kind['from'])))}".rstrip()
+            f"  {kind['form']:<22} {strip_control_characters(' '.join((kind['what'], kind['from'])))}".rstrip()
         )
         if kind["options"]:
             options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
@@ -110,12 +116,12 @@ def _list(arguments: argparse.Namespace) -> None:
             f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}"
         )
         lines.append(f"      {model['unsupported'] or model['needs']}")
-    put_out("\n".join(lines) + "\n")
+    print_stdout("\n".join(lines) + "\n")
 
 
 def _kind(name: str) -> dict[str, Any]:
     try:
-        kind = kind_of(name)
+        kind = lookup(name)
     except UsageError as error:  # an installed package's
         return {"name": name, "form": name, "what": str(error), "options": {}}
     match kind.subject:
@@ -148,14 +154,17 @@ def _check(arguments: argparse.Namespace) -> None:
         logging.ERROR
     )  # it is warned of an index that cannot be kept, on purpose
     found = list[dict[str, str]]()
-    for holds, wrong in contract.run(spec := check(arguments.spec)):
+    for holds, wrong in contract.run(spec := canonicalize(arguments.spec)):
         found.append({"check": holds, "wrong": wrong})
         if not arguments.json:
-            put_out(
-                clean(f"{'WRONG' if wrong else 'ok   '}  {holds}{wrong and f': {wrong}'}") + "\n"
+            print_stdout(
+                strip_control_characters(
+                    f"{'WRONG' if wrong else 'ok   '}  {holds}{wrong and f': {wrong}'}"
+                )
+                + "\n"
             )
     if arguments.json:
-        put_out(json.dumps({"retriever": str(spec), "checks": found}) + "\n")
+        print_stdout(json.dumps({"retriever": str(spec), "checks": found}) + "\n")
     if broken := [one for one in found if one["wrong"]]:
         raise DataError(
             f"{spec} breaks {len(broken)} of {len(found)} checks, first: {broken[0]['check']}"
@@ -164,14 +173,14 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _push(arguments: argparse.Namespace) -> None:
     documents = environments.load(arguments.task, arguments.data).documents
-    made = build(check(arguments.spec), documents, home())
-    put_out(f"{clean(made.name)} has all {len(documents):,} documents\n")
+    made = build(canonicalize(arguments.spec), documents, sextant_home())
+    print_stdout(f"{strip_control_characters(made.name)} has all {len(documents):,} documents\n")
 
 
 def _indexes(arguments: argparse.Namespace) -> None:
-    found = index_store.list_kept(home())
+    found = index_store.list_stored_indexes(sextant_home())
     if arguments.json:
-        put_out(json.dumps([index._asdict() for index in found]) + "\n")
+        print_stdout(json.dumps([index._asdict() for index in found]) + "\n")
         return
     for index in found:
         state = (
@@ -190,13 +199,15 @@ def _indexes(arguments: argparse.Namespace) -> None:
         what = " ".join(
             f"{n}={v}" for n, v in shown.items() if isinstance(v, str | int | float) and v != ""
         )
-        put_out(
-            f"{clean(index.name):<32} {decimal(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip()
-            + "\n"
-        )
+        name = strip_control_characters(index.name)
+        options = strip_control_characters(what)
+        line = f"{name:<32} {decimal(index.bytes):>9}  {day}  {options} {state}"
+        print_stdout(line.rstrip() + "\n")
     total = decimal(sum(index.bytes for index in found))
-    place = home() / "indexes"
-    say(f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}")
+    place = sextant_home() / "indexes"
+    print_stderr(
+        f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}"
+    )
 
 
 def _delete(arguments: argparse.Namespace) -> None:
@@ -206,7 +217,7 @@ def _delete(arguments: argparse.Namespace) -> None:
             "--all"
         )
     chosen = (
-        [index.name for index in index_store.list_kept(home())]
+        [index.name for index in index_store.list_stored_indexes(sextant_home())]
         if arguments.all
         else arguments.names
     )
@@ -214,14 +225,14 @@ def _delete(arguments: argparse.Namespace) -> None:
     refused = list[UsageError]()
     for name in dict.fromkeys(chosen):
         try:
-            index_store.delete(home(), name)
+            index_store.delete(sextant_home(), name)
             deleted.append(name)
         except UsageError as refusal:  # it is in use, or there is none
             refused.append(refusal)
     if arguments.json:
-        put_out(json.dumps({"deleted": deleted}) + "\n")
+        print_stdout(json.dumps({"deleted": deleted}) + "\n")
     elif deleted or not refused:
-        say(f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
+        print_stderr(f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
     if refused:
         raise refused[0]
 

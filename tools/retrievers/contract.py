@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.corpus import Corpus
-from tools.models.run_resources import Terms
-from tools.plugins import show, user_line
+from tools.models.run_resources import RunResources
+from tools.plugins import show, user_code_line
 from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
-from tools.retrievers import Spec, build, check
+from tools.retrievers import RetrieverSpec, build, canonicalize
 
 Over = Callable[
     ..., Retriever
@@ -41,16 +41,16 @@ QUERIES = (
 )
 
 
-def run(spec: Spec) -> Iterator[tuple[str, str]]:
+def run(spec: RetrieverSpec) -> Iterator[tuple[str, str]]:
     """Yield what has to hold, and what was found in its place or "", check by check."""
-    over = partial(build, spec, terms=Terms())
+    over = partial(build, spec, terms=RunResources())
     made = over(CORPUS)
     of_searches = _finds, _narrows, _finds_nothing, _takes_any_text, _repeats_itself, _breaks_ties
     for holds in (*of_searches, _has_a_name, _keeps_indexes):
         try:
             wrong = next((found for right, found in holds(made, over) if not right), "")
         except Exception as error:  # noqa: BLE001  # of a user's class
-            wrong = f"{type(error).__name__}: {show(error)}{user_line(error)}"
+            wrong = f"{type(error).__name__}: {show(error)}{user_code_line(error)}"
         yield str(holds.__doc__).removesuffix("."), wrong
 
 
@@ -152,7 +152,7 @@ def _breaks_ties(made: Retriever, over: Over) -> Found:
 
 def _has_a_name(made: Retriever, over: Over) -> Found:
     """Its name is an expression of the same retriever."""
-    again = build(check(made.name), CORPUS, terms=Terms())
+    again = build(canonicalize(made.name), CORPUS, terms=RunResources())
     same = again.search(QUERIES[0], 5) == made.search(QUERIES[0], 5)
     yield (
         again.name == made.name and same,

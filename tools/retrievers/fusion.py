@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tools.corpus import Corpus
-from tools.errors import UsageError, at_least
+from tools.errors import UsageError, require_at_least
 from tools.records import Hit
-from tools.retriever import Retriever, Search, best
-from tools.retrievers import Value, spell
+from tools.retriever import Retriever, Search, top_k
+from tools.retrievers import Value, format_expression
 
 CONSTANT = (
     60  # k in the formula of Cormack et al., who found it near the best on all of their collections
@@ -49,7 +49,7 @@ class Fusion(Retriever):
         options: dict[str, Value] = {"method": method, "depth": depth, "weights": self._weights}
         if method == "rrf":
             options["constant"] = constant
-        self.name = spell(
+        self.name = format_expression(
             "fusion", parts=[retriever.name for retriever in retrievers], options=options
         )
 
@@ -73,15 +73,15 @@ class Fusion(Retriever):
                 else:
                     value = (hit.score - lowest) / (highest - lowest) if highest > lowest else 1.0
                 scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + weight * value
-        return best(scores, k)
+        return top_k(scores, k)
 
 
 def check_options(kind: str, parts: int, options: Mapping[str, Any]) -> None:
     """UsageError, which names the `kind`, for a constant, a depth or weights with which
     `parts` cannot be fused.
     """
-    at_least(0, kind, constant=options["constant"])
-    at_least(1, kind, depth=options["depth"])
+    require_at_least(0, kind, constant=options["constant"])
+    require_at_least(1, kind, depth=options["depth"])
     weights = options["weights"]
     if weights and len(weights) != parts:
         raise UsageError(
@@ -117,12 +117,14 @@ class Rerank(Retriever):
     ) -> None:
         self.parts = (first, second)
         self._depth = depth
-        self.name = spell("rerank", parts=[first.name, second.name], options={"depth": depth})
+        self.name = format_expression(
+            "rerank", parts=[first.name, second.name], options={"depth": depth}
+        )
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a depth at which nothing would be reranked."""
-        at_least(1, "rerank", depth=options["depth"])
+        require_at_least(1, "rerank", depth=options["depth"])
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         first, second = self.parts

@@ -19,13 +19,13 @@ import orjson
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models.client import DEADLINE
-from tools.models.model_spec import SERVER_KEY, hide_keys, is_server, secret
-from tools.models.run_resources import Terms
-from tools.models.transport.http_client import Server, Unanswered
+from tools.models.model_spec import SERVER_KEY, get_secret, is_server, redact
+from tools.models.run_resources import RunResources
+from tools.models.transport.http_client import HttpClient, TransportError
 from tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
 from tools.records import Hit
 from tools.retriever import Retriever, Search
-from tools.retrievers import spell
+from tools.retrievers import format_expression
 from tools.text import encodable
 
 DEEPEST = 10_000  # documents that are asked for
@@ -35,7 +35,7 @@ LONGEST = 7000  # bytes of a search in an address: Anserini's server takes 8,192
 _LOG = logging.getLogger("sextant")
 
 
-class Http(Retriever):
+class HttpRetriever(Retriever):
     """The searches of a server, looked up in the task's documents by their ids."""
 
     loads_weights = True  # so to say: a dry run asks no server
@@ -47,20 +47,20 @@ class Http(Retriever):
         url: str,
         *,
         dialect: Literal["anserini", "search-r1"] = "anserini",
-        terms: Terms | None = None,
+        terms: RunResources | None = None,
     ) -> None:
         """`url` is http://host:port/v1/INDEX of Anserini, or http://host:port of Search-R1."""
-        self.name = spell(
+        self.name = format_expression(
             "http", url, options={"dialect": dialect} if dialect != "anserini" else None
         )
         self._corpus = corpus
         self._url = url
         self._dialect = dialect
-        self._terms = terms or Terms()
+        self._terms = terms or RunResources()
         headers = {"Content-Type": "application/json"}
-        if key := secret(SERVER_KEY):
+        if key := get_secret(SERVER_KEY):
             headers["Authorization"] = f"Bearer {key}"
-        self._server = Server(
+        self._server = HttpClient(
             url.removesuffix("/retrieve").removesuffix("/search"), headers, largest=LARGEST
         )
         self._said = False  # that there are unknown ids
@@ -160,15 +160,15 @@ class Http(Retriever):
                     return orjson.loads(answer.body)
                 wrong = f"status {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
                 if answer.status < 500 and answer.status not in (408, 425, 429):
-                    refuses = f"{self._url} refuses a search: {hide_keys(wrong)}"
+                    refuses = f"{self._url} refuses a search: {redact(wrong)}"
                     raise ProviderRefused(refuses, source=f"http:{self._url}")
                 pause = max(pause, min(retry_after(answer.headers) or 0.0, LONGEST_WAIT))
-            except Unanswered as failure:
+            except TransportError as failure:
                 wrong = str(failure)
             if attempt + 1 < patience.attempts and time.monotonic() + pause < DEADLINE.get():
                 self._terms.gate.rest(pause)  # or Interrupted
         raise RunIncomplete(
-            f"{self._url} does not answer: {hide_keys(wrong)}; the same command goes on"
+            f"{self._url} does not answer: {redact(wrong)}; the same command goes on"
         )
 
 

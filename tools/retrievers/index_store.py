@@ -41,14 +41,14 @@ _ROOT = Path(__file__).parents[2]
 _MODELS = "tools.retrievers.neural."  # its modules load models with PyTorch
 
 
-def code(*modules: str) -> str:
+def index_code_digest(*modules: str) -> str:
     """Return a digest of the code that decides the content of an index.
 
     `modules` are dotted names. Only their content counts, not their names. If a module loads models
     with PyTorch, the kind of accelerator counts as well: vectors differ on it.
     """
     bodies = [
-        code_digest.read(_ROOT.joinpath(*module.split(".")).with_suffix(".py")).body
+        code_digest.parse_module(_ROOT.joinpath(*module.split(".")).with_suffix(".py")).body
         for module in modules
     ]
     texts = "\0".join(sorted(bodies))
@@ -75,12 +75,12 @@ def open_index(
     """Load the index for `key` from under `home`, where it is built first if it is not there.
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the
-    versions of the libraries, and the `code` that makes it. `build` fills a folder, in which it
+    versions of the libraries, and the `index_code_digest` that makes it. `build` fills a folder, in which it
     finds what a killed call left, or, with `salvage`, a damaged index. With no home, or one that
     cannot be written, the folder is a temporary one, removed when it is loaded: what `load` returns
     may keep its files open or mapped.
     """
-    place = home and home / "indexes" / name_of(key)
+    place = home and home / "indexes" / index_name(key)
     if place and _writable(place.parent):
         with _locked(place):
             if not _sound(place):
@@ -95,7 +95,7 @@ def open_index(
         return load(folder)
 
 
-def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, Any]":
+def create_memmap(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, Any]":
     """Make a file of zeros for an array that is filled in place. OSError where there is no room for
     all of it.
 
@@ -115,17 +115,17 @@ def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any,
     return array
 
 
-def in_blocks(array: "NDArray[Any]") -> "Iterator[tuple[slice, NDArray[Any]]]":
+def iter_blocks(array: "NDArray[Any]") -> "Iterator[tuple[slice, NDArray[Any]]]":
     """Yield an array's rows, some thousands at a time, with their place; of a file, only
     those stay in memory.
     """
     for start in range(0, len(array), _ROWS):
         place = slice(start, start + _ROWS)
         yield place, array[place]
-        release(array)
+        drop_page_cache(array)
 
 
-def release(array: "NDArray[Any]") -> None:
+def drop_page_cache(array: "NDArray[Any]") -> None:
     """Give back the memory of a mapped file, which grows with all that is read or written;
     nothing is lost.
     """
@@ -133,7 +133,7 @@ def release(array: "NDArray[Any]") -> None:
         array.base.madvise(mmap.MADV_DONTNEED)
 
 
-def name_of(key: Mapping[str, object]) -> str:
+def index_name(key: Mapping[str, object]) -> str:
     """Return the name of the folder of the index for `key`."""
     digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
     return f"{key.get('kind', 'index')}-{digest}"
@@ -151,7 +151,7 @@ def find_relatives(home: Path | None, key: Mapping[str, object]) -> list[Path]:
     ]
 
 
-class Kept(NamedTuple):
+class StoredIndex(NamedTuple):
     """One index on disk, or the draft of one."""
 
     name: str
@@ -162,7 +162,7 @@ class Kept(NamedTuple):
     built: float  # seconds since 1970, of its newest file
 
 
-def list_kept(home: Path) -> list[Kept]:
+def list_stored_indexes(home: Path) -> list[StoredIndex]:
     """Return every index under `home`, and every draft of one, by name."""
     found = []
     for folder in sorted((home / "indexes").glob("*")):
@@ -176,7 +176,9 @@ def list_kept(home: Path) -> list[Kept]:
                 size = sum(file.st_size for file in files)
                 in_use = _is_held(folder.with_name(name))
                 found.append(
-                    Kept(name, key if isinstance(key, dict) else {}, size, finished, in_use, newest)
+                    StoredIndex(
+                        name, key if isinstance(key, dict) else {}, size, finished, in_use, newest
+                    )
                 )
     return found
 
@@ -194,7 +196,7 @@ def delete(home: Path, name: str) -> None:
     UsageError where there is none, or a process uses it.
     """
     place = home / "indexes" / name
-    names = [index.name for index in list_kept(home)]
+    names = [index.name for index in list_stored_indexes(home)]
     if name not in names:
         raise UnknownName("kept index", name, names)
     with _locked(place, wait=False):
@@ -218,7 +220,7 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
         path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST
     ):
         disk.sync(path)
-        files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.seal(path)
+        files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.fingerprint(path)
     manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
     disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n", disk.SHARED)
     shutil.rmtree(place, ignore_errors=True)  # a damaged one
@@ -270,7 +272,7 @@ def _sound(place: Path) -> bool:  # every file as it was written, see `disk.chec
     if not isinstance(files, dict):
         return False
     try:
-        now = disk.check_seals(place, files)
+        now = disk.check_fingerprints(place, files)
     except ValueError as error:
         _LOG.info(f"{error}; the index is built again")
         return False
@@ -309,7 +311,7 @@ def _locked(place: Path, *, wait: bool = True) -> IO[bytes]:
             raise UsageError(f"{place.name} is in use by another process; wait for it or stop it")
         _LOG.info(f"another process is building {place.name}; waiting for it")
 
-    return disk.hold(_lock(place), busy)
+    return disk.lock_file(_lock(place), busy)
 
 
 def _is_held(place: Path) -> bool:

@@ -20,14 +20,14 @@ from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.installation import explain_missing
-from tools.models.model_spec import SERVER_KEY, is_server, secret
+from tools.models.model_spec import SERVER_KEY, get_secret, is_server
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers import FILLS, PUSH, require_same, spell
-from tools.retrievers.index_store import name_of
+from tools.retrievers import FILLS, PUSH, check_same_corpus, format_expression
+from tools.retrievers.index_store import index_name
 from tools.retrievers.vectors.embedder import (
     Embedder,
-    OfVectors,
+    VectorRetrieverBase,
     embed_queries,
     open_vectors,
     vectors_key,
@@ -68,7 +68,9 @@ class Milvus(Retriever):
     ) -> None:
         self._analyzer = analyzer
         server = self._open(url, corpus, {"kind": "milvus", "analyzer": analyzer}, server)
-        self.name = spell("milvus", url, options={"analyzer": analyzer, "server": server})
+        self.name = format_expression(
+            "milvus", url, options={"analyzer": analyzer, "server": server}
+        )
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -87,13 +89,15 @@ class Milvus(Retriever):
         self._url = url
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
-        self._name = name_of({**key, "corpus": corpus.fingerprint, "milvus": 1}).replace("-", "_")
+        self._name = index_name({**key, "corpus": corpus.fingerprint, "milvus": 1}).replace(
+            "-", "_"
+        )
         try:
             connect = import_module("pymilvus").MilvusClient
             logging.getLogger("pymilvus").setLevel(
                 logging.CRITICAL
             )  # it would print what it raises
-            self._client = connect(url, token=secret(SERVER_KEY), timeout=TIMEOUT)
+            self._client = connect(url, token=get_secret(SERVER_KEY), timeout=TIMEOUT)
             version = str(self._client.get_server_version())
         except ImportError:
             raise UsageError(f"Milvus needs {explain_missing('pymilvus', 'milvus')}") from None
@@ -163,7 +167,7 @@ class Milvus(Retriever):
         return self._client.get_server_version(), corpus, count["count(*)"]
 
     def _require_whole(self, level: str = "Bounded") -> None:
-        require_same(f"{self._name} at {self._url}", self._look(level), self._whole)
+        check_same_corpus(f"{self._name} at {self._url}", self._look(level), self._whole)
 
     def _ask(self, call: Callable[..., Any], **options: Any) -> Any:
         waits = iter(WAITS)
@@ -215,7 +219,7 @@ class Milvus(Retriever):
             limit = min(4 * limit, DEEPEST)
 
 
-class MilvusVectors(OfVectors, Milvus):
+class MilvusVectors(VectorRetrieverBase, Milvus):
     """The documents whose vectors have nearly the largest inner product with the query's: a graph in Milvus.
 
     A search keeps `ef` documents in view, or as many as are asked for.
@@ -241,7 +245,7 @@ class MilvusVectors(OfVectors, Milvus):
         server = self._open(
             url, corpus, {**vectors_key(embedder, corpus), "kind": "milvus_vectors"}, server
         )
-        self.name = spell(
+        self.name = format_expression(
             "milvus_vectors", "", [embedder.name], {"url": url, "ef": ef, "server": server}
         )
 

@@ -25,14 +25,14 @@ from threading import Lock
 from typing import Any, TypeAlias, cast
 from weakref import finalize
 
-from tools.cli import Progress, in_thread
+from tools.cli import Progress, start_thread
 from tools.corpus import Corpus
-from tools.errors import DataError, UsageError, at_least
-from tools.forkserver import fork_for_each, hear, starting
+from tools.errors import DataError, UsageError, require_at_least
+from tools.forkserver import fork_server, receive_result, serve_forks
 from tools.records import Hit
 from tools.retriever import Retriever, Search
-from tools.retrievers.lexical.bm25 import WordRetriever
-from tools.retrievers.lexical.inverted_index import Totals
+from tools.retrievers.lexical.bm25 import LexicalRetriever
+from tools.retrievers.lexical.inverted_index import CorpusTotals
 from tools.retrievers.lexical.numba_kernels import Ints
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
@@ -46,7 +46,7 @@ ELSEWHERE: ContextVar[tuple[_Begin, _Listen] | None] = ContextVar(
 )  # for other machines
 
 
-class Ended(Exception):
+class PartEnded(Exception):
     """The process of a part has ended."""
 
 
@@ -66,18 +66,18 @@ class Sharded(Retriever):
             why = "whose scores depend on other parts by nothing but sums of counts"
             raise UsageError(f"sharded is made of one of {', '.join(_KINDS)}, {why}; not of {spec}")
         make = partial(build.func, spec, home=home and home.absolute(), terms=None)
-        listen: _Listen = partial(hear, lost=Ended)
+        listen: _Listen = partial(receive_result, lost=PartEnded)
         elsewhere = ELSEWHERE.get() or ((_begin_on_ray, listen) if _on_ray() else None)
         ends = ExitStack()
         finalize(self, ends.close)
-        lines = elsewhere or (ends.enter_context(starting(__name__)), listen)
+        lines = elsewhere or (ends.enter_context(fork_server(__name__)), listen)
         parts = min(parts, max(1, len(corpus)))
         own, *slices = [
             corpus.slice(*rows)
             for rows in pairwise(len(corpus) * n // parts for n in range(parts + 1))
         ]
         self._others = [
-            _Part(*lines, make, rows, name=f"part {n} of {parts}")
+            _PartRetriever(*lines, make, rows, name=f"part {n} of {parts}")
             for n, rows in enumerate(slices, 2)
         ]
         self._lock = Lock()  # an exchange with the parts at a time
@@ -98,7 +98,7 @@ class Sharded(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse less than one part."""
-        at_least(1, "sharded", parts=options["parts"])
+        require_at_least(1, "sharded", parts=options["parts"])
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         with self._lock:
@@ -109,15 +109,15 @@ class Sharded(Retriever):
                 )
             else:
                 totals, counts = zip(*self._exchange(self._others, _count, searches), strict=True)
-                whole = Totals(*map(sum, zip(*totals, strict=True)))
+                whole = CorpusTotals(*map(sum, zip(*totals, strict=True)))
                 frequencies = [sum(parts) for parts in zip(*counts, strict=True)]
                 found = self._exchange(
-                    self._others, WordRetriever.search_as_part, searches, k, whole, frequencies
+                    self._others, LexicalRetriever.search_as_part, searches, k, whole, frequencies
                 )
         return [_merge(lists, k) for lists in zip(*found, strict=True)]
 
     def _exchange(
-        self, others: "list[_Part]", call: Callable[..., Any], *arguments: Any
+        self, others: "list[_PartRetriever]", call: Callable[..., Any], *arguments: Any
     ) -> list[Any]:
         try:
             for one in others:
@@ -131,7 +131,7 @@ class Sharded(Retriever):
             raise
 
 
-def _count(words: WordRetriever, searches: Sequence[Search]) -> tuple[Totals, list[Ints]]:
+def _count(words: LexicalRetriever, searches: Sequence[Search]) -> tuple[CorpusTotals, list[Ints]]:
     return words.totals, [words.frequencies(search.text) for search in searches]
 
 
@@ -142,7 +142,7 @@ def _merge(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
     ]  # which leaves equal scores in the order of ids
 
 
-class Server:
+class PartProcess:
     """The retriever of a part, in a process of its own. It is opened by the first call."""
 
     def __init__(self, make: Callable[[Corpus], Retriever], corpus: Corpus) -> None:
@@ -162,7 +162,7 @@ class Server:
             return None, error
 
 
-class _Part:  # the other end of a Server
+class _PartRetriever:  # the other end of a Server
     def __init__(self, begin: _Begin, listen: _Listen, *made_of: Any, name: str) -> None:
         self._begin = begin
         self._listen = listen
@@ -181,9 +181,9 @@ class _Part:  # the other end of a Server
     def receive(self, *, again: bool = True) -> Any:
         try:
             if not self.line:
-                raise Ended
+                raise PartEnded
             return self._listen(self.line)
-        except Ended:
+        except PartEnded:
             if not again:
                 why = "see whether there is memory for it, and give the same command again"
                 raise DataError(
@@ -196,12 +196,12 @@ class _Part:  # the other end of a Server
 
 def _serve(line: Connection) -> None:
     with suppress(EOFError, OSError):
-        server = Server(*line.recv())
+        server = PartProcess(*line.recv())
         while True:
             line.send(server.do(*line.recv()))
 
 
-be_starter = partial(fork_for_each, serve=_serve)  # of parts on this machine
+be_starter = partial(serve_forks, serve=_serve)  # of parts on this machine
 
 
 def _on_ray() -> bool:
@@ -210,7 +210,7 @@ def _on_ray() -> bool:
 
 def _begin_on_ray() -> Connection:
     ours, theirs = Pipe()
-    in_thread(partial(serve_by_actor, theirs))
+    start_thread(partial(serve_by_actor, theirs))
     return ours
 
 
@@ -218,12 +218,12 @@ def serve_by_actor(line: Connection) -> None:
     """Have a part somewhere in the Ray cluster to which this process is connected."""
     ray = import_module("ray")
     # Without a core of its own, so that none waits where a cluster has fewer than there are parts.
-    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Server).remote(*line.recv())
+    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(PartProcess).remote(*line.recv())
     with suppress(EOFError, OSError):
         while True:
             call = line.recv()
             try:
                 answer = ray.get(actor.do.remote(*call))
             except ray.exceptions.RayActorError:
-                answer = None, Ended()
+                answer = None, PartEnded()
             line.send(answer)

@@ -15,7 +15,7 @@ from environments.readers import files as tables
 from environments.readers import raw_files
 from environments.readers.collections import find_files
 from environments.readers.documents import pages
-from environments.readers.documents.markup import Record
+from environments.readers.documents.markup import XmlPaths
 from environments.readers.documents.readers import TOO_MUCH_TEXT, USUAL, Leave, Limits, Readers
 from environments.readers.documents.reading import PACKAGES
 from environments.readers.raw_files import find_ending
@@ -83,7 +83,7 @@ def read(
     root: Path,
     files: Sequence[Path],
     form: str,
-    record: Record,
+    record: XmlPaths,
     limits: Limits = USUAL,
     leave: Leave | None = None,
 ) -> tables.Rows:

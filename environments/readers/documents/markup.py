@@ -34,7 +34,7 @@ _PAIRS = {
 _LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
 
 
-class Record(NamedTuple):
+class XmlPaths(NamedTuple):
     """Where the documents are in XML files. A path is as ElementTree has it: "eligibility/criteria", ".//title"."""
 
     element: str = ""  # the name of a record; "": the whole file is one
@@ -51,7 +51,7 @@ class Unwritten(NamedTuple):
     write: Callable[[], dict[str, Any]]  # makes the row; before the next document is asked for
 
 
-def read_xml(path: Path, doc_id: str, record: Record) -> Iterator[Unwritten]:
+def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
     """Yield each record of a file, or each page of a MediaWiki's dump that is an article."""
     count = 0
     root = None
@@ -86,7 +86,7 @@ def read_xml(path: Path, doc_id: str, record: Record) -> Iterator[Unwritten]:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _write_record(element: ElementTree.Element, doc_id: str, record: Record) -> dict[str, Any]:
+def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -> dict[str, Any]:
     row = {"id": doc_id, "text": _write_sections(element, record.sections)}
     for name in record.fields:
         row[name] = " ".join(_texts(element, name))

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from environments.readers.documents.markup import Record
+from environments.readers.documents.markup import XmlPaths
 from environments.readers.documents.reading import (
     BEGINS,
     FAILED,
@@ -29,7 +29,7 @@ from environments.readers.documents.reading import (
 )
 from tools.cli import check_interrupts
 from tools.errors import RunIncomplete
-from tools.forkserver import starting
+from tools.forkserver import fork_server
 
 Leave = Callable[
     [str, str, str], object
@@ -97,7 +97,7 @@ class Readers:
         self._ends.close()
 
     def read(
-        self, path: Path, form: str, doc_id: str, record: Record
+        self, path: Path, form: str, doc_id: str, record: XmlPaths
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, row) of each document of a file. DataError where it is damaged."""
         mib = path.stat().st_size / MIB
@@ -192,7 +192,9 @@ class Readers:
     def _begin(self) -> None:
         try:
             if self._start is None:
-                self._start = self._ends.enter_context(starting(Request.__module__, *self._forms))
+                self._start = self._ends.enter_context(
+                    fork_server(Request.__module__, *self._forms)
+                )
             self._connection = self._start()
         except OSError as error:
             raise RunIncomplete(f"no process can be started that reads files ({error})") from None

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from environments.readers import raw_files
-from environments.readers.documents.markup import Record, Unwritten, read_wikitext, read_xml
+from environments.readers.documents.markup import Unwritten, XmlPaths, read_wikitext, read_xml
 from environments.readers.documents.pages import read_html, read_pdf
 from tools.errors import DataError, SextantError
-from tools.forkserver import fork_for_each
+from tools.forkserver import serve_forks
 
 PACKAGES = {
     "html": "trafilatura",
@@ -53,7 +53,7 @@ class Request(NamedTuple):
     path: Path
     form: str
     doc_id: str
-    record: Record
+    record: XmlPaths
     # Documents of the file that are not wanted, because they were read before or are left out
     done: int
     seconds: float  # of processor time that a document may take
@@ -68,7 +68,7 @@ def be_starter(descriptor: int, *forms: str) -> None:
     for form in forms:
         with suppress(ImportError):  # who reads such a file says what to install
             import_module(PACKAGES[form])
-    fork_for_each(descriptor, _serve)
+    serve_forks(descriptor, _serve)
 
 
 def _serve(connection: Connection) -> None:

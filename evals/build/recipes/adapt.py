@@ -17,14 +17,14 @@ from environments.base import EmptySplit, Environment, Qrels
 from evals.build import release, transfer
 from evals.build.human_review import Item
 from evals.build.ingest import TASK, CutSection
-from evals.build.pipeline import Build
+from evals.build.pipeline import BuildPipeline
 from evals.build.recipe import Recipe
 from evals.build.types import Benchmark
 from tools.cli import plural
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Query
-from tools.text import all_words, index_runs, longest_runs
+from tools.text import index_ngrams, longest_shared_ngrams, tokens
 
 # Words in a row from which on texts are compared; an old passage of fewer is contained nowhere
 _RUN = 5
@@ -41,7 +41,8 @@ class AdaptSection:
         Literal["documents", "passages"], "what is judged: documents, or (old) passages"
     ] = "documents"
     max_p: Annotated[
-        bool, "documents: the best passage stands for each; else all passages inherit its label"
+        bool,
+        "documents: the best passage stands for each; else all passages inherit_labels its label",
     ] = True
     coverage: Annotated[
         float, "passages: share of an old one, in a row, that a new one has to have"
@@ -55,19 +56,19 @@ class AdaptSection:
 
 
 @dataclass(frozen=True)
-class Adapt(Recipe):
+class AdaptRecipe(Recipe):
     """The sections of the recipe."""
 
     cut: CutSection = field(default_factory=lambda: CutSection(by="chunks"))
     adapt: AdaptSection = field(default_factory=AdaptSection)
 
 
-def make(build: Build) -> Benchmark:
+def build_adapted(build: BuildPipeline) -> Benchmark:
     """Return the task with the build's documents, and what could be carried over: judgements, queries, masks, pools.
 
     The task's own queries for dev stay those for dev.
     """
-    recipe: Adapt = build.recipe
+    recipe: AdaptRecipe = build.recipe
     section = recipe.adapt
     corpus = recipe.corpus
     said = recipe.release
@@ -79,7 +80,7 @@ def make(build: Build) -> Benchmark:
     hidden: transfer.Carry
     ranked: transfer.Carry
     if of_documents:
-        gold = inherit(build, pieces, graded, spread=not section.max_p)
+        gold = inherit_labels(build, pieces, graded, spread=not section.max_p)
         hidden = ranked = pieces.find
     else:
         contained = _find_contained(build, given)
@@ -146,7 +147,7 @@ def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
     return graded
 
 
-def _drop_masked(build: Build, queries: Sequence[Query], gold: Qrels) -> list[Query]:
+def _drop_masked(build: BuildPipeline, queries: Sequence[Query], gold: Qrels) -> list[Query]:
     """Return the queries without those that must not see anything of what is relevant to them."""
     kept = list[Query]()
     for query in queries:
@@ -164,8 +165,8 @@ def _drop_masked(build: Build, queries: Sequence[Query], gold: Qrels) -> list[Qu
     return kept
 
 
-def inherit(
-    build: Build, pieces: transfer.Pieces, graded: Qrels, *, spread: bool
+def inherit_labels(
+    build: BuildPipeline, pieces: transfer.Pieces, graded: Qrels, *, spread: bool
 ) -> dict[str, dict[str, float]]:
     """Return the grades of documents under the build's ids, or `spread` over all their passages.
 
@@ -204,7 +205,7 @@ class _Contained(NamedTuple):
         return [*self.find(old), *self.perhaps.get(old, ())]
 
 
-def _find_contained(build: Build, given: Environment) -> _Contained:
+def _find_contained(build: BuildPipeline, given: Environment) -> _Contained:
     """Return where the old passages stand that judgements, masks, pools and comparisons name."""
     section = build.recipe.adapt
     named = {doc_id for row in given.qrels.values() for doc_id in row}
@@ -213,7 +214,7 @@ def _find_contained(build: Build, given: Environment) -> _Contained:
     for pairs in given.comparisons.values():
         named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
     old_words = {
-        one: all_words(given.documents[one].text) for one in sorted(named) if one in given.documents
+        one: tokens(given.documents[one].text) for one in sorted(named) if one in given.documents
     }
     said = dict[tuple[str, str], str]()
     doubtful = dict[tuple[str, str], str]()
@@ -236,7 +237,9 @@ def _find_contained(build: Build, given: Environment) -> _Contained:
     return _Contained(surely, perhaps)
 
 
-def _contain(build: Build, contained: _Contained, graded: Qrels) -> dict[str, dict[str, float]]:
+def _contain(
+    build: BuildPipeline, contained: _Contained, graded: Qrels
+) -> dict[str, dict[str, float]]:
     """Return the grades of the new passages that contain judged old ones, of queries that keep all that is relevant."""
     gold = dict[str, dict[str, float]]()
     for query_id, grades in graded.items():
@@ -256,7 +259,7 @@ def find_contained(old: Mapping[str, list[str]], new: Corpus) -> Iterator[tuple[
 
     The coverage is the share of the old one's characters, without punctuation, that is their longest common run.
     """
-    places = index_runs(old, _RUN)
+    places = index_ngrams(old, _RUN)
     for document in new.stream():
-        for doc_id, run in longest_runs(all_words(document.text), places, _RUN).items():
+        for doc_id, run in longest_shared_ngrams(tokens(document.text), places, _RUN).items():
             yield doc_id, document.doc_id, len(" ".join(run)) / len(" ".join(old[doc_id]))

@@ -16,11 +16,11 @@ import numpy as np
 
 from evals.build import release
 from evals.build.ingest import CorpusSection, ingest
-from evals.build.pipeline import Build, order
+from evals.build.pipeline import BuildPipeline, stable_order
 from evals.build.recipe import Limits, Recipe, Release
 from evals.build.text_cleaning import replace_spans
-from evals.build.types import Benchmark, Unit, read_dropped
-from tools.cli import say
+from evals.build.types import Benchmark, StageInput, read_dropped
+from tools.cli import print_stderr
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Document, Query
@@ -44,7 +44,7 @@ class Authors:
 
 
 @dataclass(frozen=True)
-class External(Recipe):
+class AuthorshipRecipe(Recipe):
     """The sections of the recipe."""
 
     authors: Authors = field(default_factory=Authors)
@@ -53,7 +53,7 @@ class External(Recipe):
     release: Release = field(default_factory=lambda: Release(objective=WANTED))
 
 
-def make(build: Build) -> Benchmark:
+def build_authorship(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError where nothing is left."""
     source = build.source
     column = build.recipe.authors.field
@@ -82,14 +82,16 @@ def make(build: Build) -> Benchmark:
     for one, name in author.items():
         works[name].append(one)
     own = (Query(one, texts[one].text, build.recipe.release.objective) for one in author)
-    asked = list(release.mask(own, post, twins))
+    asked = list(release.mask_own_document(own, post, twins))
     others = {
         of.query_id: [one for one in works[author[of.query_id]] if one not in of.excluded]
         for of in asked
     }
-    enough = order(one for one in others if len(others[one]) >= limits.min_positives)
+    enough = stable_order(one for one in others if len(others[one]) >= limits.min_positives)
     gold = {one: dict.fromkeys(others[one], 1.0) for one in enough[: limits.queries]}
-    build.drop_all("authors", order(others.keys() - {*enough}), "too few other texts of the author")
+    build.drop_all(
+        "authors", stable_order(others.keys() - {*enough}), "too few other texts of the author"
+    )
     build.drop_all("authors", enough[limits.queries :], "more than queries are wanted")
     build.count("authors", len(others), len(gold))
     build.demand(gold, remedy="each needs another text of its author")
@@ -102,14 +104,14 @@ def make(build: Build) -> Benchmark:
     )
 
 
-def _distract(build: Build, author: Mapping[str, str]) -> list[Document]:
+def _distract(build: BuildPipeline, author: Mapping[str, str]) -> list[Document]:
     """Return texts of the second corpus that are as long as those of the authors."""
-    recipe: External = build.recipe
+    recipe: AuthorshipRecipe = build.recipe
     if not recipe.distractors.path:
         return []
     found = ingest(recipe.distractors, recipe.clean, recipe.cut, build.folder / "distractors")
     for warning in found.warnings:
-        say(f"distractors: {warning}")
+        print_stderr(f"distractors: {warning}")
     for left_out in read_dropped(found):
         build.drop("distractors", *left_out)
     lengths = {one.doc_id: len(one.text) for one in found.documents.stream()}
@@ -131,7 +133,9 @@ def match_lengths(wanted: Sequence[int], there: Mapping[str, int]) -> list[str]:
     ends = np.unique(np.quantile(wanted, np.arange(1, BINS) / BINS))
     shares = np.bincount(np.digitize(wanted, ends))
     bins = defaultdict[int, list[str]](list)
-    for one in order(one for one, length in there.items() if min(wanted) <= length <= max(wanted)):
+    for one in stable_order(
+        one for one, length in there.items() if min(wanted) <= length <= max(wanted)
+    ):
         bins[int(np.digitize(there[one], ends))].append(one)
     each = {place: len(bins[place]) / share for place, share in enumerate(shares) if share}
     if empty := [length for length in sorted(wanted) if not each[int(np.digitize(length, ends))]]:
@@ -147,10 +151,10 @@ def match_lengths(wanted: Sequence[int], there: Mapping[str, int]) -> list[str]:
     )
 
 
-def _scrub(build: Build, author: Mapping[str, str], texts: Corpus) -> Corpus:
+def _scrub(build: BuildPipeline, author: Mapping[str, str], texts: Corpus) -> Corpus:
     """Return the texts without what says who wrote them; those of which no usable answer tells are left out."""
     units = (
-        Unit(one, {"text": [indexed_text(texts[one])], "known": [author.get(one, "")]})
+        StageInput(one, {"text": [indexed_text(texts[one])], "known": [author.get(one, "")]})
         for one in texts
     )
     answers = (

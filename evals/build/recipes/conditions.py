@@ -13,11 +13,15 @@ from itertools import islice, repeat
 from typing import Annotated, Any, Literal
 
 from environments import multiconir
-from evals.build.condition_ladders import differ, pad, repeated
+from evals.build.condition_ladders import (
+    count_different_sentences,
+    pad_with_filler,
+    repeated_sentences,
+)
 from evals.build.human_review import Item
-from evals.build.pipeline import Build, order
+from evals.build.pipeline import BuildPipeline, stable_order
 from evals.build.recipe import Recipe, Release
-from evals.build.types import Benchmark, Unit
+from evals.build.types import Benchmark, StageInput
 from programs.build_stages.conditions import squeeze
 from tools.corpus import Corpus, digest_text
 from tools.records import Document
@@ -61,7 +65,7 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Conditions(Recipe):
+class ConditionsRecipe(Recipe):
     """The sections of the recipe."""
 
     ladder: Ladder = field(default_factory=Ladder)
@@ -70,7 +74,7 @@ class Conditions(Recipe):
     )  # the protocol has its own
 
 
-def make(build: Build) -> Benchmark:
+def build_conditions(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     kept = _extract(build)
     asked = _write(build, kept)
@@ -81,14 +85,14 @@ def make(build: Build) -> Benchmark:
     return _finish(build, ladders, wanted, {one: made["prose"] for one, made in asked.items()})
 
 
-def _extract(build: Build) -> Texts:
+def _extract(build: BuildPipeline) -> Texts:
     """Return the sentences of each document that state its conditions, in the document's order."""
     ladder = build.recipe.ladder
     told = {name: getattr(ladder, name) for name in ("domain", "features", "number")}
-    known = [one for one in order(build.source.documents) if one not in build.source.twins]
+    known = [one for one in stable_order(build.source.documents) if one not in build.source.twins]
     long = (one for one in known if len(sentences(build.text(one))) >= ladder.number)
     units = [
-        Unit(one, {**told, "document": [build.text(one)]})
+        StageInput(one, {**told, "document": [build.text(one)]})
         for one in islice(long, _count_documents(build))
     ]
     taken = {unit.key for unit in units}
@@ -104,7 +108,7 @@ def _extract(build: Build) -> Texts:
     return found
 
 
-def _count_documents(build: Build) -> int:
+def _count_documents(build: BuildPipeline) -> int:
     """Return of how many documents queries are made at most."""
     ladder = build.recipe.ladder
     queries = int(build.recipe.limits.queries)
@@ -112,21 +116,23 @@ def _count_documents(build: Build) -> int:
     return min(max(1, queries // each), len(build.source.documents))
 
 
-def _write(build: Build, kept: Texts) -> dict[str, Made]:
+def _write(build: BuildPipeline, kept: Texts) -> dict[str, Made]:
     """Return the conditions of each document, and a query in prose for all of them."""
     told = {
         one: {"domain": build.recipe.ladder.domain, "sentences": texts}
         for one, texts in kept.items()
     }
 
-    def show(one: str, made: Made) -> Unit:
+    def show(one: str, made: Made) -> StageInput:
         numbered = [(str(number), text) for number, text in enumerate(kept[one], start=1)]
-        return Unit(one, {"queries": ["\n".join(made["conditions"]), made["prose"]]}, numbered)
+        return StageInput(
+            one, {"queries": ["\n".join(made["conditions"]), made["prose"]]}, numbered
+        )
 
     return _settle(build, "query_of_k", "covers", told, show, 1)
 
 
-def _spoil(build: Build, kept: Texts, wanted: Texts) -> Texts:
+def _spoil(build: BuildPipeline, kept: Texts, wanted: Texts) -> Texts:
     """Return a changed sentence for each one of a document, which fails its condition; of documents that have all."""
     told = dict[str, Made]()
     rest = dict[str, str]()
@@ -140,13 +146,13 @@ def _spoil(build: Build, kept: Texts, wanted: Texts) -> Texts:
             told[name] = {**about, "condition": condition, "sentence": sentence, "others": others}
             rest[name] = " ".join(text for text in kept[one] if text != sentence)
 
-    def show(name: str, made: Made) -> Unit:
+    def show(name: str, made: Made) -> StageInput:
         shown = [
             ("original", told[name]["sentence"]),
             ("rest", rest[name]),
             ("changed", made["spoiled"]),
         ]
-        return Unit(name, {"condition": told[name]["condition"]}, shown)
+        return StageInput(name, {"condition": told[name]["condition"]}, shown)
 
     found = _settle(build, "spoil", "meets", told, show, build.recipe.ladder.number)
     said = dict.fromkeys(found, UNTOUCHED)
@@ -169,11 +175,11 @@ def _spoil(build: Build, kept: Texts, wanted: Texts) -> Texts:
 
 
 def _settle(
-    build: Build,
+    build: BuildPipeline,
     writes: str,
     judges: str,
     told: Mapping[str, Made],
-    show: Callable[[str, Made], Unit],
+    show: Callable[[str, Made], StageInput],
     each: int,
 ) -> dict[str, Made]:
     """Return what a stage writes, where another one, shown it, finds nothing wrong at last; `each`: of a document."""
@@ -181,7 +187,7 @@ def _settle(
     wrong = dict.fromkeys(told, "")
     done = dict[str, Made]()
     for _ in range(1 + REPAIRS):
-        units = [Unit(one, {**told[one], "wrong": why}) for one, why in wrong.items()]
+        units = [StageInput(one, {**told[one], "wrong": why}) for one, why in wrong.items()]
         drafts = {unit.key: answer for unit, answer in build.ask(writes, units, most) if answer}
         before = wrong
         wrong = {}
@@ -204,7 +210,7 @@ def _settle(
     return done
 
 
-def _find_wrong(unit: Unit, answer: Made) -> str:
+def _find_wrong(unit: StageInput, answer: Made) -> str:
     """Return what a judge finds wrong; a passage that it left out is not as it should be."""
     rows, *more = answer.values()
     for name, _ in unit.passages:
@@ -213,7 +219,7 @@ def _find_wrong(unit: Unit, answer: Made) -> str:
     return f"it asks for more: {more[0]}" if more and more[0].strip() else ""
 
 
-def _climb(build: Build, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, list[str]]]:
+def _climb(build: BuildPipeline, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, list[str]]]:
     """Yield the texts of each document: all conditions met, then what its protocol compares with that.
 
     Under complexity these fail condition 1, 2, ... alone; else they fail the last one, the last two, ...
@@ -228,18 +234,22 @@ def _climb(build: Build, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, lis
             " ".join(two[number in some] for number, two in pairs) for some in (set[int](), *fail)
         ]
         steps = zip(repeat(texts[0]) if single else texts, texts[1:], strict=False)
-        if any(map(repeated, texts)) or any(differ(*step) != 1 for step in steps):
+        if any(map(repeated_sentences, texts)) or any(
+            count_different_sentences(*step) != 1 for step in steps
+        ):
             build.drop("ladder", one, "a sentence stands there twice, or two are one")
         else:
-            yield one, [pad(text, ladder.words) for text in texts]
+            yield one, [pad_with_filler(text, ladder.words) for text in texts]
 
 
-def _finish(build: Build, ladders: Texts, wanted: Texts, prose: Mapping[str, str]) -> Benchmark:
+def _finish(
+    build: BuildPipeline, ladders: Texts, wanted: Texts, prose: Mapping[str, str]
+) -> Benchmark:
     ladder = build.recipe.ladder
     said = build.recipe.release
     told = f"The query lists conditions on {ladder.domain}. Wanted is what meets all of them."
     # query id -> document
-    draft = multiconir.Draft(said.objective or told, "")
+    draft = multiconir.EnvironmentDraft(said.objective or told, "")
     record = dict[str, str]()
     for one, texts in ladders.items():
         # Ids do not tell how many conditions a document meets.

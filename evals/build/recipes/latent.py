@@ -14,12 +14,12 @@ from typing import Annotated, NamedTuple
 
 from evals.build import pool_judging, queries
 from evals.build.human_review import Item
-from evals.build.pipeline import Build, finder, order, slices
+from evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slices, stable_order
 from evals.build.recipe import Recipe
-from evals.build.types import Benchmark, Unit
+from evals.build.types import Benchmark, StageInput
 from tools.errors import DataError
-from tools.models.prompting import lens
-from tools.text import words
+from tools.models.prompting import get_lens
+from tools.text import content_words
 
 BEGINNING = (
     300  # characters of a member that a validator is shown beside what was written down of it
@@ -50,7 +50,7 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Screen:
+class ScreenSettings:
     """Which documents may be relevant; the others stay in the corpus as distractors."""
 
     kinds: Annotated[
@@ -61,7 +61,7 @@ class Screen:
 
 
 @dataclass(frozen=True)
-class Extract:
+class ExtractSettings:
     """Writing down the attribute."""
 
     batch: Annotated[int, "documents in a call; 1 for long ones"] = 15
@@ -69,7 +69,7 @@ class Extract:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSettings:
     """Giving equal attributes one label."""
 
     relabel: Annotated[
@@ -86,33 +86,33 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Latent(Recipe):
+class LatentRecipe(Recipe):
     """The sections of the recipe."""
 
     attribute: Attribute = field(default_factory=Attribute)
-    screen: Screen = field(default_factory=Screen)
-    extract: Extract = field(default_factory=Extract)
-    group: Group = field(default_factory=Group)
-    write: queries.Write = field(default_factory=queries.Write)
-    judge: pool_judging.Judge = field(default_factory=pool_judging.Judge)
-    pool: pool_judging.Pool = field(default_factory=pool_judging.Pool)
+    screen: ScreenSettings = field(default_factory=ScreenSettings)
+    extract: ExtractSettings = field(default_factory=ExtractSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
+    write: queries.WriteSettings = field(default_factory=queries.WriteSettings)
+    judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
+    pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
 
 
-class Note(NamedTuple):
+class AttributeNote(NamedTuple):
     """What was written down of a document."""
 
     attribute: str
     label: str
 
 
-Notes = Mapping[str, Note]  # by doc_id
-Groups = dict[str, list[str]]  # label -> documents, in the order of `order`
+Notes = Mapping[str, AttributeNote]  # by doc_id
+Groups = dict[str, list[str]]  # label -> documents, in the order of `stable_order`
 
 
-def make(build: Build) -> Benchmark:
+def build_latent(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
-    recipe: Latent = build.recipe
-    wording = recipe.attribute.attribute or lens(recipe.attribute.lens).annotate
+    recipe: LatentRecipe = build.recipe
+    wording = recipe.attribute.attribute or get_lens(recipe.attribute.lens).annotate
     if not wording:
         raise DataError(
             "recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share"
@@ -124,18 +124,18 @@ def make(build: Build) -> Benchmark:
     groups = _fit(build, valid)
     build.limit_queries(len(groups))
     drafts = [
-        queries.Draft(label, of, [notes[one].attribute for one in of])
+        queries.QueryDraft(label, of, [notes[one].attribute for one in of])
         for label, of in groups.items()
     ]
     written = queries.write(build, recipe.write, drafts)
-    find = finder({one: note.attribute for one, note in notes.items()})
-    asked = list[pool_judging.Asked]()
+    find = nearest_texts({one: note.attribute for one, note in notes.items()})
+    asked = list[pool_judging.GradingRequest]()
     for query, draft in written:  # a document may share the points of two groups, and has one label
         found = find(draft.describe(), recipe.judge.near + len(draft.members))
         beside = [one for one in found if one not in draft.members][: recipe.judge.near]
         members = [member for member in draft.members if member not in query.excluded]
         some = dict.fromkeys((*members, *near.get(draft.label, ()), *beside))
-        asked.append(pool_judging.Asked(query, list(some), members=members))
+        asked.append(pool_judging.GradingRequest(query, list(some), members=members))
     gold = pool_judging.regrade(build, recipe.attribute.lens, asked)
     kept = [(query, draft) for query, draft in written if query.query_id in gold]
     left = [query for query, _ in kept]
@@ -149,7 +149,7 @@ def make(build: Build) -> Benchmark:
 
 
 def _word_for_index(attribute: str) -> str:
-    """Return an attribute's own wording as the retriever `lens` takes it: one line, no `"`, more than one word.
+    """Return an attribute's own wording as the retriever `get_lens` takes it: one line, no `"`, more than one word.
 
     It stands in that retriever's name, in "...", and a single word there is the name of a lens.
     """
@@ -159,17 +159,20 @@ def _word_for_index(attribute: str) -> str:
     return wording
 
 
-def _screen(build: Build, wording: str) -> list[str]:
+def _screen(build: BuildPipeline, wording: str) -> list[str]:
     """Return the documents that may be relevant, each text once, in an order that is not the corpus's."""
-    screen: Screen = build.recipe.screen
-    doc_ids = order(
+    screen: ScreenSettings = build.recipe.screen
+    doc_ids = stable_order(
         document for document in build.source.documents if document not in build.source.twins
     )
     if not screen.kinds:
         return doc_ids
     told = {"attribute": wording, "kinds": dict(screen.kinds)}
     sorted_as = dict[str, str]()
-    units = (Unit(some[0], told, build.passages(some)) for some in slices(doc_ids, screen.batch))
+    units = (
+        StageInput(some[0], told, build.passages(some))
+        for some in overlapping_slices(doc_ids, screen.batch)
+    )
     for _, answer in build.ask("screen", units):
         sorted_as |= {one: row["kind"] for one, row in answer.get("sorted", {}).items()}
     build.review(
@@ -185,22 +188,23 @@ def _screen(build: Build, wording: str) -> list[str]:
     return eligible
 
 
-def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
+def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Notes:
     """Return what is written down of each document that has the attribute."""
     section = build.recipe.extract
     shown = build.recipe.attribute
     told = {"attribute": wording, "further": dict(shown.further)}
-    notes = dict[str, Note]()
-    batches = slices(doc_ids, section.batch)
+    notes = dict[str, AttributeNote]()
+    batches = overlapping_slices(doc_ids, section.batch)
     units = (
-        Unit(some[0], told, build.passages(some, section.chars, shown.private)) for some in batches
+        StageInput(some[0], told, build.passages(some, section.chars, shown.private))
+        for some in batches
     )
     for _, answer in build.ask(
         "extract", units, most=-(-len(build.source.documents) // section.batch)
     ):
         for one, row in answer.get("found", {}).items():
             if row["attribute"].strip():
-                notes[one] = Note(row["attribute"].strip(), row["label"].strip())
+                notes[one] = AttributeNote(row["attribute"].strip(), row["label"].strip())
             else:
                 build.drop("extract", one, "attribute absent")
 
@@ -219,17 +223,17 @@ def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
     return left
 
 
-def _label(build: Build, notes: Notes) -> dict[str, str]:
+def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
     """Return the label of each document: the one it came with, or one that other batches know, too."""
-    group: Group = build.recipe.group
+    group: GroupSettings = build.recipe.group
     if not group.relabel:
         return {one: note.label for one, note in notes.items() if note.label}
     found = dict[str, str]()
-    batches = slices(list(notes), group.batch)
-    for wave in [batches[:1], *slices(batches[1:], WAVE)]:
+    batches = overlapping_slices(list(notes), group.batch)
+    for wave in [batches[:1], *overlapping_slices(batches[1:], WAVE)]:
         in_use = [label for label, _ in Counter(found.values()).most_common(group.batch)]
         units = [
-            Unit(some[0], {"in_use": in_use}, [(one, notes[one].attribute) for one in some])
+            StageInput(some[0], {"in_use": in_use}, [(one, notes[one].attribute) for one in some])
             for some in wave
         ]
         for _, answer in build.ask(
@@ -241,9 +245,9 @@ def _label(build: Build, notes: Notes) -> dict[str, str]:
     return found
 
 
-def _collapse(build: Build, notes: Notes, labels: dict[str, str]) -> Groups:
+def _collapse(build: BuildPipeline, notes: Notes, labels: dict[str, str]) -> Groups:
     """Return groups of documents whose labels mean the same."""
-    group: Group = build.recipe.group
+    group: GroupSettings = build.recipe.group
     canonical = {label: label for label in labels.values()}
     most = group.rounds * (1 + len(notes) // group.labels)
     for turn in range(group.rounds):
@@ -255,7 +259,8 @@ def _collapse(build: Build, notes: Notes, labels: dict[str, str]) -> Groups:
             some for some in _near(left[:: 1 if turn % 2 else -1], group.labels) if len(some) > 1
         ]
         units = [
-            Unit(some[0], {"labels": {one: examples[one][:2] for one in some}}) for some in batches
+            StageInput(some[0], {"labels": {one: examples[one][:2] for one in some}})
+            for some in batches
         ]
         moved = dict[str, str]()
         for _, answer in build.ask("collapse", units, most):
@@ -285,7 +290,7 @@ def _near(labels: Sequence[str], size: int) -> list[list[str]]:
     """Cut labels into lots of at most `size`, those that share words together."""
     if len(labels) <= size:
         return [list(labels)]
-    find = finder({label: label for label in labels})
+    find = nearest_texts({label: label for label in labels})
     left = dict.fromkeys(labels)
     lots = list[list[str]]()
     while left:
@@ -297,7 +302,7 @@ def _near(labels: Sequence[str], size: int) -> list[list[str]]:
     return lots
 
 
-def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
+def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
     """Return the groups with those joined that two readings, in different company, call the same."""
     size: int = build.recipe.group.merge
     if not size or len(groups) < 2:
@@ -308,7 +313,7 @@ def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
     }
     pairs = Counter[tuple[str, str]]()
     lots = [some for step in (1, -1) for some in _near(list(groups)[::step], size) if len(some) > 1]
-    units = [Unit(some[0], {}, [(one, described[one]) for one in some]) for some in lots]
+    units = [StageInput(some[0], {}, [(one, described[one]) for one in some]) for some in lots]
     for unit, answer in build.ask("merge", units, most=2 * (1 + len(notes) // size)):
         shown = {str(number): label for number, (label, _) in enumerate(unit.passages, start=1)}
         for row in answer.get("merged", ()):
@@ -322,11 +327,13 @@ def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
     return joined
 
 
-def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
+def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
     """Return the groups without the members that do not belong, and these."""
     size = build.recipe.group.validate
     least = build.recipe.limits.min_positives
-    large = {label: order(members) for label, members in groups.items() if len(members) >= least}
+    large = {
+        label: stable_order(members) for label, members in groups.items() if len(members) >= least
+    }
     build.drop_all(
         "validate", [label for label in groups if label not in large], "groups too small"
     )
@@ -355,7 +362,7 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
             else:
                 kept.setdefault(better[label], []).extend(stay)
                 near.setdefault(better[label], []).extend(gone)
-        large = {label: order(members) for label, members in parts.items()}
+        large = {label: stable_order(members) for label, members in parts.items()}
     for label in [label for label, members in kept.items() if len(members) < least]:
         build.drop("validate", label, "too few members are left")
         del kept[label]
@@ -372,17 +379,19 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
     return kept, near
 
 
-def _ask_who_belongs(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, dict[str, str]]:
+def _ask_who_belongs(
+    build: BuildPipeline, notes: Notes, groups: Groups
+) -> tuple[Groups, dict[str, str]]:
     """Return the members of each group that do not belong to it, and a label for those that do."""
-    units = list[Unit]()
+    units = list[StageInput]()
     limits = build.recipe.limits
     for label, members in groups.items():
-        for part in slices(members, build.recipe.group.validate, OVERLAP):
+        for part in overlapping_slices(members, build.recipe.group.validate, OVERLAP):
             shown = [
                 (one, f"{notes[one].attribute}\n{text}")
                 for one, text in build.passages(part, BEGINNING)
             ]
-            units.append(Unit((label, part), {"label": label}, shown))
+            units.append(StageInput((label, part), {"label": label}, shown))
     removed: Groups = {label: [] for label in groups}
     better = dict[str, str]()
     for unit, answer in build.ask("validate", units, most=1 + len(notes) // limits.min_positives):
@@ -395,7 +404,7 @@ def _ask_who_belongs(build: Build, notes: Notes, groups: Groups) -> tuple[Groups
     return removed, better
 
 
-def _fit(build: Build, groups: Groups) -> Groups:
+def _fit(build: BuildPipeline, groups: Groups) -> Groups:
     """Return as many groups as there are to be queries: those whose members look least alike, and unlike each other.
 
     The paper chooses by variety of surface (D.3.4); this counts shared words.
@@ -407,19 +416,19 @@ def _fit(build: Build, groups: Groups) -> Groups:
     too_large = [label for label in groups if label not in fitting]
     build.drop_all("select", too_large, "groups too large: their label says too little")
     texts = {
-        label: [{*words(build.text(member))} for member in members[:10]]
+        label: [{*content_words(build.text(member))} for member in members[:10]]
         for label, members in fitting.items()
     }
     variety = {label: _variety(some) for label, some in texts.items()}
     chosen: Groups = {}
-    named = {label: {*words(label)} for label in fitting}
+    named = {label: {*content_words(label)} for label in fitting}
     nearest = dict.fromkeys(fitting, 0.0)
     while len(chosen) < min(limits.queries, len(fitting)):
         left = (label for label in fitting if label not in chosen)
         best = max(left, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
         nearest = {
-            label: max(near, queries.likeness(named[label], named[best]))
+            label: max(near, queries.jaccard(named[label], named[best]))
             for label, near in nearest.items()
         }
     unwanted = [label for label in fitting if label not in chosen]
@@ -431,6 +440,6 @@ def _fit(build: Build, groups: Groups) -> Groups:
 
 def _variety(texts: Sequence[set[str]]) -> float:
     pairs = [
-        queries.likeness(text, other) for place, text in enumerate(texts) for other in texts[:place]
+        queries.jaccard(text, other) for place, text in enumerate(texts) for other in texts[:place]
     ]
     return 1 - sum(pairs) / max(1, len(pairs))

@@ -15,22 +15,22 @@ from typing import Annotated
 
 import environments
 from environments.base import Comparison, Environment, Qrels
-from environments.birco import TRIPLETS, among_the_better, by_label
+from environments.birco import TRIPLETS, doris_mae_pairs, label_pairs
 from environments.chunking import bert_tokens
 from evals.build import pool_judging, release, transfer
 from evals.build.ingest import TASK
-from evals.build.pipeline import Build, order
+from evals.build.pipeline import BuildPipeline, stable_order
 from evals.build.recipe import Limits, Recipe, Release
-from evals.build.recipes.adapt import inherit
+from evals.build.recipes.adapt import inherit_labels
 from evals.build.text_cleaning import CleanSection, compile_pattern
-from evals.build.types import Benchmark, Unit
-from evals.papers.dataset_statistics import beside
-from evals.running.candidate_pools import take_turns
+from evals.build.types import Benchmark, StageInput
+from evals.papers.dataset_statistics import negatives_in_same_group
+from evals.running.candidate_pools import round_robin
 from programs.build_stages.pools import copied
 from programs.llm_tasks.relevance_judge import RULES
 from tools.corpus import Corpus, digest_text
 from tools.errors import DataError, UsageError
-from tools.models.prompting import defuse, lens
+from tools.models.prompting import escape_markers, get_lens
 from tools.records import Query
 from tools.retriever import Retriever, Search
 
@@ -45,7 +45,7 @@ class Candidates:
     retrievers: Annotated[list[str], "whose first documents are taken in turn"] = field(
         default_factory=lambda: ["bm25", "dense"]
     )
-    size: Annotated[int, "documents of a pool; more where more are relevant"] = 50
+    size: Annotated[int, "documents of a pool; more where more are relevant_ids"] = 50
     given: Annotated[bool, "keep the pools that the task has"] = False
     tokens: Annotated[int, "BERT tokens under which a query is dropped"] = 50
     group: Annotated[
@@ -82,7 +82,7 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Pools(Recipe):
+class PoolRecipe(Recipe):
     """The sections of the recipe."""
 
     clean: CleanSection = field(default_factory=lambda: CleanSection(boilerplate=0.0, near=0.0))
@@ -91,16 +91,16 @@ class Pools(Recipe):
     candidates: Candidates = field(default_factory=Candidates)
     facets: Facets = field(default_factory=Facets)
     objective: Objective = field(default_factory=Objective)
-    judge: pool_judging.Judge = field(default_factory=pool_judging.Judge)
-    pool: pool_judging.Pool = field(default_factory=pool_judging.Pool)
+    judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
+    pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
 
 
-def make(build: Build) -> Benchmark:
+def build_pool(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
-    recipe: Pools = build.recipe
+    recipe: PoolRecipe = build.recipe
     corpus = recipe.corpus
     said = recipe.release
-    group = grouped(recipe.candidates.group, build.source.group)
+    group = group_by_pattern(recipe.candidates.group, build.source.group)
     given = environments.load(
         recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all"
     )
@@ -117,7 +117,9 @@ def make(build: Build) -> Benchmark:
     made = build.finish(queries, judgements, (), {}, **settings)
     made = _write_objective(build, _split(build, made))
     hard = {
-        query.query_id: beside(query.candidates or (), relevant(gold[query.query_id]), group)
+        query.query_id: negatives_in_same_group(
+            query.candidates or (), relevant_ids(gold[query.query_id]), group
+        )
         for query in made.queries
     }
     rows = [
@@ -147,13 +149,13 @@ def make(build: Build) -> Benchmark:
 
 
 def _choose(
-    build: Build, given: Environment, pieces: transfer.Pieces
+    build: BuildPipeline, given: Environment, pieces: transfer.Pieces
 ) -> tuple[list[Query], pool_judging.Grades]:
     """Return a sample of the queries that are long enough, without what they must not see, and their judgements."""
     section = build.recipe.candidates
     count = bert_tokens()
-    gold = release.spread_twins(
-        inherit(build, pieces, given.qrels, spread=True), build.source.twins
+    gold = release.copy_labels_to_duplicates(
+        inherit_labels(build, pieces, given.qrels, spread=True), build.source.twins
     )
     own = find_own(given.queries, build.source.documents)
     kept = dict[str, Query]()
@@ -161,11 +163,11 @@ def _choose(
         hidden = own[query.query_id].union(*map(pieces.find, query.excluded))
         if query.query_id in gold and count(query.text) < section.tokens:
             build.drop("choose", query.query_id, f"under {section.tokens} tokens", query.text)
-        elif query.query_id in gold and not relevant(gold[query.query_id]) - hidden:
+        elif query.query_id in gold and not relevant_ids(gold[query.query_id]) - hidden:
             build.drop("choose", query.query_id, "nothing is relevant but its own text")
         elif query.query_id in gold:
             kept[query.query_id] = replace(query, excluded=hidden)
-    sample = {*order(kept)[: build.recipe.limits.queries]}
+    sample = {*stable_order(kept)[: build.recipe.limits.queries]}
     build.drop_all("choose", [one for one in kept if one not in sample], "outside the sample")
     build.count("choose", len(given.queries), len(sample))
     build.demand(sample)
@@ -193,13 +195,17 @@ def _identify(text: str) -> bytes:  # whatever its white space is
 
 
 def _gather(
-    build: Build, given: Environment, pieces: transfer.Pieces, queries: Sequence[Query], gold: Qrels
+    build: BuildPipeline,
+    given: Environment,
+    pieces: transfer.Pieces,
+    queries: Sequence[Query],
+    gold: Qrels,
 ) -> list[Query]:
     """Return the queries with their pools."""
     section = build.recipe.candidates
     if section.given:
         there = {one.query_id: one.candidates or () for one in given.queries}
-        pools = {one: relevant(gold[one]).union(*map(pieces.find, there[one])) for one in gold}
+        pools = {one: relevant_ids(gold[one]).union(*map(pieces.find, there[one])) for one in gold}
     else:
         recipe = build.recipe
         matters = (
@@ -224,33 +230,33 @@ def make_pools(
     found = [retriever.search_many(searches, max(sizes.values())) for retriever in retrievers]
     pools = dict[str, frozenset[str]]()
     for query, *hits in zip(queries, *found, strict=True):
-        right = relevant(gold[query.query_id]) - query.excluded
-        others = [one for one in take_turns(hits) if one not in right]
+        right = relevant_ids(gold[query.query_id]) - query.excluded
+        others = [one for one in round_robin(hits) if one not in right]
         pools[query.query_id] = right.union(others[: max(0, sizes[query.query_id] - len(right))])
     return pools
 
 
-def relevant(grades: Mapping[str, float]) -> frozenset[str]:
+def relevant_ids(grades: Mapping[str, float]) -> frozenset[str]:
     """Return the documents with a grade above 0."""
     return frozenset(one for one, grade in grades.items() if grade > 0)
 
 
-def _list_facets(build: Build, queries: Sequence[Query]) -> dict[str, list[str]]:
+def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, list[str]]:
     """Return the facets by query, each in the query's own words."""
     found = dict[str, list[str]]()
     if not (kind := build.recipe.facets.kind):
         return found
     for unit, answer in build.ask(
-        "facets", [Unit(query, {"kind": kind, "text": query.text}) for query in queries]
+        "facets", [StageInput(query, {"kind": kind, "text": query.text}) for query in queries]
     ):
-        if facets := copied(answer.get("facets", ()), defuse(unit.key.text)):
+        if facets := copied(answer.get("facets", ()), escape_markers(unit.key.text)):
             found[unit.key.query_id] = facets
     build.count("facets", len(queries), len(found))
     return found
 
 
 def _judge_facets(
-    build: Build, queries: Sequence[Query], facets: Mapping[str, list[str]]
+    build: BuildPipeline, queries: Sequence[Query], facets: Mapping[str, list[str]]
 ) -> dict[str, pool_judging.Grades]:
     """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
 
@@ -264,7 +270,7 @@ def _judge_facets(
         for n, text in enumerate(facets.get(one.query_id, ())):
             parts[one.query_id].append(replace(one, query_id=f"{one.query_id}/{n}", text=text))
     asked = [
-        pool_judging.Asked(part, sorted(part.candidates or ()))
+        pool_judging.GradingRequest(part, sorted(part.candidates or ()))
         for of in parts.values()
         for part in of
     ]
@@ -283,12 +289,12 @@ def _judge_facets(
     return made
 
 
-def _split(build: Build, made: Benchmark) -> Benchmark:
+def _split(build: BuildPipeline, made: Benchmark) -> Benchmark:
     """Return the benchmark judged within pools, with other documents for dev, and triplets of these (appendix D)."""
     made = release.judge_within_pools(made)
     if not made.dev:
         return made
-    apart = release.split(made, build.recipe.release.dev, disjoint=True)
+    apart = release.split_dev(made, build.recipe.release.dev, disjoint=True)
     for one in sorted({*made.dev} - {*apart.dev}):
         build.drop("split", one, "what is relevant is in the pools of test queries")
     build.count("split", len(made.dev), len(apart.dev))
@@ -304,11 +310,11 @@ def list_triplets(query: Query, gold: Qrels) -> list[Comparison]:
     """Return pairs of candidates by their grades: of graded ones in fractions as DORIS-MAE's, else all that differ."""
     pool = query.candidates or frozenset()
     grades = {one: gold[query.query_id].get(one, 0.0) for one in sorted(pool)}
-    pairs = among_the_better if any(grade % 1 for grade in grades.values()) else by_label
+    pairs = doris_mae_pairs if any(grade % 1 for grade in grades.values()) else label_pairs
     return [Comparison(TRIPLETS, *pair) for pair in pairs(grades)]
 
 
-def grouped(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]:
+def group_by_pattern(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]:
     """Return what gives a document's group: what the pattern's first bracket finds in its id, or else what is known."""
     found = compile_pattern(pattern)
     if pattern and not found.groups:
@@ -323,13 +329,13 @@ def grouped(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]
     return group_of
 
 
-def _write_objective(build: Build, made: Benchmark) -> Benchmark:
+def _write_objective(build: BuildPipeline, made: Benchmark) -> Benchmark:
     """Return the benchmark with the draft of an objective by which a judge orders most triplets of dev."""
     section = build.recipe.objective
     known = {query.query_id: query for query in made.queries}
     if not section.drafts:
         return made
-    if not (dev := order(made.comparisons)):
+    if not (dev := stable_order(made.comparisons)):
         raise DataError(
             f"no triplet of dev is there to try an objective on, after {build.describe()}"
         )
@@ -347,27 +353,27 @@ def _write_objective(build: Build, made: Benchmark) -> Benchmark:
     }
     drafts = list[str]()
     wins = Counter[str]()
-    units = list[Unit]()
+    units = list[StageInput]()
     for number in range(section.drafts):
         told = {
             "cases": cases,
-            "relevance": lens(made.settings.get("lens", "")).recognise,
+            "relevance": get_lens(made.settings.get("lens", "")).recognise,
             "drafts": [*drafts],
         }
         drafts += [
             answer["objective"]
-            for _, answer in build.ask("objective", [Unit(number, told)])
+            for _, answer in build.ask("objective", [StageInput(number, told)])
             if answer
         ]
     for draft in dict.fromkeys(drafts):
-        for one, *pair in (others[key] for key in order(others)[: section.triplets]):
+        for one, *pair in (others[key] for key in stable_order(others)[: section.triplets]):
             told = {
                 "objective": draft,
                 "description": known[one].text,
                 "grades": RULES[""],
                 "examples": [],
             }
-            units.append(Unit((draft, *pair), told, build.passages(order(pair))))
+            units.append(StageInput((draft, *pair), told, build.passages(stable_order(pair))))
     for unit, answer in build.ask("try", units, most=section.drafts * section.triplets):
         draft, better, worse = unit.key
         grades = {one: row["grade"] for one, row in answer.get("verdicts", {}).items()}

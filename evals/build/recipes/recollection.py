@@ -15,10 +15,10 @@ from itertools import cycle, zip_longest
 from typing import Annotated, Any, Literal
 
 from evals.build import pool_judging, queries
-from evals.build.pipeline import Build, order
+from evals.build.pipeline import BuildPipeline, stable_order
 from evals.build.recipe import Limits, Recipe, Release
 from evals.build.text_cleaning import compile_pattern
-from evals.build.types import Benchmark, Unit
+from evals.build.types import Benchmark, StageInput
 from programs.build_stages.recollection import OPENINGS
 from tools.records import Query
 
@@ -57,21 +57,23 @@ class Recollect:
 
 
 @dataclass(frozen=True)
-class Recollection(Recipe):
+class RecollectionRecipe(Recipe):
     """The sections of the recipe."""
 
     recollect: Recollect = field(default_factory=Recollect)
-    judge: pool_judging.Judge = field(default_factory=lambda: pool_judging.Judge(near=20))
+    judge: pool_judging.GradingSettings = field(
+        default_factory=lambda: pool_judging.GradingSettings(near=20)
+    )
     limits: Limits = field(default_factory=lambda: Limits(min_positives=1))
     release: Release = field(default_factory=lambda: Release(objective=WANTED))
 
 
-def make(build: Build) -> Benchmark:
+def build_recollection(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     notes = _recollect(build)
     posts = {one: note["written"] for one, note in notes.items()}
-    ways = dict(zip(order(notes), cycle(OPENINGS)))
-    units = list[Unit]()
+    ways = dict(zip(stable_order(notes), cycle(OPENINGS)))
+    units = list[StageInput]()
     ends = dict[str, str]()
     for one, post in posts.items():
         first, ends[one] = split_opening(post)
@@ -81,7 +83,7 @@ def make(build: Build) -> Benchmark:
             "way": ways[one],
             "words": len(first.split()) + 10,
         }
-        units += [Unit(one, told)] if ends[one] else []
+        units += [StageInput(one, told)] if ends[one] else []
     posts = _rewrite(build, "open", posts, units, ends)
     units = []
     for one, post in posts.items():
@@ -90,7 +92,7 @@ def make(build: Build) -> Benchmark:
             "forbidden": queries.find_leaks(build, post, [one]),
             "words": len(post.split()),
         }
-        units.append(Unit(one, told, build.passages([one])))
+        units.append(StageInput(one, told, build.passages([one])))
     posts = queries.mend(
         build, _rewrite(build, "harden", posts, units), {one: [one] for one in posts}
     )
@@ -111,19 +113,19 @@ def make(build: Build) -> Benchmark:
     )
 
 
-def _recollect(build: Build) -> Notes:
+def _recollect(build: BuildPipeline) -> Notes:
     """Return what is remembered of passages: of one of each group, then of a second one, and so on."""
     section = build.recipe.recollect
     named = compile_pattern(build.recipe.recollect.group)
     groups = defaultdict[str, list[str]](list)
-    for one in order(
+    for one in stable_order(
         document for document in build.source.documents if document not in build.source.twins
     ):
         groups[build.source.group.get(one) or (named.search(one) or [""])[0]].append(one)
-    turns = zip_longest(*(groups[name] for name in order(groups)))
+    turns = zip_longest(*(groups[name] for name in stable_order(groups)))
     some = [one for turn in turns for one in turn if one][: section.sample or None]
     told = {"least": section.rating, "words": section.words}
-    answers = build.ask("recollect", (Unit(one, told, build.passages([one])) for one in some))
+    answers = build.ask("recollect", (StageInput(one, told, build.passages([one])) for one in some))
     rated = {unit.key: answer for unit, answer in answers if answer}
     memorable = {one: answer for one, answer in rated.items() if answer["rating"] >= section.rating}
     kept = list(memorable)[: build.recipe.limits.queries]
@@ -144,7 +146,11 @@ def split_opening(post: str) -> tuple[str, str]:
 
 
 def _rewrite(
-    build: Build, stage: str, posts: Posts, units: Iterable[Unit], ends: Mapping[str, str] = {}
+    build: BuildPipeline,
+    stage: str,
+    posts: Posts,
+    units: Iterable[StageInput],
+    ends: Mapping[str, str] = {},
 ) -> Posts:
     """Return the posts as a stage writes them, before their `ends` to the letter; without a usable answer as before."""
     answers = build.ask(stage, units, most=build.most_queries)
@@ -157,13 +163,13 @@ def _rewrite(
     return posts | {one: " ".join(parts).rstrip() for one, parts in new.items()}
 
 
-def _judge(build: Build, own: Mapping[Query, str], notes: Notes) -> pool_judging.Grades:
+def _judge(build: BuildPipeline, own: Mapping[Query, str], notes: Notes) -> pool_judging.Grades:
     """Return which passages could be meant by each query; it is dropped where its `own` one is not recognised."""
-    recipe: Recollection = build.recipe
+    recipe: RecollectionRecipe = build.recipe
     judge = recipe.judge
     engines = [build.retriever(spec) for spec in recipe.recollect.retrievers if own]
     near = dict[str, list[str]]()
-    pairs = list[pool_judging.Asked]()
+    pairs = list[pool_judging.GradingRequest]()
     gold = pool_judging.Grades()
     for query, one in own.items():
         texts = (query.text, build.text(one))
@@ -180,7 +186,9 @@ def _judge(build: Build, own: Mapping[Query, str], notes: Notes) -> pool_judging
             [query.text, *(f"Misremembered: {what}" for what in notes[one]["changed"])]
         )
         pairs.append(
-            pool_judging.Asked(replace(query, text=told), near[query.query_id], members=[one])
+            pool_judging.GradingRequest(
+                replace(query, text=told), near[query.query_id], members=[one]
+            )
         )
     most = build.most_queries * -(-(judge.near + 3) * len(engines) // judge.batch)
     graded = pool_judging.grade(build, "unique", LENS, pairs, judge.batch, most)

@@ -19,17 +19,17 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from tools.cli import in_thread
+from tools.cli import start_thread
 
 
-class Gone(BaseException):
+class PeerGone(BaseException):
     """The other side has ended. No Exception, because it must not be taken for a fault of a model or a program."""
 
 
 class Line:
     """One line; threads may take turns, and who has its `lock` uses it."""
 
-    def __init__(self, link: "Link", number: int) -> None:
+    def __init__(self, link: "Connection", number: int) -> None:
         self._link = link
         self._number = number
         self.lock = threading.Lock()
@@ -42,11 +42,11 @@ class Line:
     def receive(self) -> Any:
         """Wait for a message, a tuple. Gone where none will come."""
         if (message := self.arrived.get()) is None:
-            raise Gone
+            raise PeerGone
         return message
 
 
-class Link:
+class Connection:
     """One end of a connection. Threads share it."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Link:
         answer: Callable[[Line], object],
         hear: Callable[[str], None],
         first: int,
-        begin: Callable[[Callable[[], object]], "Future[Any]"] = in_thread,
+        begin: Callable[[Callable[[], object]], "Future[Any]"] = start_thread,
     ) -> None:
         """`answer` is called with each line that the other side opens, in a thread that `begin`
         has; `hear` with words.
@@ -100,7 +100,7 @@ class Link:
                     b"".join(self._waiting.popleft() for _ in range(len(self._waiting)))
                 )
             except (OSError, EOFError):
-                raise Gone from None
+                raise PeerGone from None
             finally:
                 self._sending.release()
 

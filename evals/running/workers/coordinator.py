@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.running.ready import Ready
+from evals.running.ready import PreparedRun
 from evals.running.request import Request
-from evals.running.runner import Elsewhere
-from evals.running.workers.channels import Gone, Line, Link
+from evals.running.runner import RemoteSystem
+from evals.running.workers.channels import Connection, Line, PeerGone
 from tools import retrievers, session
-from tools.cli import in_thread, say
+from tools.cli import print_stderr, start_thread
 from tools.errors import Interrupted, RunIncomplete
-from tools.models.client import DEADLINE, Sent
-from tools.models.provider_errors import OutOfTime
+from tools.models.client import DEADLINE, ProviderResponse
+from tools.models.provider_errors import QueryTimeout
 from tools.records import Query, Usage
 from tools.retriever import Search
 from tools.session import Limits, Session
@@ -31,12 +31,12 @@ BESIDE = 2
 ALONE = 3
 
 
-def is_mapped(spec: retrievers.Spec) -> bool:
+def is_mapped(spec: retrievers.RetrieverSpec) -> bool:
     """Tell whether each worker opens the retriever by itself."""
-    return all(made.mapped for _, made in retrievers.classes(spec))
+    return all(made.mapped for _, made in retrievers.iter_classes(spec))
 
 
-class Setup(NamedTuple):
+class WorkerSetup(NamedTuple):
     """What a worker needs to know of a run."""
 
     request: Request
@@ -57,7 +57,7 @@ class Setup(NamedTuple):
     ]  # by expression, what the keeper has: its name, whether queries pay for it
 
 
-class _Payer(Session):
+class _ChargedSession(Session):
     """Stands in for the session of a worker's query while a retriever is asked, and notes what that is charged."""
 
     def __init__(self, query_id: str, limits: Limits, snapshot: Mapping[str, Any]) -> None:
@@ -74,10 +74,10 @@ class _Payer(Session):
         self.allowed += 1
 
 
-class Keeper(Elsewhere):
+class Coordinator(RemoteSystem):
     """Has workers answer queries. Threads share it."""
 
-    def __init__(self, ready: Ready, folder: Path, many: int) -> None:
+    def __init__(self, ready: PreparedRun, folder: Path, many: int) -> None:
         """Start so `many` workers for the run in `folder`."""
         request = ready.resolved.request
         model = ready.model
@@ -86,8 +86,11 @@ class Keeper(Elsewhere):
         self._start = ready.start
         self._retrievers = {str(one): made for one, made in ready.retrievers if not is_mapped(one)}
         limits = request.budget_usd, request.budget_tokens, request.budget_calls, request.time_limit
-        pays = [bool(retrievers.lenses(one) or retrievers.apis(one)) for one, _ in ready.retrievers]
-        self._setup = Setup(
+        pays = [
+            bool(retrievers.find_lenses(one) or retrievers.find_api_parts(one))
+            for one, _ in ready.retrievers
+        ]
+        self._setup = WorkerSetup(
             *(
                 request,
                 folder,
@@ -109,25 +112,28 @@ class Keeper(Elsewhere):
         self._cores = cores if many >= len(cores) and not request.on_ray else []
         self._closed = False
         self._failure: Exception | None = None
-        self._workers = list[Link]()
+        self._workers = list[Connection]()
         for _ in range(many):
             self._recruit()
 
     def _recruit(self) -> None:
         if self._setup.request.on_ray:
-            in_thread(self._hire)  # which waits for a place
+            start_thread(self._hire)  # which waits for a place
         else:
             self._hire()
 
     def _hire(self) -> None:
         try:
-            link = Link(
-                self._start(), lambda line: self._serve(line, *line.receive()), say, first=2
+            link = Connection(
+                self._start(),
+                lambda line: self._serve(line, *line.receive()),
+                print_stderr,
+                first=2,
             )
             if self._cores:
                 link.core = min(self._cores, key=[worker.core for worker in self._workers].count)
             link.send(0, self._setup._replace(core=link.core))
-        except (RunIncomplete, OSError, Gone) as error:
+        except (RunIncomplete, OSError, PeerGone) as error:
             lost = (
                 RunIncomplete(f"workers can be started no more ({error})")
                 if isinstance(error, OSError)
@@ -139,7 +145,7 @@ class Keeper(Elsewhere):
                 )
                 self._changed.notify_all()
             return
-        in_thread(link.listen)
+        start_thread(link.listen)
         with self._changed:
             self._workers.append(link)
             self._changed.notify_all()
@@ -153,7 +159,7 @@ class Keeper(Elsewhere):
                 return self._failure or Interrupted()
             try:
                 return self._ask(worker, query)
-            except Gone:
+            except PeerGone:
                 if self._closed:
                     return Interrupted()
                 self._replace(worker)
@@ -162,12 +168,12 @@ class Keeper(Elsewhere):
                     worker.busy -= 1
                     worker.alone &= not alone
                     self._changed.notify_all()
-        return OutOfTime(
+        return QueryTimeout(
             f"{ALONE} processes ended, one after another, while each had only query "
             f"{query.query_id!r}"
         )
 
-    def _take(self, alone: bool) -> Link | None:
+    def _take(self, alone: bool) -> Connection | None:
         """Return the worker with the fewest queries, to be `alone` once these have ended;
         None where none will come.
         """
@@ -187,17 +193,17 @@ class Keeper(Elsewhere):
             worker.busy += 1
             return worker
 
-    def _free(self) -> list[Link]:
+    def _free(self) -> list[Connection]:
         return [worker for worker in self._workers if not worker.alone]
 
-    def _replace(self, worker: Link) -> None:
+    def _replace(self, worker: Connection) -> None:
         with self._changed:
             if worker in self._workers:
                 self._workers.remove(worker)
                 self._recruit()
-                say("a worker has ended, and its queries are asked again")
+                print_stderr("a worker has ended, and its queries are asked again")
 
-    def _ask(self, worker: Link, query: Query) -> Any:
+    def _ask(self, worker: Connection, query: Query) -> Any:
         with worker.open() as line:
             line.send(query)
             while (message := line.receive())[0] != "outcome":
@@ -209,7 +215,7 @@ class Keeper(Elsewhere):
 
     def _serve(self, line: Line, what: str, left: float, *given: Any) -> None:
         """Do what a worker asks for, in the seconds that are `left`."""
-        with session.setting(DEADLINE, time.monotonic() + left):
+        with session.set_contextvar(DEADLINE, time.monotonic() + left):
             {"call": self._call, "learn": self._learn, "search": self._search}[what](line, *given)
 
     def _call(
@@ -218,7 +224,7 @@ class Keeper(Elsewhere):
         caller = self._caller
         raised = list[Exception]()
 
-        def send(deadline: float) -> Sent:
+        def send(deadline: float) -> ProviderResponse:
             line.send("send", deadline - time.monotonic())
             sent, failure = line.receive()
             if failure:
@@ -244,13 +250,13 @@ class Keeper(Elsewhere):
         line.send(self._caller.learns(*refused), self._state())
 
     def _search(self, line: Line, key: str, searches: Sequence[Search], k: int, payer: Any) -> None:
-        opened = _Payer(*payer) if payer else None
+        opened = _ChargedSession(*payer) if payer else None
         found = []
         left_out = []
         failure = None
         made = self._retrievers[key]
         try:
-            with session.using(opened), session.booking():
+            with session.as_current(opened), session.usage_recorded_elsewhere():
                 found = made.search_many(searches, k)
                 left_out = [made.left_out(search.text, search.instruction) for search in searches]
         except Exception as error:  # noqa: BLE001  # as above

@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from tools import forkserver, session
-from tools.cli import in_thread
+from tools.cli import start_thread
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, SextantError
 from tools.retrievers import sharded
 from tools.retrievers.vectors.embedder import ELSEWHERE, Block, Embedder, Vectors
 from tools.retrievers.vectors.ray_embedding import (
     BLOCKS,
-    connected,
+    connect_ray,
     make_blocks,
-    print_unless_of_ray,
     ray,
+    ray_excepthook,
 )
 
 _STARTS = 5  # actors that may die before they are ready, one after another
@@ -48,11 +48,11 @@ def starting(address: str) -> "Iterator[Callable[[], Connection]]":
     if address == "ray" and ray.is_initialized():  # by whoever calls this
         address = ray.get_runtime_context().gcs_address
     with ExitStack() as stack:
-        starter = _Starter(stack.enter_context(forkserver.starting(__name__, address)), address)
+        starter = _Starter(stack.enter_context(forkserver.fork_server(__name__, address)), address)
         starter.hear(starter.ask(_be_there))
-        stack.enter_context(session.setting(ELSEWHERE, starter.make_blocks))
+        stack.enter_context(session.set_contextvar(ELSEWHERE, starter.make_blocks))
         parts = partial(starter.ask, sharded.serve_by_actor), starter.hear
-        stack.enter_context(session.setting(sharded.ELSEWHERE, parts))
+        stack.enter_context(session.set_contextvar(sharded.ELSEWHERE, parts))
         yield starter.start
 
 
@@ -63,7 +63,7 @@ class _Starter:
         lost = f"the Ray cluster at {address}, or the node of it that is used here, is lost"
         self._begin = begin
         self._lost = partial(RunIncomplete, lost)
-        self.hear = partial(forkserver.hear, lost=self._lost)
+        self.hear = partial(forkserver.receive_result, lost=self._lost)
 
     def ask(self, *what: Any) -> Connection:
         try:
@@ -88,14 +88,14 @@ class _Starter:
 
 def be_starter(descriptor: int, address: str) -> None:
     """Be connected to the cluster, and do what is asked for, until the keeper is gone."""
-    threading.excepthook = print_unless_of_ray
+    threading.excepthook = ray_excepthook
     with ExitStack() as stack:
         try:
-            failure = stack.enter_context(connected(address, os.environ.get("SEXTANT_SHARE", "")))
+            failure = stack.enter_context(connect_ray(address, os.environ.get("SEXTANT_SHARE", "")))
         except SextantError as error:
             failure = error
-        for own in forkserver.asked_for(descriptor):
-            in_thread(partial(_answer, forkserver.Socket(own), failure))
+        for own in forkserver.iter_requests(descriptor):
+            start_thread(partial(_answer, forkserver.ClosableConnection(own), failure))
     os._exit(0)  # whatever its threads are at
 
 
@@ -132,7 +132,7 @@ def _host(line: Connection) -> None:
                     line.send_bytes(data)
         line.close()
 
-    in_thread(pass_back)
+    start_thread(pass_back)
     with suppress(Exception):
         while True:
             ray.get(actor.take.remote(_receive(line)))
@@ -180,7 +180,7 @@ class _Host:
             os.environ["SEXTANT_HOME"] = str(Path.cwd())  # with a copy of $SEXTANT_SHARE
         self._open = ExitStack()
         self._worker = self._open.enter_context(
-            forkserver.starting("evals.running.workers.worker")
+            forkserver.fork_server("evals.running.workers.worker")
         )()
 
     def take(self, batch: list[bytes]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from evals import run_folder
 from evals.run_folder import load_environment
-from evals.scoring.score_run import count_looks, record_look, score
-from evals.scoring.scored_run import bounds_beside
+from evals.scoring.score_run import count_test_uses, record_test_use, score
+from evals.scoring.scored_run import references_beside
 from tools import files
 from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
 from tools.models.storage.response_cache import Ledger, open_ledger
@@ -44,9 +44,9 @@ def gather(path: Path) -> dict[str, Any]:
                 if (place / "run-id").exists():
                     _join_books(open_ledger(whole), open_ledger(place))
         scores = {"run": str(whole)} | score(whole, environment)
-    record_look(config, whole)
+    record_test_use(config, whole)
     books = {"ledger": open_ledger(whole).books.json()} if (whole / "run-id").exists() else {}
-    return scores | books | {"bounds": bounds_beside(whole), "looks": count_looks(config)}
+    return scores | books | {"bounds": references_beside(whole), "looks": count_test_uses(config)}
 
 
 def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
@@ -112,7 +112,7 @@ def _join_outcomes(
     """Append a shard's outcomes, but where the run has a later one of its own, as of `--again
     failed`.
     """
-    made = set(files.lines(shard.outcomes.path))
+    made = set(files.iter_lines(shard.outcomes.path))
     with files.open_file(whole.path / "outcomes.jsonl", "ab") as file:
         for query_id in query_ids:
             line = _line(shard, query_id)

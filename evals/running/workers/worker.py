@@ -17,33 +17,33 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from evals.running.evaluate import open_run, prepare_in
-from evals.running.runner import attempt, collecting_seldom
-from evals.running.workers.channels import Line, Link
-from evals.running.workers.coordinator import Setup, is_mapped
+from evals.running.evaluate import load_run, prepare_loaded
+from evals.running.runner import answer_with_model, infrequent_gc
+from evals.running.workers.channels import Connection, Line
+from evals.running.workers.coordinator import WorkerSetup, is_mapped
 from tools import forkserver, session
 from tools.corpus import Corpus
 from tools.errors import SessionRefusal
-from tools.models.client import DEADLINE, Caller, Send
-from tools.models.storage.request_store import Known
-from tools.models.storage.response_cache import Answer
+from tools.models.client import DEADLINE, ModelClient, Send
+from tools.models.storage.request_store import StoredPartIds
+from tools.models.storage.response_cache import ModelResponse
 from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
-from tools.retrievers import with_attribute
+from tools.retrievers import with_lens_attribute
 from tools.retrievers.lexical.bm25 import BM25
 
 # The line of a query, which one thread of it uses at a time; others open lines of their own.
 _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
 
 
-def be_starter(descriptor: int) -> None:
+def run_forkserver(descriptor: int) -> None:
     """Fork workers, with what nearly every query needs, numba's kernels among it, which take
     seconds to load.
     """
     from tools.models.transport import openai_client  # noqa: F401  # before the forks, which then share it
 
     BM25(Corpus([Document("1", "a word")])).search("word", 1)
-    forkserver.fork_for_each(descriptor, _serve)
+    forkserver.serve_forks(descriptor, _serve)
 
 
 def _serve(connection: Any) -> None:
@@ -58,18 +58,20 @@ def _serve(connection: Any) -> None:
     if Path(setup.here).is_dir():
         os.chdir(setup.here)
     worker = _Worker(connection, setup)
-    with collecting_seldom():
+    with infrequent_gc():
         worker.link.listen()
 
 
 class _Worker:
-    def __init__(self, connection: Any, setup: Setup) -> None:
+    def __init__(self, connection: Any, setup: WorkerSetup) -> None:
         # A new thread for each query would keep what arrives waiting until it runs. Nothing has to
         # end them.
         self._threads = ThreadPoolExecutor(1 << 20)
-        self.link = Link(connection, self._answer, lambda words: None, first=1, begin=self._begin)
-        sys.stdout = sys.stderr = _Words(self.link)
-        opened = open_run(setup.request)
+        self.link = Connection(
+            connection, self._answer, lambda words: None, first=1, begin=self._begin
+        )
+        sys.stdout = sys.stderr = _StdoutRelay(self.link)
+        opened = load_run(setup.request)
         self._documents = opened.environment.documents
         self._terms = opened.terms
         # which are not asked again
@@ -79,20 +81,22 @@ class _Worker:
         elsewhere = setup.searched
         for spec in (resolved.retriever, *resolved.others.values()):
             if not is_mapped(spec):
-                known = str(with_attribute(spec, opened.engines.attribute))
-                opened.engines.built[known] = _Asked(self, str(spec), *elsewhere[str(spec)])
-        ready = prepare_in(opened, setup.folder)
+                known = str(with_lens_attribute(spec, opened.engines.attribute))
+                opened.engines.built[known] = _RemoteRetriever(
+                    self, str(spec), *elsewhere[str(spec)]
+                )
+        ready = prepare_loaded(opened, setup.folder)
         self._system = ready.system
         self._model = ready.model
         lm = ready.model.lm
         lm.anew = setup.anew
         if not setup.counts:
             lm.caller = _Caller(
-                **{one.name: getattr(lm.caller, one.name) for one in fields(Caller)}
+                **{one.name: getattr(lm.caller, one.name) for one in fields(ModelClient)}
             )
             lm.caller.by = self
             lm.caller.keeps = setup.kept
-            lm.caller.parts = Known()
+            lm.caller.parts = StoredPartIds()
         self._counted = 0
         self._counting = threading.Lock()
 
@@ -100,9 +104,11 @@ class _Worker:
         return self._threads.submit(copy_context().run, work)
 
     def _answer(self, line: Line) -> None:
-        with session.setting(_OWN, line):
+        with session.set_contextvar(_OWN, line):
             try:
-                made: Any = attempt(self._system, line.receive()[0], self._documents, self._model)
+                made: Any = answer_with_model(
+                    self._system, line.receive()[0], self._documents, self._model
+                )
             except BaseException as error:  # noqa: BLE001  # the keeper waits for it
                 made = error
             line.lock.acquire()  # what a program has left running has to open lines of its own
@@ -124,23 +130,23 @@ class _Worker:
             yield line
 
 
-class _Caller(Caller):
+class _Caller(ModelClient):
     """Has the keeper decide about each request, which is then sent from here."""
 
     by: _Worker
     keeps = True  # the worker sets what the keeper says, which has the ledger
-    parts: Known
+    parts: StoredPartIds
 
     def ask(
         self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
-    ) -> Answer:
+    ) -> ModelResponse:
         assert isinstance(made, bytes)
         failures = list[Exception]()
         packed = None
         with self.by.asking("call", owner, key, len(made), self.schemas, limit) as line:
             while (message := line.receive())[0] == "send":
                 try:
-                    with session.booking():
+                    with session.usage_recorded_elsewhere():
                         sent = send(time.monotonic() + message[1])
                     packed = self.pack(made, self.parts) if key and self.keeps else None
                     line.send(sent._replace(packed=packed), None)
@@ -165,7 +171,7 @@ class _Caller(Caller):
         return learnt  # type: ignore[no-any-return]
 
 
-class _Asked(Retriever):
+class _RemoteRetriever(Retriever):
     """A retriever that the keeper has."""
 
     def __init__(self, by: _Worker, key: str, name: str, pays: bool) -> None:
@@ -196,10 +202,10 @@ class _Asked(Retriever):
         return self._left_out.get((text, instruction), 0)
 
 
-class _Words(io.TextIOBase):
+class _StdoutRelay(io.TextIOBase):
     """Has the keeper print what is printed here, line by line."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Connection) -> None:
         self._link = link
         self._begun = ""
 

@@ -98,7 +98,7 @@ def test_a_query_stays_only_if_all_its_old_passages_stand_in_new_ones(tmp_path):
     [(item, row)] = human_review.read_offered(folder)["transfer"].items()
     assert row["show"][0] == ["the old passage", OLD["o3"]]
     lines(tmp_path / "said.jsonl", [json.dumps({"item": item, "rater": "ann", "value": "yes"})])
-    assert human_review.take(folder, [tmp_path / "said.jsonl"]) == 0
+    assert human_review.import_answers(folder, [tmp_path / "said.jsonl"]) == 0
     build(folder)
     assert load(folder).judgements["gold"].qrels == {"q1": {"ice.md": 1.0}, "q3": {"sugar.md": 1.0}}
 

@@ -15,10 +15,10 @@ from sklearn import metrics as sklearn_metrics
 import environments
 from environments.base import Comparison
 from evals.build import checks as module
-from evals.build.release import write
+from evals.build.release import write_release
 from evals.build.types import Benchmark
 from programs import VERIFIER
-from tools.cli import Parser, run_command
+from tools.cli import CommandParser, run_command
 from tools.corpus import Corpus
 from tools.records import Document, Query
 
@@ -30,8 +30,8 @@ def look(capsys, tmp_path):
     """`look(place, *words)`: exit code, all that --json prints, and the figures by name."""
 
     def do(place, *words):
-        parser = Parser(prog="check")
-        module.add(parser)
+        parser = CommandParser(prog="check")
+        module.add_check_options(parser)
         given = [str(place), "--runs", str(tmp_path / "runs"), *map(str, words), "--json"]
         code = run_command(parser, module.command, given)
         out, err = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_a_verifier_who_knows_the_gold_shows_the_gap_and_one_who_does_not_its_mi
     server, look, tmp_path
 ):
     made = benchmark()
-    write(made, tmp_path / "toy", {})
+    write_release(made, tmp_path / "toy", {})
     texts = {
         " ".join(one.text.split()): made.judgements["gold"][one.query_id] for one in made.queries
     }
@@ -93,7 +93,7 @@ def test_a_verifier_who_knows_the_gold_shows_the_gap_and_one_who_does_not_its_mi
 
 
 def test_offline_the_gap_is_a_floor(look, tmp_path):
-    write(benchmark(), tmp_path / "toy", {})
+    write_release(benchmark(), tmp_path / "toy", {})
     code, _, figures = look(tmp_path / "toy")
     assert code == 0 and "a floor" in figures["gap"]["says"] and figures["gap"]["fine"] is None
     assert figures["first"]["fine"] is False
@@ -112,7 +112,7 @@ def test_planted_repeats_of_texts_and_queries_are_found_and_no_others(look, tmp_
     repeated = Query("again", f"please {made.queries[0].text}", "Find it.")
     gold = {**made.judgements["gold"], "again": {"d0": 2.0, "twin": 2.0}}
     documents = Corpus([*made.documents.values(), twin, other])
-    write(
+    write_release(
         made._replace(
             documents=documents, queries=[*made.queries, repeated], judgements={"gold": gold}
         ),
@@ -127,7 +127,7 @@ def test_planted_repeats_of_texts_and_queries_are_found_and_no_others(look, tmp_
 
 def test_wording_of_a_generator_is_told_by_a_classifier_and_chance_is_not(look, tmp_path):
     made = benchmark()
-    write(made, tmp_path / "plain", {})
+    write_release(made, tmp_path / "plain", {})
     plain = look(tmp_path / "plain")[2]["generator"]
     gold = {doc_id for of in made.judgements["gold"].values() for doc_id in of}
     assert plain["found"] == [len(gold), 40 - len(gold)] and plain["value"] < 0.8 and plain["fine"]
@@ -135,7 +135,7 @@ def test_wording_of_a_generator_is_told_by_a_classifier_and_chance_is_not(look, 
         Document(one.doc_id, f"{one.text} as it were") if one.doc_id in gold else one
         for one in made.documents.values()
     ]
-    write(made._replace(documents=Corpus(told)), tmp_path / "told", {})
+    write_release(made._replace(documents=Corpus(told)), tmp_path / "told", {})
     marked = look(tmp_path / "told")[2]["generator"]
     assert marked["value"] > 0.95 and marked["fine"] is False
 
@@ -169,7 +169,7 @@ def test_sentences_that_were_spoiled_by_a_mark_are_told_and_the_steps_of_a_ladde
             comparisons[f"{number}/{many}"] = pairs
     gold = {query_id: {pairs[0].better: 1.0} for query_id, pairs in comparisons.items()}
     settings = made.settings | {"metric": "Win", "metrics": ["Win"]}
-    write(
+    write_release(
         Benchmark(Corpus(documents), queries, {"gold": gold}, settings, comparisons), tmp_path, {}
     )
     code, found, figures = look(tmp_path)
@@ -269,7 +269,7 @@ def test_a_second_judge_s_kappa_is_that_of_sklearn(server, look):
 
 
 def test_what_does_not_hold_that_must_is_named_with_exit_code_3(look, tmp_path):
-    write(benchmark(), tmp_path, {})
+    write_release(benchmark(), tmp_path, {})
     lines(
         tmp_path / "release/qrels/test.tsv",
         ["query-id\tcorpus-id\tscore", "q0\td0\t1", "q0\tnobody\t1"],
@@ -284,8 +284,8 @@ def test_what_does_not_hold_that_must_is_named_with_exit_code_3(look, tmp_path):
 
 
 def test_the_guide_shows_what_the_command_prints(capsys, tmp_path):
-    parser = Parser(prog="check")
-    module.add(parser)
+    parser = CommandParser(prog="check")
+    module.add_check_options(parser)
     words = ["twitter", "--retrievers", "bm25(analyzer=english)", "--runs", str(tmp_path)]
     assert run_command(parser, module.command, words) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
@@ -314,7 +314,7 @@ def test_length_alone_is_no_wording_and_a_word_of_the_generator_is_one_at_any_le
             3 if marked and one.doc_id in gold else 0
         )
         documents.append(Document(one.doc_id, " ".join(text)))
-    write(made._replace(documents=Corpus(documents)), tmp_path / "built", {})
+    write_release(made._replace(documents=Corpus(documents)), tmp_path / "built", {})
     figure = look(tmp_path / "built")[2]["generator"]
     positives = [len(one.text.split()) for one in documents if one.doc_id in gold]
     others = [len(one.text.split()) for one in documents if one.doc_id not in gold]
@@ -330,7 +330,7 @@ def test_near_copies_of_queries_are_found_across_dev_and_test(look, tmp_path):
     whole = made._replace(
         queries=[*made.queries, copy], judgements={"gold": gold}, dev=["q1", "copy"]
     )
-    write(whole, tmp_path / "built", {})
+    write_release(whole, tmp_path / "built", {})
     for split in ("dev", "test"):
         figure = look(tmp_path / "built", "--split", split)[2]["across"]
         assert (

@@ -13,7 +13,7 @@ import environments
 from environments import multiconir
 from environments.base import Comparison
 from evals.build import __main__ as command
-from evals.build.condition_ladders import check_ladders, differ
+from evals.build.condition_ladders import check_ladders, count_different_sentences
 from tools.errors import BudgetReached, DataError
 from tools.text import sentences
 
@@ -136,7 +136,7 @@ def test_a_model_that_knows_the_records_makes_their_ladders_again(make, run, aut
         pairs, conditions = made.comparisons[query.query_id], told[query.query_id]["conditions"]
         ladder = [pairs[0].better, *(pair.worse for pair in pairs)]
         shown = [made.documents[one].text for one in ladder]
-        assert [differ(*two) for two in pairwise(shown)] == [1] * 10
+        assert [count_different_sentences(*two) for two in pairwise(shown)] == [1] * 10
         assert shown[0] in rows and shown[-1] == rows[shown[0]]["HN10"]
         for failed, text in enumerate(shown):  # each meets exactly the first conditions
             assert author.of(text) == {*conditions[: 10 - failed]}

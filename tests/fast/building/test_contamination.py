@@ -11,16 +11,16 @@ import environments
 from evals.build import contamination as module
 from evals.build import human_review, release
 from evals.build.contamination import recall
-from tools.cli import Parser, run_command
+from tools.cli import CommandParser, run_command
 from tools.records import Document
-from tools.text import all_words
+from tools.text import tokens
 
 
 @pytest.fixture
 def command(capsys):
     def do(*words):
-        parser = Parser(prog="contamination")
-        module.add(parser)
+        parser = CommandParser(prog="contamination")
+        module.add_contamination_options(parser)
         code = run_command(parser, module.command, [*map(str, words), "--json"])
         out, err = capsys.readouterr()
         return code, json.loads(out) if out else err
@@ -138,7 +138,7 @@ def test_ten_quotations_known_by_heart_are_removed_and_nothing_else(
             rows.write(f"{row}\n")
     memories, chosen = [], set()
     for place, one in enumerate(sorted(truth.queries, key=lambda one: one.query_id)):
-        gold = all_words(truth.documents[max(truth.judgements["gold"].relevant(one.query_id))].text)
+        gold = tokens(truth.documents[max(truth.judgements["gold"].relevant(one.query_id))].text)
         width = 6 if place % 3 else 4  # four words in a row are no quotation
         if len(chosen) < 10:
             memories.append((one.text, f"I recall: {' '.join(gold[2 : 2 + width])}"))
@@ -217,7 +217,7 @@ def test_what_is_like_a_wanted_text_is_for_people_to_say_or_for_a_judge(server, 
     assert len(items) == len(truth.queries)
     [asked] = [row["item"] for row in items.values() if third.text in str(row["show"])]
     lines(tmp_path / "said.jsonl", [json.dumps({"item": asked, "rater": "ann", "value": "same"})])
-    assert human_review.take(out, [tmp_path / "said.jsonl"]) == 0
+    assert human_review.import_answers(out, [tmp_path / "said.jsonl"]) == 0
     said = command(*words, "--judge", server.spec, "--out", out)[1]
     assert said["removed"].keys() == {f"query/{first.query_id}", f"query/{third.query_id}"}
 
@@ -288,7 +288,7 @@ def test_where_documents_stand_for_their_passages_a_quotation_of_any_passage_cou
     known = truth.queries[0]
     [parent, *_] = truth.judgements["document"].relevant(known.query_id)
     last = [one for one in truth.documents if one.rpartition(":")[0] == parent][-1]
-    knows(server, [(known.text, " ".join(all_words(truth.documents[last].text)[3:12]))])
+    knows(server, [(known.text, " ".join(tokens(truth.documents[last].text)[3:12]))])
     words = (
         "--task",
         "crumb/tip_of_the_tongue",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import environments
 from environments.chunking import sections
 from evals.build.ingest import CorpusSection, CutSection, cut_text, digest_id, ingest
-from evals.build.text_cleaning import CleanSection, clean_text, find_twins, replace_spans
+from evals.build.text_cleaning import CleanSection, clean_text, find_duplicates, replace_spans
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
@@ -220,7 +220,7 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs():
                 expected[one.doc_id] = first.doc_id
                 break
     assert len(expected) > 30
-    assert find_twins(Corpus(documents), 0.9) == expected
+    assert find_duplicates(Corpus(documents), 0.9) == expected
 
 
 def test_duplicates_are_marked(tmp_path):

@@ -8,10 +8,10 @@ from building.knowing import Knowing
 from openai_server import OpenAIServer, annotate
 
 from environments import __main__ as environments_command
-from evals.running.resolve import Engines
+from evals.running.resolve import RunRetrievers
 from tools.errors import BudgetReached, DataError, UnknownName
-from tools.models.run_resources import Terms
-from tools.retrievers import check, parse
+from tools.models.run_resources import RunResources
+from tools.retrievers import canonicalize, parse
 
 STANCE = {
     "attribute": {"lens": "stance"},
@@ -131,9 +131,9 @@ def test_a_release_tells_the_attribute_in_the_recipes_own_words(
     build(folder, server.spec)
     environment = load(folder)
     assert environment.hints == {"attribute": kept}
-    engines = Engines(environment, Terms())
+    engines = RunRetrievers(environment, RunResources())
     server.answer = annotate
-    named = str(engines.build(check(f"lens(bm25,model={server.spec})")).name)
+    named = str(engines.build(canonicalize(f"lens(bm25,model={server.spec})")).name)
     assert parse(named).options["attribute"] == kept and kept in json.dumps(server.requests[-1])
     assert kept in command_of(environments_command)("show", folder / "release").out
 

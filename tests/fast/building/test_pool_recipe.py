@@ -8,11 +8,11 @@ from building import build, load, prepare, relevant
 
 import environments
 from evals.build.pool_comparison import compare_pools
-from evals.build.recipes.pool import grouped
+from evals.build.recipes.pool import group_by_pattern
 from programs.build_stages.pools import copied
 from tools import retrievers
 from tools.errors import DataError, UsageError
-from tools.text import words
+from tools.text import content_words
 
 PARTS = ["bm25", "rank_bm25"]
 SMALL = {"size": 5, "retrievers": PARTS}
@@ -127,7 +127,7 @@ def test_offline_goes_through_all_stages_to_a_task_that_ranks_candidates(tmp_pat
 
 def test_given_pools_are_kept_and_short_queries_are_not(tmp_path):
     given = environments.load("birco/clinical_trial", "mini", "all")
-    longest = max(len(words(one.text)) for one in given.queries)
+    longest = max(len(content_words(one.text)) for one in given.queries)
     chosen = {"given": True, "tokens": 100}
     folder = prepare(
         tmp_path / "own",
@@ -252,8 +252,8 @@ def test_pools_of_a_release_made_by_the_same_retrievers_are_found_again_whole(co
 
 def test_a_group_is_what_an_id_says_or_what_the_corpus_does():
     assert (
-        grouped(r"^(.*)-", {"x": "ours"})("a-b-pro01") == "a-b"
-        and grouped("", {"x": "ours"})("x") == "ours"
+        group_by_pattern(r"^(.*)-", {"x": "ours"})("a-b-pro01") == "a-b"
+        and group_by_pattern("", {"x": "ours"})("x") == "ours"
     )
     with pytest.raises(UsageError, match="has no bracket"):
-        grouped("^.*-")
+        group_by_pattern("^.*-")

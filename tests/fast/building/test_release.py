@@ -15,7 +15,7 @@ from evals.build.types import Benchmark
 from programs.listwise import read_solutions
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
-from tools.models.prompting import lens
+from tools.models.prompting import get_lens
 from tools.records import Document, Query
 
 MADE = {
@@ -69,7 +69,7 @@ def test_a_miniature_written_as_a_release_is_the_same_task_with_the_same_figures
     run, tmp_path, task, more
 ):
     made, whole, dev = benchmark_of(task, **more)
-    release.write(made, tmp_path / "built", MADE)
+    release.write_release(made, tmp_path / "built", MADE)
     place = tmp_path / "built" / "release"
     again, of_dev = (environments.load(str(place), split=split) for split in ("all", "dev"))
     assert [*again.documents] == [*whole.documents] and [*again.documents.texts()] == [
@@ -112,7 +112,7 @@ def test_equal_benchmarks_give_equal_bytes_and_a_new_one_takes_the_place_of_the_
         made = small(
             queries=small().queries[:many], dev=["q0"], provenance=[{"query_id": "q0", "of": "é"}]
         )
-        release.write(made, tmp_path, MADE)
+        release.write_release(made, tmp_path, MADE)
         files.append(
             {path.name: path.read_bytes() for path in sorted((tmp_path / "release").rglob("*.*"))}
         )
@@ -120,7 +120,7 @@ def test_equal_benchmarks_give_equal_bytes_and_a_new_one_takes_the_place_of_the_
     assert files[0] == files[2] != files[1]
     before = files[2]
     with pytest.raises(DataError, match="no key is called 'metrik'"):
-        release.write(small(settings={"metrik": "P@1"}), tmp_path, MADE)
+        release.write_release(small(settings={"metrik": "P@1"}), tmp_path, MADE)
     assert before == {
         path.name: path.read_bytes() for path in sorted((tmp_path / "release").rglob("*.*"))
     }
@@ -158,7 +158,7 @@ def test_hostile_texts_and_ids_come_back_as_they_were(tmp_path, seed):
         Query(f"q {one}", text(), settings["objective"], frozenset([ids[0]])) for one in ids[1:]
     ]
     qrels = {query.query_id: {query.query_id[2:]: 0.1 + 0.2, ids[0]: 1.0} for query in queries}
-    release.write(Benchmark(documents, queries, {"gold": qrels}, settings), tmp_path, MADE)
+    release.write_release(Benchmark(documents, queries, {"gold": qrels}, settings), tmp_path, MADE)
     again = environments.load(str(tmp_path / "release"))
     assert [*again.documents.values()] == [*documents.values()] and [*again.queries] == queries
     assert again.qrels == {
@@ -167,19 +167,19 @@ def test_hostile_texts_and_ids_come_back_as_they_were(tmp_path, seed):
     assert (
         json.loads(again.hints["lens"]) == words and again.hints["attribute"] == words["annotate"]
     )
-    release.write(
+    release.write_release(
         Benchmark(documents, queries, {"gold": qrels}, {"name": "x", **again.hints}), tmp_path, MADE
     )
     assert environments.load(str(tmp_path / "release")).hints == again.hints
     with pytest.raises(DataError, match="has a tab in it"):
-        release.write(
+        release.write_release(
             small(judgements={"gold": {f"q{n}": {"d\t1": 1.0} for n in range(4)}}), tmp_path, MADE
         )
 
 
 def test_a_card_says_first_that_nobody_checked_or_who_did_and_what_was_left_out(tmp_path):
     funnel = [{"stage": "write", "went_in": 1200, "came_out": 40, "dropped": {"too long": 1160}}]
-    release.write(small(dev=["q3"]), tmp_path, MADE | {"funnel": funnel})
+    release.write_release(small(dev=["q3"]), tmp_path, MADE | {"funnel": funnel})
     text = (tmp_path / "release/README.md").read_text()
     front, card = text.removeprefix("---\n").split("---\n", 1)
     assert 'license: "cc-by-4.0"\n' in front and "qrels/dev.tsv" in front
@@ -192,8 +192,8 @@ def test_a_card_says_first_that_nobody_checked_or_who_did_and_what_was_left_out(
     human_review.offer(tmp_path, "gold", [item])
     row = {"item": human_review.identify("gold", item), "rater": "ann", "value": "2"}
     (tmp_path / "ann.jsonl").write_text(json.dumps(row))
-    assert human_review.take(tmp_path, [tmp_path / "ann.jsonl"]) == 0
-    release.write(small(), tmp_path, MADE)
+    assert human_review.import_answers(tmp_path, [tmp_path / "ann.jsonl"]) == 0
+    release.write_release(small(), tmp_path, MADE)
     assert (
         "---\n\nChecked by 1 person: 1 judgement.\n" in (tmp_path / "release/README.md").read_text()
     )
@@ -222,7 +222,7 @@ def test_private_texts_are_found_wherever_a_release_says_them_and_what_documents
     }
     made = small(documents=Corpus([*documents, *more]), private=private)
     rows = [{"query_id": "q1", "of": ["d2", {"by": "ANN  LEE,"}]}]
-    release.write(
+    release.write_release(
         made._replace(provenance=rows),
         tmp_path,
         MADE | {"source": "They apply the inequality of means once."},
@@ -238,7 +238,7 @@ def test_private_texts_are_found_wherever_a_release_says_them_and_what_documents
         "provenance.jsonl, line 1: private author .*: 'ann lee'$", found[2]
     )
     told = "And then apply the inequality of means once more!"
-    release.write(made._replace(provenance=[]), tmp_path, MADE | {"source": told})
+    release.write_release(made._replace(provenance=[]), tmp_path, MADE | {"source": told})
     said = release.check_release(tmp_path)[2]
     assert "'and then apply the inequality of means once'" in said
 
@@ -258,9 +258,9 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
     made = small(
         queries=pools, comparisons=pair, dev=["q3"], settings={"name": "x", "metrics": ["Win(1)"]}
     )
-    release.write(made, tmp_path, MADE)
+    release.write_release(made, tmp_path, MADE)
     assert release.check_release(tmp_path) == ["dev and test share 2 documents of pools, e.g. 'd0'"]
-    release.write(
+    release.write_release(
         small(
             dev=["q3"], judgements={**small().judgements, "pooled": {"q0": {"d0": 1.0, "d9": 0.0}}}
         ),
@@ -279,13 +279,13 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
     assert release.check_release(tmp_path)[0].startswith("loading: ")
     for queries, dev in (([], []), (small().queries, ["q0", "q1", "q2", "q3"])):
         with pytest.raises(DataError, match="no test query is left"):
-            release.write(small(queries=queries, dev=dev), tmp_path, MADE)
+            release.write_release(small(queries=queries, dev=dev), tmp_path, MADE)
     queries = [
         replace(one, excluded=frozenset(["d2"])) if one.query_id == "q2" else one
         for one in small().queries
     ]
     with pytest.raises(DataError, match="'q2' has no relevant document that it may see"):
-        release.write(small(queries=queries), tmp_path, MADE)
+        release.write_release(small(queries=queries), tmp_path, MADE)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path, file, old, new, says
     pairs = {"q1": [Comparison("Win(1)", "d1", "d2")], "q2": [Comparison("Win(1)", "d2", "d3")]}
     words = {"search": "s", "recognise": "r", "annotate": "the mood of it"}
     settings = {"name": "x", "metrics": ["Win(1)", "Flip", "Win"], "lens": words}
-    release.write(
+    release.write_release(
         small(queries=queries, comparisons=pairs, twins={"q1": "q2"}, settings=settings),
         tmp_path,
         MADE,
@@ -358,10 +358,10 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path, file, old, new, says
 def test_a_query_that_is_a_document_does_not_see_itself_its_group_or_its_text():
     queries = [Query("a", "x", excluded=frozenset(["z"])), Query("d", "y")]
     group, twins = {"a": "post 1", "b": "post 1", "c": "post 2"}, {"d": "c", "f": "e"}
-    masked = release.mask(queries, group, twins)
+    masked = release.mask_own_document(queries, group, twins)
     assert [sorted(one.excluded) for one in masked] == [["a", "b", "z"], ["c", "d"]]
     qrels = {"q": {"d": 1.0, "x": 0.0, "c": 2.0}, "r": {"e": 0.0}}
-    assert release.spread_twins(qrels, twins) == {
+    assert release.copy_labels_to_duplicates(qrels, twins) == {
         "q": {"c": 2.0, "d": 2.0, "x": 0.0},
         "r": {"e": 0.0, "f": 0.0},
     }
@@ -379,12 +379,12 @@ def test_a_split_keeps_groups_together_and_where_asked_shares_no_document():
         judgements={"gold": gold},
     )
     record = {one: str(int(one[1:]) // 3) for one in pools}
-    grouped = release.split(made, 0.5, record)
+    grouped = release.split_dev(made, 0.5, record)
     assert len(grouped.dev) == 6 and len({record[one] for one in grouped.dev}) == 2
     assert {*grouped.dev} == {
-        *release.split(made._replace(queries=made.queries[::-1]), 0.5, record).dev
+        *release.split_dev(made._replace(queries=made.queries[::-1]), 0.5, record).dev
     }
-    apart = release.split(made, 0.5, disjoint=True)
+    apart = release.split_dev(made, 0.5, disjoint=True)
     dev = {one.query_id: one.candidates for one in apart.queries if one.query_id in apart.dev}
     test = {one.query_id: one.candidates for one in apart.queries if one.query_id not in apart.dev}
     taken = set().union(*test.values())
@@ -394,7 +394,7 @@ def test_a_split_keeps_groups_together_and_where_asked_shares_no_document():
         one: pools[one] - taken for one in before if any(gold[one][d] for d in pools[one] - taken)
     }
     assert all(apart.judgements["gold"][one].keys() == pool for one, pool in dev.items())
-    assert release.split(small(), 0.1).dev == []
+    assert release.split_dev(small(), 0.1).dev == []
 
 
 def test_a_lens_in_words_reaches_programs_and_the_retriever_of_lenses(run, server, tmp_path):
@@ -403,7 +403,7 @@ def test_a_lens_in_words_reaches_programs_and_the_retriever_of_lenses(run, serve
         "recognise": "Look for pets.",
         "annotate": "which pet it is",
     }
-    release.write(small(settings={"name": "pets", "lens": words}), tmp_path, MADE)
+    release.write_release(small(settings={"name": "pets", "lens": words}), tmp_path, MADE)
     place = tmp_path / "release"
     result = run(
         "--program", "multihop", "--task", place, "--lm", server.spec, "--limit", 1, "--json"
@@ -414,4 +414,4 @@ def test_a_lens_in_words_reaches_programs_and_the_retriever_of_lenses(run, serve
     shown = run("--program", "retrieve", "--retriever", "lens(bm25)", "--task", place)
     assert shown.code == 2 and "offline only counts" in shown.err
     with pytest.raises(UsageError, match="is no JSON of search, recognise"):
-        lens('{"serach": "x"}')
+        get_lens('{"serach": "x"}')

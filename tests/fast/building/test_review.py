@@ -13,7 +13,7 @@ from sklearn import metrics
 from evals.build import human_review
 from evals.build.human_review import SHEETS, Item, answers, identify, offer
 from evals.scoring.agreement import agree
-from tools.cli import Parser, run_command
+from tools.cli import CommandParser, run_command
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def command(tmp_path, capsys):
     """`build review FOLDER ...`; its exit code, what it printed, and what it said."""
 
     def called(*words):
-        human_review.add(parser := Parser())
+        human_review.add_review_options(parser := CommandParser())
         told = [str(word) for word in (tmp_path, *words)]
         code = run_command(parser, human_review.command, told)
         return code, *capsys.readouterr()
@@ -191,7 +191,7 @@ def test_answers_hold_for_a_build_made_again_that_shows_the_same(tmp_path, comma
         tmp_path, "gold", [graded(1, "0"), graded(3)]
     )  # the model thinks otherwise by now; one item is new
     assert answers(tmp_path)[identify("gold", graded(1))] == "0"
-    assert human_review.compare(tmp_path)["sheets"]["gold"]["model agreement"].mean == 1
+    assert human_review.measure_agreement(tmp_path)["sheets"]["gold"]["model agreement"].mean == 1
     (tmp_path / "review/answers.jsonl").open("ab").write(b'{"item": "torn')
     assert command("--in", write(tmp_path / "b.jsonl", said("gold", graded(3), "2")))[0] == 0
     assert len(answers(tmp_path)) == 3

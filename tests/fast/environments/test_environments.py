@@ -7,9 +7,9 @@ import pytest
 
 import environments
 from environments.base import DevSplit
-from environments.task_card import findings
+from environments.task_card import run_checks
 from tools.errors import DataError, UnknownName, UsageError
-from tools.files import home
+from tools.files import sextant_home
 
 DEV = [f"MINI-q{number:02}" for number in (2, 11, 14, 18, 22, 23, 26, 27, 28, 30, 31, 34)]
 
@@ -58,7 +58,7 @@ def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_p
         DataError, match=r"is not in .*; get it with .* fetch obliq/congress`, or use --data mini"
     ):
         environments.load("congress", "full")
-    place = home() / "data/obliq"
+    place = sextant_home() / "data/obliq"
     place.parent.mkdir(parents=True)
     folder.rename(place)
     marker = place / "congress.complete.json"
@@ -215,5 +215,5 @@ def test_a_document_that_is_judged_not_relevant_may_be_missing_and_check_says_so
     qrels = folder / "tip-of-tongue/congress" / QRELS
     append(qrels, b"Q1\tD99\t0\n")
     assert environments.load("congress", str(folder), "all").qrels["Q1"]["D99"] == 0
-    wrong = [finding.said for finding in findings("congress", str(folder)) if not finding.fine]
+    wrong = [finding.said for finding in run_checks("congress", str(folder)) if not finding.fine]
     assert len(wrong) == 1 and "'D99' of query 'Q1'" in wrong[0]

@@ -18,11 +18,11 @@ from hub_server import HubServer
 
 import environments
 from environments import birco, obliq
-from environments.base import Facts, Release, Suite
+from environments.base import Release, Suite, TaskInfo
 from environments.fetch import fetch
-from environments.task_card import findings, row, state
+from environments.task_card import data_state, run_checks, task_row
 from tools.errors import DataError, RunConflict, UsageError
-from tools.files import home
+from tools.files import sextant_home
 
 MINI = Path(environments.__file__).parent / "mini/obliq"
 PATHS = obliq.SUITE.tasks["congress"].files
@@ -32,7 +32,9 @@ CORPUS, QUERIES, QRELS = "/corpus.jsonl", "/queries.jsonl", "/qrels.tsv"
 # A suite without a miniature, of which the project has none.
 BARE = Suite(
     release=Release("github", "nobody/toy", "1" * 40, "CC BY 4.0", "none"),
-    tasks={"toy": Facts("what", "nDCG@10", "so", "none", {}, 1, ("a corpus.jsonl", "qrels.tsv"))},
+    tasks={
+        "toy": TaskInfo("what", "nDCG@10", "so", "none", {}, 1, ("a corpus.jsonl", "qrels.tsv"))
+    },
     load=lambda request: pytest.fail("is only fetched"),
 )
 
@@ -107,7 +109,7 @@ def get(lines, waits):
 
 
 def data(suite: str = "obliq") -> Path:
-    return home() / "data" / suite
+    return sextant_home() / "data" / suite
 
 
 def marked() -> bool:
@@ -181,16 +183,16 @@ def test_a_file_that_has_gone_or_changed_is_noticed_by_check_and_fetched_again_a
     )
     path.unlink() if damage == "gone" else path.write_bytes(changed)
     if damage == "other bytes":
-        files = [finding for finding in findings("obliq/congress") if finding.what == "files"]
+        files = [finding for finding in run_checks("obliq/congress") if finding.what == "files"]
         assert [finding.fine for finding in files] == [False] and "fetch it again" in files[0].said
     hub.sent.clear()
     get()
     assert [Path(sent.path).name for sent in hub.sent] == [path.name]
-    assert all(finding.fine for finding in findings("obliq/congress") if finding.what == "files")
+    assert all(finding.fine for finding in run_checks("obliq/congress") if finding.what == "files")
 
 
 def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away(bare):
-    rows = {task: row(task) for task in environments.tasks()}
+    rows = {task: task_row(task) for task in environments.tasks()}
     assert rows["bare/toy"] | {"data": "none", "documents": None, "test": None} == rows["bare/toy"]
     assert all(
         one["data"] == "mini" and one["documents"]
@@ -207,7 +209,7 @@ def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub,
     get()
     marker = data() / "congress.complete.json"
     marker.write_text(marker.read_text().replace(obliq.RELEASE.revision, "0" * 40))
-    assert state("obliq/congress") == "outdated" and state("obliq/twitter") == "mini"
+    assert data_state("obliq/congress") == "outdated" and data_state("obliq/twitter") == "mini"
     hub.files[PATHS[0]] = hub.listed[PATHS[0]] = hub.files[PATHS[0]].replace(
         b"committee", b"Committee"
     )

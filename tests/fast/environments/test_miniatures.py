@@ -10,7 +10,7 @@ import pytest
 import environments
 from environments import crumb
 from environments.chunking import bert_tokens, chunks
-from environments.task_card import GOLDEN, READINGS, count_agreement, findings
+from environments.task_card import GOLDEN, READINGS, count_agreement, run_checks
 
 TASKS = [
     task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()
@@ -35,7 +35,7 @@ def test_the_table_of_suites_names_the_tasks_that_each_has():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_check_finds_nothing_wrong_and_both_splits_have_queries(task):
-    found = {finding.what: finding for finding in findings(task, "mini")}
+    found = {finding.what: finding for finding in run_checks(task, "mini")}
     assert [finding for finding in found.values() if not finding.fine] == []
     assert found["golden records"].said.startswith("first, tenth and last are as recorded") == (
         task in RECORDED

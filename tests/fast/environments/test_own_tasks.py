@@ -17,7 +17,7 @@ from environments import __main__ as module
 from environments import custom
 from environments.base import GENERIC
 from evals import import_run, score
-from evals.published import beside
+from evals.published import published_values_for
 from evals.scoring.metrics import RANKING
 from tools.errors import DataError, SextantError, UsageError
 
@@ -254,9 +254,9 @@ def test_own_data_never_stands_beside_published_figures_and_never_takes_a_benchm
         task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"}
     )
     assert (
-        beside(config)
-        and not beside(config | {"task": "own/wildchat"})
-        and not beside(config | {"data": "folder"})
+        published_values_for(config)
+        and not published_values_for(config | {"task": "own/wildchat"})
+        and not published_values_for(config | {"data": "folder"})
     )
     with pytest.raises(SextantError, match="nor is it a folder"):
         environments.resolve("wildchats")

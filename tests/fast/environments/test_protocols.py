@@ -19,7 +19,7 @@ from evals import score
 from evals.run_folder import load_environment
 from tools.cli import run_command
 from tools.errors import DataError, SextantError, UsageError
-from tools.files import home
+from tools.files import sextant_home
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_a_program_runs_on_every_kind_of_task(run, task):
 def test_what_does_not_fit_together_is_said_in_one_line(run, words, said):
     result = run("--program", "retrieve", "--data", "mini", *words)
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1
-    assert not (home() / "indexes").exists(), "it was said before an index was built"
+    assert not (sextant_home() / "indexes").exists(), "it was said before an index was built"
 
 
 def test_triplets_weigh_alike_whatever_their_query(retrieve):

@@ -8,7 +8,7 @@ import pytest
 from pdfs import make_pdf
 
 from environments.readers import documents
-from environments.readers.documents.markup import Record, write_markdown
+from environments.readers.documents.markup import XmlPaths, write_markdown
 from tools.errors import DataError, UsageError
 
 PAGE = """<html><head><title>Tide tables</title></head><body><nav><a href="/">Home</a> <a href="/b">About us</a></nav>
@@ -63,7 +63,9 @@ TRIALS = """<trials><study><nct>N1</nct><title>On  digoxin</title><eligibility><
 def read(path, form="", record=None):
     listed = documents.list_files(path, form)
     counts = Counter(one.reason for one in listed.left_out)
-    return [row for _, row in documents.read(path, listed.files, form, record or Record())], counts
+    return [
+        row for _, row in documents.read(path, listed.files, form, record or XmlPaths())
+    ], counts
 
 
 def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_without_hidden_files(
@@ -125,7 +127,7 @@ def test_of_a_dump_of_a_wiki_the_articles_are_read(tmp_path):
 
 def test_records_of_xml_are_read_by_the_paths_that_a_recipe_names(tmp_path):
     (tmp_path / "trials.xml").write_text(TRIALS)
-    record = Record(
+    record = XmlPaths(
         "study", {"Title": "title", "Who may take part": "eligibility/criteria"}, ("nct", "sponsor")
     )
     assert read(tmp_path / "trials.xml", record=record)[0] == [
@@ -150,7 +152,7 @@ def test_records_of_xml_are_read_by_the_paths_that_a_recipe_names(tmp_path):
         "Other",
     ]
     with pytest.raises(DataError, match="no element <trial>"):
-        read(tmp_path / "trials.xml", record=Record("trial"))
+        read(tmp_path / "trials.xml", record=XmlPaths("trial"))
 
 
 def test_of_a_collection_only_the_corpus_is_read(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from pdfs import make_pdf
 
 from environments.readers import documents
-from environments.readers.documents.markup import Record, write_markdown
+from environments.readers.documents.markup import XmlPaths, write_markdown
 from environments.readers.documents.readers import Limits
 from evals.build.ingest import CorpusSection, CutSection, ingest
 from evals.build.text_cleaning import CleanSection
@@ -18,7 +18,7 @@ ENDLESS = '<div a="' * 4000  # of wikitext: minutes, and twice the length takes 
 GOOD = "<p>" + "The harbour publishes its tide tables twice a year. " * 5 + "</p>"
 
 
-def read(folder, limits, record=Record()):  # noqa: B008
+def read(folder, limits, record=XmlPaths()):  # noqa: B008
     left_out = list[tuple[str, str, str]]()
     files = documents.list_files(folder, "").files
     rows = [
@@ -100,6 +100,6 @@ def test_a_build_names_what_is_over_a_limit(tmp_path):
     assert [document.text for document in source.documents.stream()] == ["short"]
     assert source.counts == {"files with too much text": 1} and "a.txt" in source.warnings[0]
     assert source.dropped is not None
-    assert [disk.loads(line)[0] for line in disk.lines(source.dropped)] == ["a.txt"]
+    assert [disk.loads(line)[0] for line in disk.iter_lines(source.dropped)] == ["a.txt"]
     with pytest.raises(DataError, match=r"a.txt is one of files with too much text \(more than"):
-        list(documents.read(corpus, [corpus / "a.txt"], "", Record(), Limits(text=1)))
+        list(documents.read(corpus, [corpus / "a.txt"], "", XmlPaths(), Limits(text=1)))

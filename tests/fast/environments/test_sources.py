@@ -28,8 +28,8 @@ from environments import crumb
 from environments.base import Comparison
 from environments.multiconir import COLUMNS, TENS
 from environments.readers import obliq_layout, raw_files
-from environments.task_card import findings
-from evals.scoring.metrics import collapse
+from environments.task_card import run_checks
+from evals.scoring.metrics import collapse_to_units
 from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError
 
@@ -397,7 +397,7 @@ def test_crumb_is_the_same_raw_and_as_parquet_with_cells_as_lists_or_as_text(for
     passage = world.judgements["passage"]
     assert passage.qrels == {"2021-1": {"A:0": 1.0, "B:1": 0.0}, "2021-2": {"B:0": 2.0}}
     assert floats(world.qrels) and floats(passage.qrels) and passage.binary is None
-    assert collapse(["B:1", "A:1", "B:0", "C:0", "A:0"], world.judgements["document"]) == [
+    assert collapse_to_units(["B:1", "A:1", "B:0", "C:0", "A:0"], world.judgements["document"]) == [
         "B",
         "A",
         "C",
@@ -960,5 +960,5 @@ def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp
     )
     [noted] = tmp_path.rglob(obliq_layout._DIGESTS)
     noted.write_text(json.dumps(dict.fromkeys(json.loads(noted.read_text()), "of another content")))
-    list(findings("obliq/math", str(tmp_path)))
+    list(run_checks("obliq/math", str(tmp_path)))
     assert "of another content" not in noted.read_text()

@@ -19,7 +19,7 @@ from environments.base import Judgements
 from evals import export
 from evals.formats.import_run import import_run, make_config
 from evals.scoring.score_run import score
-from evals.scoring.scored_run import read
+from evals.scoring.scored_run import read_scored_run
 from tools.cli import run_command
 from tools.corpus import Corpus
 from tools.records import Document, Query
@@ -71,7 +71,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 def values(path: Path) -> dict[str, dict[str, float]]:
     """query -> metric -> value of a run's scores.csv."""
-    columns = read(path).columns
+    columns = read_scored_run(path).columns
     return {
         query: {name: column[query] for name, column in columns.items()}
         for query in next(iter(columns.values()))

@@ -20,7 +20,7 @@ from evals import run as run_module
 from evals.formats.import_run import import_run, read_trajectories
 from evals.formats.trec import RunFile
 from evals.scoring import score_run
-from evals.scoring.scored_run import read as read_run
+from evals.scoring.scored_run import read_scored_run as read_run
 from tools.cli import run_command
 from tools.corpus import Corpus
 from tools.errors import DataError

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tools.moved_modules import MOVED_MODULES, install
-from tools.plugins import PROGRAMS, check, pick
+from tools.plugins import PROGRAMS, load_object, resolve
 
 
 @pytest.mark.parametrize("old, new", MOVED_MODULES.items())
@@ -23,8 +23,8 @@ def test_an_old_name_gives_the_same_module_with_a_warning(old, new, monkeypatch)
 
 def test_a_reference_with_an_old_name_means_the_new_one():
     old = "programs.judging:Judge"
-    assert check("program", old, {}, PROGRAMS) == "programs.llm_tasks.relevance_judge:Judge"
-    assert pick("program", old, {}, PROGRAMS).__name__ == "Judge"
+    assert resolve("program", old, {}, PROGRAMS) == "programs.llm_tasks.relevance_judge:Judge"
+    assert load_object("program", old, {}, PROGRAMS).__name__ == "Judge"
 
 
 def test_the_finder_is_installed_once():

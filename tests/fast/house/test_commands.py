@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.__main__ import COMMANDS, main, overview
+from evals.__main__ import COMMANDS, list_commands, main
 from tools import cli
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +73,7 @@ def sub_commands(parser):
 
 def test_the_overview_names_every_command():
     for name, (module, about) in COMMANDS.items():
-        text = overview("sextant")
+        text = list_commands("sextant")
         assert f"sextant {name}" in text and module in text and about in text
 
 

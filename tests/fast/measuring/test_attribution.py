@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from environments.base import Judgements
 from evals.run_schemas import Fate
-from evals.running.runner import answer
-from evals.scoring.attribution import Losses, attribute, fate_at
-from evals.scoring.metrics import collapse, judge, ranking_metric
+from evals.running.runner import answer_query
+from evals.scoring.attribution import LossCounts, attribute, fate_at
+from evals.scoring.metrics import apply_metric, collapse_to_units, judge_ranking
 from tools.corpus import Corpus
 from tools.errors import LimitReached
 from tools.records import Document, Query
@@ -35,7 +35,7 @@ def called(*numbers: int) -> str:
 def outcome_of(agent, limits=UNLIMITED):
     """What is recorded of an agent that is given a session for a query about nothing in particular."""
     toolbox = Toolbox(CORPUS, BM25(CORPUS), limits=limits)
-    result = answer(
+    result = answer_query(
         lambda *, query: agent(toolbox.open(query)), Query("q", "what is asked"), CORPUS
     )
     return json.loads(json.dumps(result))
@@ -43,7 +43,7 @@ def outcome_of(agent, limits=UNLIMITED):
 
 def fates(outcome, gold, k=K, **judgements):
     judged = Judgements({"q": dict.fromkeys(gold, 1.0)}, **judgements)
-    units = collapse(outcome["ranking"], judged)
+    units = collapse_to_units(outcome["ranking"], judged)
     return {one["unit"]: fate_at(one, k) for one in attribute("q", outcome, units, judged)}
 
 
@@ -183,7 +183,7 @@ def random_outcome(seed: int):
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=6))
 def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
-    losses, recalls = Losses([1, 5, 1000]), {1: [], 5: [], 1000: []}
+    losses, recalls = LossCounts([1, 5, 1000]), {1: [], 5: [], 1000: []}
     for seed in seeds:
         outcome, gold = random_outcome(seed)
         judged = Judgements({"q": gold})
@@ -200,7 +200,7 @@ def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
                 )
             # One query's fates sum to what it misses, as the metric has it.
             lost = sum(fate_at(one, k) is not Fate.FOUND for one in relevant)
-            metric = ranking_metric(f"R@{k}", judge(outcome["ranking"], judged, "q"))
+            metric = apply_metric(f"R@{k}", judge_ranking(outcome["ranking"], judged, "q"))
             assert (
                 metric is None
                 if not counted

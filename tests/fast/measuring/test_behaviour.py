@@ -9,8 +9,8 @@ from openai_server import given, ids
 from environments.base import Judgements
 from evals import behaviour as module
 from evals.scoring.attribution import attribute, attribution_json
-from evals.scoring.behaviour import behave
-from evals.viewer.data import Answers
+from evals.scoring.behaviour import compare_behaviour
+from evals.viewer.data import ViewerApi
 from tools.errors import UsageError
 
 USAGE = {
@@ -80,9 +80,9 @@ STEPS = [
 
 def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
     refused = step("search", "nothing", [], hop=3, refused="no")
-    found = behave([planted("one", [*STEPS[:-1], refused, STEPS[-1]], ["r1", "a", "b", "r2"])])[
-        "runs"
-    ][0]
+    found = compare_behaviour(
+        [planted("one", [*STEPS[:-1], refused, STEPS[-1]], ["r1", "a", "b", "r2"])]
+    )["runs"][0]
     means = {name: one["mean"] for name, one in found["figures"].items()}
     expected = {
         "searches": 3,
@@ -115,7 +115,7 @@ def test_a_lost_document_gets_the_first_kind_that_is_so(planted):
     other = planted(
         "two", [step("search", "boat", ["r1", "r3"]), step("stop", "done")], ["r1", "r3"]
     )
-    one, _ = behave([planted("one", STEPS, ["r1", "a"]), other])["runs"]
+    one, _ = compare_behaviour([planted("one", STEPS, ["r1", "a"]), other])["runs"]
     kinds = {
         kind: [of["unit"] for of in row["examples"]]
         for kind, row in one["failures"].items()
@@ -127,7 +127,7 @@ def test_a_lost_document_gets_the_first_kind_that_is_so(planted):
         row | {"doc_ids": [*row["doc_ids"], "r3"]} if row["argument"] == "fish boat" else row
         for row in STEPS
     ]
-    [alone] = behave([planted("three", led, ["r1", "a"])])["runs"]
+    [alone] = compare_behaviour([planted("three", led, ["r1", "a"])])["runs"]
     assert (
         alone["failures"]["misled"]["documents"] == 0
         and alone["failures"]["not_selected"]["documents"] == 1
@@ -137,7 +137,7 @@ def test_a_lost_document_gets_the_first_kind_that_is_so(planted):
 def test_two_runs_are_put_together_at_equal_searches(planted):
     many = [step("search", f"n{place}", [f"r{place}"]) for place in (1, 2, 3, 4)]
     few = [step("search", "x", ["r3"]), step("search", "y", ["r1"])]
-    [pair] = behave([planted("one", many, ["r1"]), planted("two", few, ["r3"])])["pairs"]
+    [pair] = compare_behaviour([planted("one", many, ["r1"]), planted("two", few, ["r3"])])["pairs"]
     assert pair["documents"] == {"both": 2, "first": 2, "second": 0, "neither": 0}
     assert pair["all"] == [1.0, 0.5, 1.0] and pair["equal"] == [
         0.5,
@@ -152,7 +152,7 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
         run_folders.run_in(tmp_path, "--program", one, "--task", "congress", "--limit", 2)
         for one in programs
     ]
-    command, page = command_of(module), Answers([tmp_path / "runs"])
+    command, page = command_of(module), ViewerApi([tmp_path / "runs"])
     done = command(*runs, "--json")
     for run, found in zip(runs, done.json["runs"], strict=True):
         scores = json.loads((run / "scores.json").read_text())
@@ -179,7 +179,7 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
         tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 1
     )
     with pytest.raises(UsageError, match="not asked the same"):
-        behave([*runs, other])
+        compare_behaviour([*runs, other])
 
 
 def test_a_model_names_the_causes_of_a_sample_and_is_asked_about_each_failure_once(
@@ -214,7 +214,9 @@ def test_a_model_names_the_causes_of_a_sample_and_is_asked_about_each_failure_on
             sum(one["documents"] for one in table.values()) for table in (named, of["failures"])
         )
         assert many == lost > 0
-        page = Answers([tmp_path / "runs"])(f"run/{run.parent.name}/{run.name}/behaviour/all.json")
+        page = ViewerApi([tmp_path / "runs"])(
+            f"run/{run.parent.name}/{run.name}/behaviour/all.json"
+        )
         assert json.loads(page)["named"]["failures"] == named
         outcomes = {
             row["query_id"]: row

@@ -8,7 +8,7 @@ from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
 from evals.scoring import scored_run
-from evals.scoring.scored_run import bounds_beside, bounds_between
+from evals.scoring.scored_run import references_beside, references_per_program
 from evals.scoring.statistics import share_closed
 
 
@@ -24,7 +24,7 @@ def runs(tmp_path):
 
 def found(path):
     """The runs beside one that bound it, as --json has them: those that there are, by kind."""
-    return {kind: one for kind, one in bounds_beside(path).items() if kind != "metric" and one}
+    return {kind: one for kind, one in references_beside(path).items() if kind != "metric" and one}
 
 
 def name(path, kind):
@@ -33,7 +33,7 @@ def name(path, kind):
 
 def lines(path):
     """The bounds of a run, each in a line."""
-    bounds = scored_run.list_bounds(bounds_beside(path))
+    bounds = scored_run.list_bounds(references_beside(path))
     return [f"{label} {one['mean']:.4f} ({one['what']})" for label, one in bounds]
 
 
@@ -47,7 +47,7 @@ def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
         "lower bound 0.3500 (tournament over bm25(k1=0.9,b=0.4), offline, union pool of 300)",
         "ceiling 0.7000 (tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 300)",
     ]
-    assert bounds_beside(own)["metric"] == "nDCG@10"
+    assert references_beside(own)["metric"] == "nDCG@10"
 
 
 def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_size(runs):
@@ -113,7 +113,7 @@ def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_tol
         runs("floor", [0.1, 0.2], retrieve()),
         runs("up", [0.6, 0.9], pooled("oracle", 9)),
     )
-    [gap] = bounds_between(scored_run.find([tmp_path / "runs"])[0])
+    [gap] = references_per_program(scored_run.find_scored_runs([tmp_path / "runs"])[0])
     assert "ceiling" in gap.found and gap.compare()[1:] == (None, None)
     assert gap.is_own("floor") and not gap.is_own("ceiling")
     assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
@@ -152,7 +152,7 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
     runs("own", own.tolist())
     runs("floor", floor.tolist(), retrieve())
     runs("up", ceiling.tolist(), pooled("oracle", 9, program="multihop", parameters={"hops": 4}))
-    [gap] = bounds_between(scored_run.find([tmp_path / "runs"])[0])
+    [gap] = references_per_program(scored_run.find_scored_runs([tmp_path / "runs"])[0])
     assert gap.run.path.name == "own" and gap.metric == "nDCG@10"
     gained, missing, closed = gap.compare()
     assert gained.difference == pytest.approx((own - floor).mean())

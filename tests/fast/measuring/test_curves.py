@@ -16,9 +16,9 @@ from evals import curves as module
 from evals.reporting.comparison_tables import curves_csv
 from evals.reporting.plots import curves_svg
 from evals.scoring import scored_run
-from evals.scoring.attribution import Anytime
-from evals.scoring.budget_curves import AXES, curves, follow, judge_places
-from evals.scoring.metrics import judge_units, ranking_metric
+from evals.scoring.attribution import AnytimeRanking
+from evals.scoring.budget_curves import AXES, curves, judge_positions, query_trajectory
+from evals.scoring.metrics import apply_metric, judge_units
 from tools.errors import DataError, UnknownName, UsageError
 
 
@@ -78,7 +78,7 @@ def scripted(tmp_path):
             attributed.append(
                 json.dumps({"query_id": query_id, "grades": grades, "relevant": relevant})
             )
-            values.append(ranking_metric(metric, judge_units(list(ranking), grades, gold)))
+            values.append(apply_metric(metric, judge_units(list(ranking), grades, gold)))
         path = make(
             tmp_path / name, {metric: values}, config, usage=used() | {"list_usd": list_usd}
         )
@@ -142,7 +142,7 @@ def test_a_scripted_trace_is_ranked_as_by_hand_after_every_step():
         ),  # of its documents: the selections stand, and it is over
         (step("stop"), "cdfabe"),
     ]
-    sofar = Anytime({}, "abcdef")
+    sofar = AnytimeRanking({}, "abcdef")
     for one, expected in script:
         sofar.add(one)
         assert "".join(sofar.ranking(10)) == expected, one
@@ -215,7 +215,7 @@ STEPS = st.lists(
 def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps, units, data):
     wanted = data.draw(st.sets(st.sampled_from("ABXefgij")))
     depth = data.draw(st.integers(1, 12))
-    sofar = Anytime(units, wanted)
+    sofar = AnytimeRanking(units, wanted)
     for number, one in enumerate(steps, start=1):
         sofar.add(one)
         expected = by_brute_force(steps[:number])
@@ -230,11 +230,9 @@ def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps
 def test_places_alone_are_enough_for_every_metric(ranking, grades):
     relevant = {unit for unit in grades if unit != "x"}
     found = find_places(ranking, {}, {*grades})
-    few = judge_places(found, grades, relevant)
+    few = judge_positions(found, grades, relevant)
     for name in ("nDCG@3", "nDCG", "R@2", "P@5", "RR", "RR@2"):
-        assert ranking_metric(name, few) == ranking_metric(
-            name, judge_units(ranking, grades, relevant)
-        )
+        assert apply_metric(name, few) == apply_metric(name, judge_units(ranking, grades, relevant))
 
 
 def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for():
@@ -252,26 +250,26 @@ def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for(
         "error": None,
     }
     row = {"grades": {"a": 1.0, "b": 1.0}, "relevant": [{"unit": "a"}, {"unit": "b"}]}
-    made = follow(outcome, row, "R@1", AXES, 1000)
+    made = query_trajectory(outcome, row, "R@1", AXES, 1000)
     assert [list(zip(*made["searches"], strict=True))] == [[(0, 0), (1, 0.5), (2, 0.5)]]
     assert list(zip(*made["calls"], strict=True)) == [(0, 0), (1, 0), (3, 0.5), (4, 0.5), (5, 0.5)]
     assert list(made["tokens"].costs) == [0, 300, 1500, 1600, 2000]
     assert list(made["usd"].costs) == [0, 0.004, 0.014, 0.02]
-    recall = follow(outcome, row, "R@10", AXES, 1000)
+    recall = query_trajectory(outcome, row, "R@10", AXES, 1000)
     assert list(recall["searches"].values) == [0, 0.5, 1.0] and list(recall["usd"].values) == [
         0,
         0.5,
         1.0,
         1.0,
     ]
-    assert list(follow(outcome, row, "surfaced", ["calls"], 1000)["calls"].values) == [
+    assert list(query_trajectory(outcome, row, "surfaced", ["calls"], 1000)["calls"].values) == [
         0,
         0.5,
         1.0,
         1.0,
         1.0,
     ]
-    assert follow(outcome, {"grades": {}, "relevant": []}, "R@10", AXES, 1000) == {}
+    assert query_trajectory(outcome, {"grades": {}, "relevant": []}, "R@10", AXES, 1000) == {}
 
 
 def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothing(scripted):
@@ -304,7 +302,7 @@ def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothi
 
 def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
     for path in scored_run.find_folders([miniature]):
-        run = scored_run.read(path)
+        run = scored_run.read_scored_run(path)
         for metric in [name for name in run.columns if "[" not in name][
             ::3
         ]:  # of the judgements that lead

@@ -48,7 +48,7 @@ def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
     names = [
         name for name in dataset_statistics.STATISTICS if name != "passages cut alike"
     ]  # which reads CRUMB's data
-    found = dataset_statistics.describe(
+    found = dataset_statistics.compute_statistics(
         debate(), [*names, "relevant(gold)", "relevant(gold,binary)"]
     )
     assert found == {
@@ -75,7 +75,12 @@ def test_what_a_task_does_not_tell_is_none_and_not_zero():
         "crumb/tip_of_the_tongue", "mini"
     )  # judged by document, searched by passage
     names = ["lexical overlap", "hard negatives", "relevant(document)", "relevant(pooled)"]
-    assert list(dataset_statistics.describe(units, names).values()) == [None, None, 1, None]
+    assert list(dataset_statistics.compute_statistics(units, names).values()) == [
+        None,
+        None,
+        1,
+        None,
+    ]
 
 
 def test_passages_are_found_to_be_cut_as_the_paper_cuts_them_or_otherwise():
@@ -103,7 +108,7 @@ def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
     ]
     assert (
         list(
-            dataset_statistics.describe(
+            dataset_statistics.compute_statistics(
                 papers, ["relevant(passage)", "relevant(passage,binary)"]
             ).values()
         )
@@ -119,7 +124,9 @@ def test_reciprocal_ranks_leave_the_relevant_document_out():
         fmean([1 / 3, 1 / 4]),
     )
     unpooled = debate(task="birco/relic")
-    assert dataset_statistics.describe(unpooled, ["hard negatives"]) == {"hard negatives": None}
+    assert dataset_statistics.compute_statistics(unpooled, ["hard negatives"]) == {
+        "hard negatives": None
+    }
 
 
 def test_weighted_jaccard_is_what_scipys_distance_of_bray_and_curtis_says():
@@ -140,7 +147,7 @@ def test_neighbours_stay_neighbours_in_the_plane_and_come_to_the_same_place_agai
     generator = np.random.default_rng(7)
     centres = generator.normal(size=(3, 16))
     vectors = np.repeat(centres, 8, axis=0) + generator.normal(scale=0.05, size=(24, 16))
-    places = dataset_statistics.project(vectors)
+    places = dataset_statistics.project_2d(vectors)
     assert places.shape == (24, 2)
     assert trustworthiness(vectors, places, n_neighbors=5, metric="cosine") > 0.9
-    assert np.array_equal(places, dataset_statistics.project(vectors))
+    assert np.array_equal(places, dataset_statistics.project_2d(vectors))

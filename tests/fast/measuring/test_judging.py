@@ -16,8 +16,8 @@ import environments
 from environments.base import Judgements
 from evals import judge as module
 from evals.judging.judge_correction import draw_true_grades, measure_judge
-from evals.judging.llm_judge import UnusableJudge, judge, render
-from evals.running.request import Common
+from evals.judging.llm_judge import UnusableJudge, judge_runs, render_judgements
+from evals.running.request import SharedRequest
 from evals.scoring.metrics import measure_unjudged
 from programs.compiled import read, write
 from tools.errors import BudgetReached, UsageError
@@ -70,10 +70,10 @@ def judged(server, runs, tmp_path):
             for name in list(options)
             if name in ("budget_calls", "parameters")
         }
-        request = Common(
+        request = SharedRequest(
             program=PROGRAM, task="twitter", lm=server.spec, max_concurrent=1, **fields
         )
-        return judge(request, runs, name=options.pop("name", tmp_path.name), **options)
+        return judge_runs(request, runs, name=options.pop("name", tmp_path.name), **options)
 
     server.answer = answer
     judged = run
@@ -289,8 +289,8 @@ def test_of_a_document_its_best_placed_passage_is_read_and_the_judgement_is_of_t
         return {"verdicts": json.dumps(rows)}
 
     server.answer = answer
-    found = judge(
-        Common(program=PROGRAM, task="crumb/clinical_trial", lm=server.spec),
+    found = judge_runs(
+        SharedRequest(program=PROGRAM, task="crumb/clinical_trial", lm=server.spec),
         runs,
         name="m",
         sample=4,
@@ -387,13 +387,13 @@ def test_means_by_a_judge_are_given_without_its_errors_too(judged, command_of, c
     drawn = random.Random(4)
     judged.grade = lambda query_id, doc_id, known: 2 * (drawn.random() < (0.9 if known else 0.4))
     found = judged(sample=30)
-    assert set(found["judge"]) == {"precision", "recall", "relevant"}
+    assert set(found["judge_runs"]) == {"precision", "recall", "relevant"}
     for row, mean in zip(found["runs"], found["corrected"], strict=True):
         assert mean["low"] <= mean["mean"] <= mean["high"]
         assert (
             mean["mean"] < row["by"][found["name"]]["nDCG@10"]["mean"]
         )  # nothing in the pool is relevant by design
-    text = render(found)
+    text = render_judgements(found)
     assert (
         "among what was judged, by the errors on the sample: precision" in text
         and "corrected" in text

@@ -5,8 +5,8 @@ import json
 import pytest
 from run_folders import CONFIG
 
-from evals.scoring.score_run import count_looks, record_look
-from tools.files import home
+from evals.scoring.score_run import count_test_uses, record_test_use
+from tools.files import sextant_home
 
 
 @pytest.fixture
@@ -15,14 +15,14 @@ def look(tmp_path):
 
     def scored(name, **changes) -> int:
         config = CONFIG | changes
-        record_look(config, tmp_path / "runs" / name)
-        return count_looks(config)
+        record_test_use(config, tmp_path / "runs" / name)
+        return count_test_uses(config)
 
     return scored
 
 
 def lines() -> list[dict]:
-    return [json.loads(line) for line in (home() / "looks.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (sextant_home() / "looks.jsonl").read_text().splitlines()]
 
 
 def test_every_run_on_test_queries_is_a_look(look):
@@ -40,12 +40,12 @@ def test_every_run_on_test_queries_is_a_look(look):
 
 def test_torn_and_damaged_lines_are_skipped(look):
     look("multihop-offline-1")
-    file = home() / "looks.jsonl"
+    file = sextant_home() / "looks.jsonl"
     with file.open("ab") as opened:
         opened.write(
             b'\xff\xfe\n[1]\n{"run": 3}\n{"run": "x", "task": ["obliq/congress"]}\n\n{"run": "multihop-off'
         )
-    assert count_looks(CONFIG) == 1
+    assert count_test_uses(CONFIG) == 1
     assert look("multihop-offline-2") == 2
     assert file.read_bytes().endswith(b"}\n")
 

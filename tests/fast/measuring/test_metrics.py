@@ -13,12 +13,12 @@ from evals.scoring.metrics import (
     RANKING,
     Ranking,
     add_metrics,
-    compute_all,
+    apply_metric,
+    compute_metrics,
     is_lower_better,
-    judge,
-    ranking_metric,
+    judge_ranking,
 )
-from evals.scoring.score_run import run_lines
+from evals.scoring.score_run import trec_lines
 from evals.scoring.statistics import bootstrap_mean
 from tools.corpus import Corpus
 from tools.errors import UsageError
@@ -37,7 +37,7 @@ NAMES += [kind for kind, cutoff in KNOWN.items() if not cutoff.required]
 def values(rankings, qrels, metric, **judgements) -> dict[str, float | None]:
     judged = Judgements(qrels, **judgements)
     return {
-        query_id: ranking_metric(metric, judge(rankings.get(query_id, ()), judged, query_id))
+        query_id: apply_metric(metric, judge_ranking(rankings.get(query_id, ()), judged, query_id))
         for query_id in qrels
     }
 
@@ -47,7 +47,7 @@ def by_ir_measures(rankings, qrels, names) -> dict[str, dict[str, float]]:
     rows = [
         line.split("\t")
         for query_id, ranking in rankings.items()
-        for line in run_lines(query_id, ranking, "t").splitlines()
+        for line in trec_lines(query_id, ranking, "t").splitlines()
     ]
     run = [ir_measures.ScoredDoc(row[0], row[2], float(row[4])) for row in rows]
     made: dict[str, dict[str, float]] = {}
@@ -146,7 +146,7 @@ ROWS = [
 def test_a_win_is_a_strictly_higher_score_and_what_is_not_ranked_is_below(row):
     doc_ids, scores, wins = row
     environment = comparing({"q": LADDER}, ("Win", "Win(1)", "Win(2)", "Win(3)", "Win(4)"))
-    got = compute_all("q", {"q": Ranking(doc_ids, scores)}, environment)
+    got = compute_metrics("q", {"q": Ranking(doc_ids, scores)}, environment)
     assert [got[f"Win({k})"] for k in (1, 2, 3)] == wins
     assert got["Win(4)"] is None
     assert got["Win"] == pytest.approx(sum(wins) / 3)
@@ -158,8 +158,8 @@ def test_a_flip_is_a_comparison_that_comes_out_otherwise_for_the_twin(first, sec
     environment = comparing({"list": LADDER, "prose": LADDER}, ("Flip",), twins={"prose": "list"})
     rankings = {"list": Ranking(*first[:2]), "prose": Ranking(*second[:2])}
     flips = sum(a != b for a, b in zip(first[2], second[2], strict=True)) / 3
-    assert compute_all("prose", rankings, environment)["Flip"] == pytest.approx(flips)
-    assert compute_all("list", rankings, environment)["Flip"] is None
+    assert compute_metrics("prose", rankings, environment)["Flip"] == pytest.approx(flips)
+    assert compute_metrics("list", rankings, environment)["Flip"] is None
 
 
 UNRANKED = [
@@ -179,8 +179,8 @@ def test_a_comparison_that_one_wording_does_not_rank_counts_as_flipped(first, se
     environment = comparing({"list": LADDER, "prose": LADDER}, ("Flip",), twins={"prose": "list"})
     for here, there in ((first, second), (second, first)):
         rankings = {"list": Ranking(here), "prose": Ranking(there)}
-        assert compute_all("prose", rankings, environment)["Flip"] == pytest.approx(flip)
-    assert compute_all("prose", {}, environment)["Flip"] == 1
+        assert compute_metrics("prose", rankings, environment)["Flip"] == pytest.approx(flip)
+    assert compute_metrics("prose", {}, environment)["Flip"] == 1
 
 
 def test_a_failure_has_the_worst_value_of_every_metric():
@@ -191,7 +191,7 @@ def test_a_failure_has_the_worst_value_of_every_metric():
     qrels = {"list": {"P": 2.0, "H1": 1.0, "H2": 0.0}, "prose": {"P": 2.0}}
     environment = dataclasses.replace(environment, judgements={"gold": Judgements(qrels)})
     environment = add_metrics(environment, [f"{name}@10" for name in RANKING])
-    failed = compute_all("prose", {}, environment)
+    failed = compute_metrics("prose", {}, environment)
     assert failed == {name: float(is_lower_better(name)) for name in environment.metrics}
 
 

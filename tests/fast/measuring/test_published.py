@@ -7,7 +7,7 @@ import pytest
 from run_folders import CONFIG, retrieve
 
 import environments
-from evals.published import Figure, beside, figures
+from evals.published import PaperFigure, figures, published_values_for
 from evals.scoring.metrics import PAIRWISE, RANKING
 
 # Read off the papers by eye: task, system, metric, judgements, value, table.
@@ -51,7 +51,7 @@ def test_every_figure_is_a_fraction_of_a_known_task_and_metric_with_its_source()
 
 def test_bircos_averages_are_those_of_its_five_tasks():
     cells: dict[str, list[float]] = defaultdict(list)
-    printed: dict[str, Figure] = {}
+    printed: dict[str, PaperFigure] = {}
     for figure in figures():
         if figure.table == "Table 5" and figure.metric == "nDCG@10":
             if figure.task == "birco/*":
@@ -72,7 +72,7 @@ WHOLE = CONFIG | retrieve(
 
 
 def test_a_published_figure_stands_beside_a_whole_run_of_the_release():
-    found = beside(WHOLE)
+    found = published_values_for(WHOLE)
     assert {"nDCG@10", "R@100"} <= found.keys() and {
         figure.system for figure in found.values()
     } == {"BM25"}
@@ -97,4 +97,4 @@ ELSE |= {"retriever": [{"name": "bm25", "with": ""}]}
     ("key", "value"), [(key, value) for key, values in ELSE.items() for value in values], ids=str
 )
 def test_nor_beside_a_run_that_did_something_else(key, value):
-    assert beside(WHOLE | {key: value}) == {}
+    assert published_values_for(WHOLE | {key: value}) == {}

@@ -14,10 +14,10 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.running.resolve import SYSTEMS, trial
+from evals.running.resolve import SYSTEMS, try_construct
 from tools.models.adapter import Adapter
-from tools.models.prompting import Fault, Passage
-from tools.plugins import pick
+from tools.models.prompting import InvalidAnswer, Passage
+from tools.plugins import load_object
 
 
 class Colour(enum.Enum):
@@ -100,7 +100,11 @@ def test_answers_that_dspy_can_read_are_read_as_it_reads_them(kind):
 )
 def test_no_answer_is_nested_too_deep_or_too_broken_for_an_end(kind, value):
     text = f"[[ ## wanted ## ]]\n{value}\n\n[[ ## words ## ]]\nsome"
-    with pytest.raises((AdapterParseError, Fault)) if kind is not dspy.Code else suppress(Fault):
+    with (
+        pytest.raises((AdapterParseError, InvalidAnswer))
+        if kind is not dspy.Code
+        else suppress(InvalidAnswer)
+    ):
         Adapter().parse(signature_of(kind), text)
 
 
@@ -347,7 +351,7 @@ def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_programs_system_message_is_dspys(name):
-    for predictor in trial(pick("program", name, SYSTEMS), {}).predictors():
+    for predictor in try_construct(load_object("program", name, SYSTEMS), {}).predictors():
         mine, dspys = (
             one.format_system_message(predictor.signature)
             for one in (Adapter(), dspy.ChatAdapter())

@@ -18,12 +18,18 @@ import dspy
 import pytest
 from waiting import wait_for
 
-from tools.cli import Parser, run_command
+from tools.cli import CommandParser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
 from tools.models import language_model
-from tools.models.run_resources import Patience, Terms
+from tools.models.run_resources import RetryPolicy, RunResources
 from tools.models.storage import response_cache as answers
-from tools.models.storage.response_cache import NAME, Answer, Answers, open_answers, open_ledger
+from tools.models.storage.response_cache import (
+    NAME,
+    ModelResponse,
+    ResponseCache,
+    open_answers,
+    open_ledger,
+)
 from tools.records import Query, Usage, total, usage_json
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -48,7 +54,9 @@ def rows(path, columns="key"):
 def spoilt(path, column, value):
     """Two answers, of which the first has this in the column."""
     for number in (1, 2):
-        Answers(path).ledger("run").answered("q", key(number), "tiny", Answer(["first"], paid()))
+        ResponseCache(path).ledger("run").answered(
+            "q", key(number), "tiny", ModelResponse(["first"], paid())
+        )
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"UPDATE calls SET {column} = ? WHERE key = ?", (value, key(1)))
 
@@ -59,9 +67,9 @@ def path(tmp_path):
 
 
 def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
-    answers = Answers(path)
+    answers = ResponseCache(path)
     books = answers.ledger("run")
-    books.answered("q", key(0), "tiny", Answer(["first"], paid()))
+    books.answered("q", key(0), "tiny", ModelResponse(["first"], paid()))
     [(pages,)] = answers._writing.writer.execute("PRAGMA page_count").fetchall()
     answers._writing.writer.execute(
         f"PRAGMA max_page_count = {pages + 2}"
@@ -69,7 +77,7 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
 
     def one(number):
         try:
-            books.answered("q", key(number), "tiny", Answer(["much " * 20_000], paid()))
+            books.answered("q", key(number), "tiny", ModelResponse(["much " * 20_000], paid()))
         except RunIncomplete as error:
             return "full" in str(error) and "make room" in str(error)
         return False
@@ -78,16 +86,16 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
         assert all(pool.map(one, range(1, 9)))
     assert books.books.answered == 1, "what is not safe is not booked"
     answers._writing.writer.execute("PRAGMA max_page_count = 1000000")
-    books.answered("q", key(9), "tiny", Answer(["last"], paid()))
+    books.answered("q", key(9), "tiny", ModelResponse(["last"], paid()))
     assert rows(path) == [(key(0),), (key(9),)] and answers.take(key(1)) is None
 
 
 def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(path):
     def asked():
-        books = Answers(path).ledger("run \udcff")
+        books = ResponseCache(path).ledger("run \udcff")
         with books.turn("q\ud800", key(1), "tiny\ud800") as found:
             if found is None:
-                answer = Answer(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
+                answer = ModelResponse(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
                 books.answered("q\ud800", key(1), "tiny\ud800", answer)
                 books.book(
                     "tiny", Usage(), fault="\ud800" + "y" * 10_000, query_id="q\ud800", key=key(2)
@@ -96,7 +104,7 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
         return found, books
 
     (_, first), (found, again) = asked(), asked()
-    assert found == Answer(["ü \ud800 \u2028"], paid(), "?" + "x" * 99), (
+    assert found == ModelResponse(["ü \ud800 \u2028"], paid(), "?" + "x" * 99), (
         "the query's own, whatever its name"
     )
     assert first.books == again.books and first.books.faults == {"?" + "y" * 99: 1}
@@ -136,7 +144,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
     assert len(kept - set(told)) <= 16, (
         "of each of eight threads, one answer on its way and one before it was told"
     )
-    answers = Answers(path)
+    answers = ResponseCache(path)
     assert all(answers.take(one)[0].outputs == ["answer " * 50] for one in told)
     assert answers.ledger("run").books.answered == len(kept)
 
@@ -147,14 +155,14 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
 def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_alone(end, tmp_path):
     def command(arguments):
         kept.append(open_answers(path).ledger("run"))
-        kept[-1].answered("q", key(1), "tiny", Answer(["yes"], paid()))
+        kept[-1].answered("q", key(1), "tiny", ModelResponse(["yes"], paid()))
         if end:
             raise end
         return 0
 
     path, kept = tmp_path / "runs" / NAME, []
     with suppress(ZeroDivisionError):
-        run_command(Parser(), command, [])
+        run_command(CommandParser(), command, [])
     assert list(path.parent.iterdir()) == [path] and rows(path) == [(key(1),)]
     assert [stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent)] == [0o600, 0o700]
     assert open_answers(path).take(key(1))[0].outputs == ["yes"], "it can be opened again"
@@ -166,7 +174,7 @@ def test_a_command_closes_the_files_that_it_has_opened_and_no_others(tmp_path):
         return 0
 
     opened = [open_answers(tmp_path / "before it" / NAME)]
-    run_command(Parser(), command, [])
+    run_command(CommandParser(), command, [])
     assert [answers.close.alive for answers in opened] == [True, False]
 
 
@@ -178,7 +186,7 @@ def test_a_command_closes_the_files_that_it_has_opened_and_no_others(tmp_path):
 def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path):
     path.write_bytes(content)
     with pytest.raises(DataError, match="keep it, as its answers were paid for") as caught:
-        Answers(path)
+        ResponseCache(path)
     assert str(path) in str(caught.value) and path.read_bytes() == content
 
 
@@ -195,13 +203,13 @@ def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(
 ):
     spoilt(path, column, value)
     with pytest.raises(DataError, match=said):
-        Answers(path).ledger("run")
-        Answers(path).take(key(1))
+        ResponseCache(path).ledger("run")
+        ResponseCache(path).take(key(1))
 
 
 def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file_beside_it(path):
     rng = random.Random(4)
-    answers = Answers(path)
+    answers = ResponseCache(path)
     ledgers, sent = {run: answers.ledger(run) for run in ("one", "two")}, {"one": [], "two": []}
     for number in range(300):
         run, fault = rng.choice(["one", "two"]), rng.choice(["", "", "429", "timeout"])
@@ -216,11 +224,11 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
         if fault:
             ledgers[run].book("tiny", usage, fault=fault, query_id="q", key=key(number))
         else:
-            ledgers[run].answered("q", key(number), "tiny", Answer(["yes"], usage))
+            ledgers[run].answered("q", key(number), "tiny", ModelResponse(["yes"], usage))
     answers.write([])  # who waits for nothing waits for all before it
     for run, requests in sent.items():
         used = total(usage for _, usage in requests)
-        for books in (ledgers[run].books, Answers(path).ledger(run).books):
+        for books in (ledgers[run].books, ResponseCache(path).ledger(run).books):
             assert books.sent == len(requests) and books.answered == sum(
                 not fault for fault, _ in requests
             )
@@ -235,7 +243,7 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
     path,
 ):
     def sitting():
-        answers = Answers(path)
+        answers = ResponseCache(path)
         for query_id in ("q1", "q2", "q1"):
             with answers.ledger("second").turn(query_id, key(1), "tiny") as answer:
                 used.append(answer.usage)
@@ -243,22 +251,24 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
         return answers.ledger("second").books
 
     used = []
-    Answers(path).ledger("first").answered("q", key(1), "tiny", Answer(["yes"], paid()))
+    ResponseCache(path).ledger("first").answered(
+        "q", key(1), "tiny", ModelResponse(["yes"], paid())
+    )
     for _ in range(3):
         books = sitting()
         assert (books.cached, books.usage) == (2, Usage(list_usd=1.2)), "of two queries"
-    assert len(rows(path)) == 3 and Answers(path).ledger("second").books == books
+    assert len(rows(path)) == 3 and ResponseCache(path).ledger("second").books == books
     assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, (
         "what a query is told stays the same"
     )
 
 
 def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_ever_after(path):
-    side_by_side = {run: Answers(path) for run in ("first", "second")}
+    side_by_side = {run: ResponseCache(path) for run in ("first", "second")}
     for run, kept in side_by_side.items():
-        kept.ledger(run).answered("q", key(1), "tiny", Answer([f"of {run}"], paid()))
+        kept.ledger(run).answered("q", key(1), "tiny", ModelResponse([f"of {run}"], paid()))
     for run in side_by_side:
-        again = Answers(path)
+        again = ResponseCache(path)
         assert [(key(1), [f"of {run}"])] == [
             (one, answer.outputs) for one, answer in again.of_run(run)
         ]
@@ -278,14 +288,14 @@ def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
 
 
 def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answer(path):
-    books, sent = Answers(path).ledger("run"), []
+    books, sent = ResponseCache(path).ledger("run"), []
 
     def ask(number):
         with books.turn(f"q{number}", key(number % 2), "tiny") as found:
             if found is None:
                 sent.append(number)
                 time.sleep(0.05)
-                found = Answer([f"answer {number % 2}"], paid())
+                found = ModelResponse([f"answer {number % 2}"], paid())
                 books.answered(f"q{number}", key(number % 2), "tiny", found)
         return found
 
@@ -309,7 +319,7 @@ def asked_at_once(books, error, *, deadline=math.inf):
                 if len(sent) == 1:
                     wait_for(lambda: len(books._sent[key(1)]._condition._waiters) == 4)
                     raise error
-                found = Answer(["yes"], paid())
+                found = ModelResponse(["yes"], paid())
                 books.answered(f"q{number}", key(1), "tiny", found)
         return found
 
@@ -321,7 +331,7 @@ def asked_at_once(books, error, *, deadline=math.inf):
 def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_who_asks_later_is_sent(
     path,
 ):
-    books, error = Answers(path).ledger("run"), ConnectionError("gone")
+    books, error = ResponseCache(path).ledger("run"), ConnectionError("gone")
     assert asked_at_once(books, error) == ([error] * 5, 1)
     assert len(traceback.extract_tb(error.__traceback__)) < 12, "of one thread, not of all"
     with books.turn("q", key(1), "tiny") as found:
@@ -342,13 +352,13 @@ def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_ne
 ):
     monkeypatch.setattr(answers, "_SHORT", 1200.0)  # so that the test may take its time
     found, sent = asked_at_once(
-        Answers(path).ledger("run"), error, deadline=time.monotonic() + seconds
+        ResponseCache(path).ledger("run"), error, deadline=time.monotonic() + seconds
     )
     assert sent == 2 and found.count(error) == 1 and found.count(["yes"]) == 4
 
 
 def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(path):
-    books = Answers(path).ledger("run")
+    books = ResponseCache(path).ledger("run")
     with books.turn("slow", key(1), "tiny"), ThreadPoolExecutor(1) as pool:
 
         def ask():
@@ -424,7 +434,9 @@ def keys_of(place, settings, ask, times=1):
         {k: v for k, v in settings.items() if k != "spec"},
     )
     model = language_model.connect(
-        spec, Terms(patience=Patience(attempts=1)), settings=language_model.Settings(**settings)
+        spec,
+        RunResources(patience=RetryPolicy(attempts=1)),
+        settings=language_model.ModelSettings(**settings),
     )
     model.begin(place, Usage())
     for _ in range(times):

@@ -9,7 +9,15 @@ from conftest import on_congress
 from evals import run_folder
 from programs.multihop import ReadPassages
 from tools.models import language_model
-from tools.models.prompting import Fault, Passage, UnusableAnswer, ask, filled, known_ids, within
+from tools.models.prompting import (
+    InvalidAnswer,
+    Passage,
+    UnusableAnswer,
+    ask,
+    filled,
+    require_in_range,
+    require_known_ids,
+)
 from tools.records import Query, Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -97,7 +105,7 @@ def read(server):
     with language_model.connect(server.spec).active():
         return ask(
             dspy.Predict(ReadPassages),
-            known_ids("selected", SHOWN),
+            require_known_ids("selected", SHOWN),
             filled("observations"),
             **INPUTS,
         )
@@ -162,7 +170,7 @@ def test_ids_are_found_in_whatever_form_a_model_writes_them(written, server, cor
     server.answer_in_turn({"selected": written, "observations": "blue"})
     passages = [Passage(id=doc_id, text="blue") for doc_id in ("1", "2")]
     with language_model.connect(server.spec).active():
-        check = known_ids("selected", ["1", "2"])
+        check = require_known_ids("selected", ["1", "2"])
         assert ask(
             dspy.Predict(ReadPassages), check, **{**INPUTS, "passages": passages}
         ).selected == ["2", "1"]
@@ -172,7 +180,7 @@ def test_ids_are_found_in_whatever_form_a_model_writes_them(written, server, cor
     ("check", "good", "bad", "said"),
     [
         (filled("x"), ["", "blue"], ([], [""], [" ", "\n"]), "x is empty"),
-        (within("x", 0, 10), 10, (-1, 10.5, float("nan")), "from 0 to 10"),
+        (require_in_range("x", 0, 10), 10, (-1, 10.5, float("nan")), "from 0 to 10"),
     ],
 )
 def test_a_list_of_blank_texts_is_empty_and_a_number_out_of_range_is_of_the_wrong_type(
@@ -180,7 +188,7 @@ def test_a_list_of_blank_texts_is_empty_and_a_number_out_of_range_is_of_the_wron
 ):
     check({"x": good})
     for value in bad:
-        with pytest.raises(Fault, match=said):
+        with pytest.raises(InvalidAnswer, match=said):
             check({"x": value})
 
 

@@ -13,7 +13,7 @@ from openai_server import Failure
 from evals import run_folder
 from tools.errors import BudgetReached, UsageError
 from tools.models import prices
-from tools.models.run_resources import NOTHING, Budget, Expected, Patience
+from tools.models.run_resources import NOTHING, Budget, CallReservation, RetryPolicy
 from tools.records import Usage
 
 CENT = 0.01
@@ -75,7 +75,7 @@ def joined(threads):
 
 
 def test_a_call_that_might_go_over_waits_for_the_one_in_flight_and_goes_on_when_that_was_cheaper():
-    budget, expected = Budget(usd=CENT), Expected(usd=0.006)
+    budget, expected = Budget(usd=CENT), CallReservation(usd=0.006)
     budget.take(expected)
     [second] = threads_of(lambda: budget.take(expected), 1)
     second.join(0.05)
@@ -101,7 +101,7 @@ def spent_by_threads(seed, limit, exact, many=16):
             with lock:
                 number = taken[0]
                 taken[0] += 1
-            expected = Expected(usd=guesses[number])
+            expected = CallReservation(usd=guesses[number])
             try:
                 budget.take(expected)
             except BudgetReached:
@@ -143,10 +143,10 @@ def test_what_is_spent_and_in_flight_is_never_above_the_budget_unless_a_call_is_
                 actual = drawn.randint(0, most)
                 spent += actual
                 largest = max(largest, actual)
-                budget.spend(used(actual, actual), Expected(most, most))
+                budget.spend(used(actual, actual), CallReservation(most, most))
             most = drawn.choice([20, 200, 1500])
             with suppress(TimeoutError, BudgetReached):
-                budget.take(Expected(most, most), deadline=0.0)
+                budget.take(CallReservation(most, most), deadline=0.0)
                 alone = not in_flight
                 in_flight.append(most)
             assert spent + sum(in_flight) <= 1000 or (alone and len(in_flight) <= 1)
@@ -295,7 +295,7 @@ def test_a_provider_that_reports_no_usage_ends_a_run_with_a_budget_of_tokens_or_
 
 
 def test_failed_requests_count_in_a_budget_of_calls(run, server, monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.001))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.001))
     answer, numbers = server.answer, iter(range(10_000))
 
     def every_other(prompt):

@@ -8,8 +8,8 @@ import pytest
 from conftest import on_congress
 
 from programs import lm
-from tools.models.storage.request_store import pack
-from tools.models.storage.response_cache import NAME, Answer, open_ledger
+from tools.models.storage.request_store import split_and_compress
+from tools.models.storage.response_cache import NAME, ModelResponse, open_ledger
 from tools.records import Usage
 
 TASK = on_congress("rewrite", 3)
@@ -34,7 +34,7 @@ def test_what_is_cleared_is_gone_and_gives_its_space_back_also_while_the_file_is
 ):
     for number in range(20):
         open_ledger(place).answered(
-            "q", f"{number:016x}", "tiny", Answer(["much " * 20_000], Usage())
+            "q", f"{number:016x}", "tiny", ModelResponse(["much " * 20_000], Usage())
         )
     other = sqlite3.connect(place.parent.parent / NAME)
     assert other.execute("SELECT count(*) FROM calls").fetchall() == [(20,)]
@@ -103,10 +103,10 @@ def test_what_a_conversation_holds_cannot_reach_the_terminal_as_anything_but_tex
     sent = json.dumps(
         [[{"role": "user\x1b[31m", "content": "a\tb\x1b]0;title\x07\nnext"}], {}]
     ).encode()
-    answer = Answer(
+    answer = ModelResponse(
         [{"content": "", "tool_calls": [{"name": "search", "arguments": "{}\x1b[2J"}]}], Usage()
     )
-    open_ledger(place).answered("q", "ab" * 8, "tiny", answer, pack(sent, ()))
+    open_ledger(place).answered("q", "ab" * 8, "tiny", answer, split_and_compress(sent, ()))
     told = cache("show", "ab").out
     assert "\x1b" not in told and "\x07" not in told and "\nnext\n" in told and "search({}" in told
     assert "\x1b" not in cache("list", "--calls").out

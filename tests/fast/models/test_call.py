@@ -11,8 +11,8 @@ from waiting import wait_for
 
 from tools.models import language_model
 from tools.models.client import DEADLINE
-from tools.models.run_resources import Budget, Patience, Terms
-from tools.models.transport.rate_limiter import Gate
+from tools.models.run_resources import Budget, RetryPolicy, RunResources
+from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Usage
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -23,7 +23,7 @@ def near_its_budget(server, **given):
     """A model whose second call stays on its way, so that the next one has to wait for the budget."""
     over = threading.Event()
     server.answer = lambda prompt: {"raw": "ok " * 20}
-    model = language_model.connect(server.spec, Terms(budget=Budget(tokens=900), **given))
+    model = language_model.connect(server.spec, RunResources(budget=Budget(tokens=900), **given))
     model.lm("w " * 50)
     server.answer = lambda prompt: over.wait(120) and {"raw": "ok " * 20}
     with ThreadPoolExecutor() as pool:
@@ -36,7 +36,7 @@ def near_its_budget(server, **given):
 
 
 def test_a_call_that_waits_for_the_budget_ends_with_its_query_and_is_not_counted(server):
-    gate = Gate(8)
+    gate = ConcurrencyLimiter(8)
     with (
         near_its_budget(server, gate=gate, query_seconds=0.3) as model,
         model.active(),
@@ -59,8 +59,8 @@ def test_a_call_that_waits_for_the_budget_hears_that_the_run_is_stopped(server):
 
 def test_a_lens_has_no_more_time_than_the_query_that_needs_it(server):
     outer, inner = (
-        language_model.connect(server.spec, Terms(query_seconds=5)),
-        language_model.connect(server.spec, Terms(query_seconds=3600)),
+        language_model.connect(server.spec, RunResources(query_seconds=5)),
+        language_model.connect(server.spec, RunResources(query_seconds=3600)),
     )
     with outer.active():
         deadline = DEADLINE.get()
@@ -70,7 +70,9 @@ def test_a_lens_has_no_more_time_than_the_query_that_needs_it(server):
 
 def test_samples_of_two_rollouts_are_other_samples(server, place):
     server.answer = lambda prompt: {"raw": str(len(server.requests))}
-    model = language_model.connect(server.spec, settings=language_model.Settings(temperature=1.0))
+    model = language_model.connect(
+        server.spec, settings=language_model.ModelSettings(temperature=1.0)
+    )
     model.terms.open(place)
     model.lm.repeats = True
     samples = [
@@ -84,7 +86,7 @@ def test_samples_of_two_rollouts_are_other_samples(server, place):
 
 def test_what_failed_before_there_was_a_ledger_is_booked_when_there_is(bad, place):
     bad.script = lambda number, body: throttled(0.0) if number < 3 else fine()
-    model = language_model.connect(bad.spec, Terms(patience=Patience(first=0.01)))
+    model = language_model.connect(bad.spec, RunResources(patience=RetryPolicy(first=0.01)))
     model.lm("x")
     model.terms.open(place)
     assert model.terms.books.faults == {"429": 2} and model.terms.books.sent == 3
@@ -94,7 +96,7 @@ def test_what_is_known_from_outcomes_alone_stays_known(server, place):
     server.answer = lambda prompt: {"raw": "yes"}
     for sitting in range(3):
         budget = Budget(calls=100)
-        model = language_model.connect(server.spec, Terms(budget=budget))
+        model = language_model.connect(server.spec, RunResources(budget=budget))
         model.begin(place, Usage(calls=50))
         assert budget.calls == 50 + sitting
         model.lm(f"another prompt {sitting}")

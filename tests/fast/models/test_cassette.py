@@ -8,7 +8,7 @@ from conftest import on_congress
 from openai_server import sensible
 
 from tools.models.run_resources import write_cassette
-from tools.models.storage.response_cache import Answer
+from tools.models.storage.response_cache import ModelResponse
 from tools.records import Usage
 
 TASK = (
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(
 ):
     write_cassette(
         cassette,
-        [(f"{key:016x}", Answer(["yes"], Usage(1, 0, 5, 1, 0.0, 0.0))) for key in range(2)],
+        [(f"{key:016x}", ModelResponse(["yes"], Usage(1, 0, 5, 1, 0.0, 0.0))) for key in range(2)],
     )
     cassette.write_text("".join(spoil(cassette.read_text().splitlines(keepends=True))))
     result = run(*TASK, "--lm", server.spec, "--cassette", cassette)

@@ -17,9 +17,9 @@ from tools.corpus import Corpus
 from tools.models import language_model, offline, prompting
 from tools.models.adapter import Adapter
 from tools.models.language_model import LanguageModel
-from tools.models.prompting import batches, show
-from tools.models.run_resources import Terms
-from tools.plugins import pick
+from tools.models.prompting import passage_batches, show_passages
+from tools.models.run_resources import RunResources
+from tools.plugins import load_object
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -66,7 +66,7 @@ def test_tokens_are_counted_without_a_download_and_markers_in_a_text_are_text(
 def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
     session = toolbox.open(QUERY)
     doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 7)]
-    groups = list(batches(session, doc_ids, 400, lambda passages: len(passages) <= 3))
+    groups = list(passage_batches(session, doc_ids, 400, lambda passages: len(passages) <= 3))
     assert [[passage.id for passage in group] for group in groups] == [
         doc_ids[:3],
         doc_ids[3:6],
@@ -81,7 +81,7 @@ def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
 def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_shown(toolbox):
     session = toolbox.open(QUERY)
     doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 4)]
-    passages = show(
+    passages = show_passages(
         session, doc_ids, 800, lambda passages: sum(len(p.text) for p in passages) <= 1000
     )
     assert [len(passage.text) for passage in passages] == [250] * 4
@@ -108,7 +108,7 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
 ):
     server.answer = wordy(observed="fog over the water, once more " * 120)
     with language_model.connect(
-        server.spec, settings=language_model.Settings(context=window)
+        server.spec, settings=language_model.ModelSettings(context=window)
     ).active():
         submission = MultiHop(toolbox, hops=3, per_hop=10)(query=QUERY)
     assert prompts_fit(server, room(window))
@@ -129,7 +129,7 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
 def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(toolbox, server):
     server.answer = wordy(searched="fog over the water " * 120)
     with language_model.connect(
-        server.spec, settings=language_model.Settings(context=2925)
+        server.spec, settings=language_model.ModelSettings(context=2925)
     ).active():
         submission = MultiHop(toolbox, hops=5, per_hop=3)(query=QUERY)
     assert prompts_fit(server, room(2925))
@@ -168,12 +168,14 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     window = 3700 if name in TOGETHER else 2400
     documents, retrievers, *_ = toolbox._world
     engine = Measuring(retrievers[""].statistics)
-    constructor = pick("program", name, SYSTEMS)
+    constructor = load_object("program", name, SYSTEMS)
     values = parse_parameters(name, constructor, {})
     others = dict.fromkeys(find_retrievers(values), retrievers[""])
     system = constructor(Toolbox(documents, retrievers[""], others=others), **values)
     with dspy.context(
-        lm=LanguageModel("x/1", Terms(), window=window, engine=engine), adapter=Adapter(), trace=[]
+        lm=LanguageModel("x/1", RunResources(), window=window, engine=engine),
+        adapter=Adapter(),
+        trace=[],
     ):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
     assert engine.sizes and max(engine.sizes) <= room(window)
@@ -249,9 +251,9 @@ def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, 
 def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_again(server, toolbox):
     server.answer_in_turn({"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"})
     with language_model.connect(
-        server.spec, settings=language_model.Settings(context=640)
+        server.spec, settings=language_model.ModelSettings(context=640)
     ).active():
-        trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
+        trace = load_object("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
     assert trace.unusable == {"unparsable": 1}
     assert (
         trace.steps[0].argument

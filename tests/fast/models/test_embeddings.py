@@ -4,7 +4,7 @@ import pytest
 from openai_server import Failure, annotate, bag_of_words
 
 from tools.errors import BudgetReached
-from tools.models.run_resources import Budget, Patience, Terms
+from tools.models.run_resources import Budget, RetryPolicy, RunResources
 from tools.records import Usage
 from tools.retriever import Search
 from tools.retrievers.neural.api_embeddings import ApiEmbedder
@@ -14,7 +14,7 @@ RETRIEVE = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_model_and_its_retriever_share_one_budget_and_one_ledger(run, server):
 
 
 def test_what_an_interrupted_index_has_cost_counts_once(server, place):
-    terms = Terms(budget=Budget(calls=10))
+    terms = RunResources(budget=Budget(calls=10))
     embedder = ApiEmbedder(server.spec, terms=terms)
     embedder.resume(Usage(calls=6, input_tokens=60))
     embedder.documents(["five words are in here"])  # and one request for the dimension

@@ -9,9 +9,9 @@ import zstandard
 
 from tools.errors import DataError
 from tools.models import language_model
-from tools.models.run_resources import Terms
-from tools.models.storage.request_store import pack, read_call
-from tools.models.storage.response_cache import NAME, Answer, open_answers, open_ledger
+from tools.models.run_resources import RunResources
+from tools.models.storage.request_store import read_call, split_and_compress
+from tools.models.storage.response_cache import NAME, ModelResponse, open_answers, open_ledger
 from tools.records import Usage
 
 PASSAGES = [
@@ -35,8 +35,8 @@ def conversation(question, passages=PASSAGES):
 
 
 def connect(server, place, **given):
-    settings = language_model.Settings(api=given.pop("api", "chat"))
-    model = language_model.connect(server.spec, Terms(**given), settings=settings)
+    settings = language_model.ModelSettings(api=given.pop("api", "chat"))
+    model = language_model.connect(server.spec, RunResources(**given), settings=settings)
     model.begin(place, Usage())
     return model.lm
 
@@ -98,8 +98,8 @@ def test_what_was_sent_and_what_came_back_can_be_read_whichever_the_protocol(
 
 def test_what_goes_through_dspy_can_be_read_too(place, path):
     sent = language_model._dumps([conversation("Why?"), {"temperature": 0.5, "tools": [TOOL]}])
-    answer = Answer([{"text": "so", "reasoning_content": "Hm."}], Usage())
-    open_ledger(place).answered("q", "ab" * 8, "anthropic/x", answer, pack(sent, ()))
+    answer = ModelResponse([{"text": "so", "reasoning_content": "Hm."}], Usage())
+    open_ledger(place).answered("q", "ab" * 8, "anthropic/x", answer, split_and_compress(sent, ()))
     (call,) = calls_in(path)
     assert (call["messages"], call["tools"]) == (conversation("Why?"), [TOOL])
     assert call["settings"] == {"temperature": 0.5} and call["reasoning"] == "Hm."
@@ -147,7 +147,7 @@ def test_answers_of_an_earlier_version_have_no_prompt_and_those_that_follow_in_t
     server, place, path
 ):
     server.answer = lambda prompt: {"raw": "an answer"}
-    open_ledger(place).answered("q", "ab" * 8, "tiny", Answer(["old"], Usage()))
+    open_ledger(place).answered("q", "ab" * 8, "tiny", ModelResponse(["old"], Usage()))
     open_answers(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:  # as it was
         connection.executescript(
@@ -170,7 +170,7 @@ def test_answers_of_an_earlier_version_have_no_prompt_and_those_that_follow_in_t
 )
 def test_a_damaged_part_is_said_to_be_and_which_answer_to_clear(damage, place, path):
     open_ledger(place).answered(
-        "q", "ab" * 8, "tiny", Answer(["so"], Usage()), pack(b"[[], {}]", ())
+        "q", "ab" * 8, "tiny", ModelResponse(["so"], Usage()), split_and_compress(b"[[], {}]", ())
     )
     assert read_call(path, "ab" * 8)["messages"] == []
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -11,7 +11,7 @@ from tools.models import language_model
 from tools.models import model_spec as spec
 from tools.models.language_model import LanguageModel
 from tools.models.prices import price
-from tools.models.run_resources import Patience, Terms
+from tools.models.run_resources import RetryPolicy, RunResources
 from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
@@ -20,7 +20,7 @@ TASK = ("--task", "congress", "--split", "dev", "--limit", "3")
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
     monkeypatch.setattr(
-        "tools.models.run_resources.PATIENCE", Patience(first=0.01, before=0.3, after=0.3)
+        "tools.models.run_resources.PATIENCE", RetryPolicy(first=0.01, before=0.3, after=0.3)
     )
 
 
@@ -100,7 +100,7 @@ def test_an_outage_that_the_program_swallowed_is_not_an_outcome(run, server, mon
 
 
 def test_the_list_price_takes_no_account_of_the_providers_cache():
-    metered = LanguageModel("openai/gpt-5.2", Terms(), cost=price("openai/gpt-5.2"))
+    metered = LanguageModel("openai/gpt-5.2", RunResources(), cost=price("openai/gpt-5.2"))
     reported = {
         "prompt_tokens": 1000,
         "completion_tokens": 10,

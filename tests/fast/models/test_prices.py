@@ -4,7 +4,7 @@ import pytest
 from bad_server import ABSURD_USAGE
 
 from tools.errors import UsageError
-from tools.models.client import MOST_TOKENS, THINKING, Metered, read_report
+from tools.models.client import MOST_TOKENS, THINKING, TokenCounts, read_report
 from tools.models.prices import price, window
 
 TINY = "tiny@http://127.0.0.1:8000/v1"
@@ -200,7 +200,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("block", "metered"), BLOCKS)
 def test_a_usage_block_is_read_as_its_provider_means_it(block, metered):
-    assert read_report(block) == Metered(*metered)
+    assert read_report(block) == TokenCounts(*metered)
 
 
 @pytest.mark.parametrize(

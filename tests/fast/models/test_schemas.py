@@ -10,12 +10,12 @@ import pydantic
 import pytest
 from openai_server import Failure, _reply, prompts
 
-from evals.running.resolve import SYSTEMS, trial
+from evals.running.resolve import SYSTEMS, try_construct
 from tools.models import language_model
 from tools.models.adapter import Adapter, make_schema
-from tools.models.model_spec import Server
+from tools.models.model_spec import ServerInfo
 from tools.models.server_detection import KINDS
-from tools.plugins import pick
+from tools.plugins import load_object
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3", "--json")
 
@@ -44,7 +44,7 @@ def bare(schema):
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS.keys() - {"react"}))
 def test_every_programs_signature_has_openais_strict_schema_and_an_answer_by_it_is_read(name):
-    for predictor in trial(pick("program", name, SYSTEMS), {}).predictors():
+    for predictor in try_construct(load_object("program", name, SYSTEMS), {}).predictors():
         fields = predictor.signature.output_fields
         told = {
             key: (one.annotation, pydantic.Field(description=one.json_schema_extra["desc"]))
@@ -104,7 +104,7 @@ def test_a_server_that_refuses_schemas_is_asked_in_markers_from_then_on_or_where
         return answer(path, body)
 
     server.reply = refuse
-    monkeypatch.setattr(language_model.LanguageModel, "server", Server(KINDS["vllm"]))
+    monkeypatch.setattr(language_model.LanguageModel, "server", ServerInfo(KINDS["vllm"]))
     result = run(
         "--program",
         "multihop",
@@ -137,7 +137,7 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
         return _reply("tiny", said, "?")
 
     server.reply = run_away
-    monkeypatch.setattr(language_model.LanguageModel, "server", Server(KINDS["vllm"]))
+    monkeypatch.setattr(language_model.LanguageModel, "server", ServerInfo(KINDS["vllm"]))
     job = (
         "--program",
         "rewrite",
@@ -172,6 +172,6 @@ def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(
         return _reply("tiny", {"raw": json.dumps(answer_by(schema) | empty)}, "prompt")
 
     server.reply = least
-    monkeypatch.setattr(language_model.LanguageModel, "server", Server(KINDS["vllm"]))
+    monkeypatch.setattr(language_model.LanguageModel, "server", ServerInfo(KINDS["vllm"]))
     result = run("--program", *words, *TASK, "--lm", server.spec)
     assert result.code == 0 and result.json["usage"]["repairs"] == 0, result.err

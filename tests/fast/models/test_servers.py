@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tools.models import server_detection
-from tools.models.transport.openai_client import Wire
+from tools.models.transport.openai_client import OpenAIClient
 
 # What servers of each kind answered: GET /models, and by its path what else is asked.
 VLLM = {
@@ -75,7 +75,7 @@ def asked():
 
     def ask(found):
         pages.update(found)
-        wire = Wire("tiny", f"http://127.0.0.1:{server.server_port}/v1")
+        wire = OpenAIClient("tiny", f"http://127.0.0.1:{server.server_port}/v1")
         wire.meet({}, ask=True)
         return wire.server, paths
 
@@ -102,14 +102,16 @@ def test_a_server_that_says_nothing_of_use_is_an_unknown_one(said, asked):
 
 def test_a_provider_is_known_by_its_address_and_a_model_that_takes_one_word_only_by_its_name():
     known = {
-        url: server_detection.known(f"https://{url}/v1").kind.name
+        url: server_detection.server_from_url(f"https://{url}/v1").kind.name
         for url in ("api.openai.com", "x.openai.azure.com")
     }
     assert (
         set(known.values()) == {"openai"}
-        and not server_detection.known("https://notopenai.azure.com/v1").kind.name
+        and not server_detection.server_from_url("https://notopenai.azure.com/v1").kind.name
     )
-    assert server_detection.known("http://localhost/v1", "openai/gpt-5-mini").kind.limit == (
-        "max_completion_tokens",
+    assert server_detection.server_from_url(
+        "http://localhost/v1", "openai/gpt-5-mini"
+    ).kind.limit == ("max_completion_tokens",)
+    assert server_detection.server_from_url("http://localhost/v1", "tiny").kind.limit == (
+        "max_tokens",
     )
-    assert server_detection.known("http://localhost/v1", "tiny").kind.limit == ("max_tokens",)

@@ -129,7 +129,9 @@ def test_an_answer_is_ended_at_its_last_line_only_where_the_model_does_not_think
 ):
     """A draft in the thoughts has that line, too: no stop text and no leaving of the stream may take it for the end."""
     server.answer = lambda prompt: {"raw": f"{DRAFT}</think>{ANSWER}" if thinks else ANSWER}
-    model = language_model.connect(server.spec, settings=language_model.Settings(structured="off"))
+    model = language_model.connect(
+        server.spec, settings=language_model.ModelSettings(structured="off")
+    )
     model.lm.wire.server = model.lm.wire.server._replace(kind=KINDS[kind])
     assert [rewritten(model) for _ in range(3)] == ["rope tram"] * 3
     stops = [COMPLETED in request.get("stop", ()) for request in server.requests]

@@ -8,7 +8,7 @@ from bad_server import fine, told
 from small_window import refusing
 
 from tools.models import language_model, provider_errors
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 
 
 @pytest.mark.parametrize("program", ["tournament", "multihop", "react"])
@@ -120,10 +120,10 @@ def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     file = tmp_path / "prices.toml"
     file.write_text('["tiny@http://127.0.0.1:9/v1"]\ninput = 0\noutput = 0\nmax_tokens = 700\n')
-    settings = language_model.Settings(max_tokens=50, reasoning_tokens=20)
+    settings = language_model.ModelSettings(max_tokens=50, reasoning_tokens=20)
 
     def limit(spec, settings=language_model.DEFAULTS):
-        return language_model.connect(spec, Terms(prices=file), settings=settings).settings[
+        return language_model.connect(spec, RunResources(prices=file), settings=settings).settings[
             "max_tokens"
         ]
 
@@ -133,7 +133,7 @@ def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too
     assert limit("openai/gpt-5.2") == 16_384 and limit("gpt-5.2@http://127.0.0.1:9/v1") == 16_384
     assert limit("openai/gpt-5.2", settings) == 70
     model = language_model.connect(
-        "azure/gpt-5-mini", Terms(), settings=language_model.Settings(max_tokens=70)
+        "azure/gpt-5-mini", RunResources(), settings=language_model.ModelSettings(max_tokens=70)
     ).lm
     assert model.kwargs["max_completion_tokens"] == 70, "which DSPy finds too small to make it with"
 

@@ -26,7 +26,7 @@ from tools.cli import run_command
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Usage, usage_json
-from tools.retriever import NoRetriever
+from tools.retriever import NullRetriever
 from tools.session import Toolbox
 
 SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")
@@ -333,7 +333,7 @@ def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_w
         return {name: told for name in asked if name != "completed"}
 
     server.answer = answer
-    empty = Toolbox(Corpus(()), NoRetriever())
+    empty = Toolbox(Corpus(()), NullRetriever())
     plain = [one.signature.instructions for one in QueryToDoc(empty).predictors()]
     about = {"program": "query_to_doc", "task": "legal_qa", "optimizer": "infer_rules"}
     assert compiles("--lm", server.spec, "-O", "candidates=3", "--folds", "1", **about).code == 0

@@ -4,9 +4,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from environments import load
-from optimizers.trainset.prompt_leaks import Passage, collect_passages, find_leaks
-from optimizers.trainset.splits import divide
-from tools.text import all_words
+from optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
+from optimizers.trainset.splits import split_dev
+from tools.text import tokens
 
 SECRET = (
     "the clerk read the names of nineteen ferries aloud and nobody in the room could say "
@@ -15,7 +15,7 @@ SECRET = (
 
 
 def passage(text, owner="D1", split="train", kind="gold document"):
-    return Passage(kind, split, owner, text)
+    return LeakSource(kind, split, owner, text)
 
 
 def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_whose_it_is():
@@ -84,7 +84,7 @@ def longest_common_run(one, other):
 
 
 def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
-    training = divide("congress", "mini")
+    training = split_dev("congress", "mini")
     found = own(training)
     for split, queries in (("train", training.train), ("validation", training.validation)):
         mine = [one for one in found if one.split == split]
@@ -99,7 +99,7 @@ def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
 
 
 def test_a_demo_of_train_is_told_from_text_of_test():
-    training = divide("congress", "mini")
+    training = split_dev("congress", "mini")
     test = load("congress", "mini", "test")
     texts = {
         "demo 1": training.train[0].text,
@@ -110,7 +110,7 @@ def test_a_demo_of_train_is_told_from_text_of_test():
         ("demo 1", "query", "train", training.train[0].query_id),
         ("instructions", "query", "test", test.queries[0].query_id),
     }
-    longest = max(len(all_words(text)) for text in (training.train[0].text, test.queries[0].text))
+    longest = max(len(tokens(text)) for text in (training.train[0].text, test.queries[0].text))
     assert found[-1].length <= found[0].length == longest
 
 
@@ -127,5 +127,5 @@ def test_the_instructions_of_the_programs_quote_no_miniature():
     }
     assert signatures
     for task in ("congress", "writing", "set_ops", "relic", "books:complexity"):
-        passages = [*own(divide(task, "mini")), *of_test(task)]
+        passages = [*own(split_dev(task, "mini")), *of_test(task)]
         assert find_leaks(signatures, passages, bound=8) == []

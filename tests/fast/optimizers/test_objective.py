@@ -8,7 +8,7 @@ import pytrec_eval
 import environments
 from environments.base import Comparison, Environment, Judgements
 from evals.scoring.metrics import Ranking
-from optimizers.trainset.objective import Objective, objective
+from optimizers.trainset.objective import Objective, make_objective
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document, Query, Usage
@@ -44,7 +44,7 @@ def test_the_value_is_pytrec_evals_metric_with_a_hundredth_of_recall(seed):
     theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.10,100"}).evaluate(run)[
         "q"
     ]
-    made = objective(environment := world(qrels))
+    made = make_objective(environment := world(qrels))
     scored = made.of(environment.queries[0], Ranking(ranking), FREE)
     assert scored.metrics["R@10"] == pytest.approx(theirs["recall_10"])
     assert scored.value == pytest.approx(
@@ -53,7 +53,7 @@ def test_the_value_is_pytrec_evals_metric_with_a_hundredth_of_recall(seed):
 
 
 def test_a_query_that_failed_has_nothing_and_pays_all_the_same():
-    made = objective(environment := world({"q": {"a": 1}}), price=0.1)
+    made = make_objective(environment := world({"q": {"a": 1}}), price=0.1)
     scored = made.of(
         environment.queries[0], Ranking(()), Usage(input_tokens=300, output_tokens=200)
     )
@@ -62,14 +62,14 @@ def test_a_query_that_failed_has_nothing_and_pays_all_the_same():
 
 
 def test_an_unnamed_metric_is_ndcg_else_the_tasks_own():
-    made = objective(world({"q": {"a": 1}}))
+    made = make_objective(world({"q": {"a": 1}}))
     assert (made.metric, made.tie_breaker) == ("nDCG@10", "R@100")
-    made = objective(
+    made = make_objective(
         world({"q": {"a": 1}}, ("P@5", "RR@10", "R@20", "R@5", "R@1000"), metric="RR@10")
     )
     assert (made.metric, made.tie_breaker) == ("RR@10", "R@20")
-    assert objective(world({"q": {"a": 1}}, ("RR@10", "R@1000"))).tie_breaker == ""
-    assert objective(world({"q": {"a": 1}}), "R@100").tie_breaker == "", (
+    assert make_objective(world({"q": {"a": 1}}, ("RR@10", "R@1000"))).tie_breaker == ""
+    assert make_objective(world({"q": {"a": 1}}), "R@100").tie_breaker == "", (
         "it would break ties with itself"
     )
 
@@ -79,7 +79,7 @@ def test_an_unnamed_metric_is_ndcg_else_the_tasks_own():
 )
 def test_a_task_of_every_kind_has_an_objective_that_a_ranking_changes(task):
     environment = environments.load(task, "mini", "dev")
-    made = objective(environment)
+    made = make_objective(environment)
     assert made.metric == "nDCG@10" and made.tie_breaker in ("R@100", "R@20")
     [query, *_] = made.usable(environment.queries)
     judged, unit_of = (
@@ -104,7 +104,9 @@ def compared(metrics) -> Environment:
 
 
 def test_wins_count_for_a_query_alone_though_it_has_a_twin():
-    made = objective(environment := compared(("Flip", "Win", "Win(1)", "Win(2)", "Win(3)")), "Win")
+    made = make_objective(
+        environment := compared(("Flip", "Win", "Win(1)", "Win(2)", "Win(3)")), "Win"
+    )
     prose = environment.queries[1]
     scored = made.of(prose, Ranking(["a", "b", "c"], [1.0, 0.5, 0.5]), FREE)
     assert scored.metrics == {"Win": 0.5, "Win(1)": 1.0, "Win(2)": 0.0, "Win(3)": None}
@@ -114,7 +116,7 @@ def test_wins_count_for_a_query_alone_though_it_has_a_twin():
 
 
 def test_the_objective_of_flip_is_the_share_of_comparisons_won_in_both_wordings():
-    made = objective(environment := compared(("Flip", "Win")))
+    made = make_objective(environment := compared(("Flip", "Win")))
     listed, prose = environment.queries
     assert (
         made.usable(environment.queries) == [prose]
@@ -138,22 +140,23 @@ def test_queries_for_which_the_metric_is_undefined_are_left_out():
         "": ["good", "weak"],
     }.items():  # nDCG gains fractions, recall wants a 1
         assert [
-            query.query_id for query in objective(environment, name).usable(environment.queries)
+            query.query_id
+            for query in make_objective(environment, name).usable(environment.queries)
         ] == ids
     with pytest.raises(UsageError, match="nothing is relevant by it; choose another --metric"):
-        objective(world({"q": {"a": 0.5}}), "R@10")
+        make_objective(world({"q": {"a": 0.5}}), "R@10")
 
 
 def test_recall_of_a_whole_pool_is_refused_before_anything_is_paid_for():
     qrels = {"q1": {"a": 1, "b": 0, "c": 0}, "q2": {"b": 1, "c": 0}}
     pools = {query_id: frozenset(grades) for query_id, grades in qrels.items()}
     with pytest.raises(UsageError, match=r"R@10 is .* all of a pool of 3 documents at most"):
-        objective(world(qrels, pools=pools), "R@10")
+        make_objective(world(qrels, pools=pools), "R@10")
     environment = world(qrels, ("R@2", "nDCG@10"), pools=pools)
     assert [
-        query.query_id for query in objective(environment, "R@2").usable(environment.queries)
+        query.query_id for query in make_objective(environment, "R@2").usable(environment.queries)
     ] == ["q1"]
-    assert len(objective(environment).usable(environment.queries)) == 2
+    assert len(make_objective(environment).usable(environment.queries)) == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -169,13 +172,13 @@ def test_a_query_is_usable_when_two_orders_of_its_pool_differ(seed, metric):
         "open": {"x": 1.0},
     }
     environment = world(qrels, (metric,), pools={"q": frozenset(pool)})
-    made, [query, _] = objective(environment), environment.queries
+    made, [query, _] = make_objective(environment), environment.queries
     values = {made.of(query, Ranking(order), FREE).metrics[metric] for order in permutations(pool)}
     assert (query in made.usable([query])) == (len(values) > 1)
 
 
 def test_a_query_of_another_split_is_refused():
-    made = objective(world({"q": {"a": 1}}))
+    made = make_objective(world({"q": {"a": 1}}))
     with pytest.raises(ValueError, match="'test-1' is none of those"):
         made.of(Query("test-1", "?"), Ranking(["a"]), FREE)
     with pytest.raises(ValueError, match="'test-1' is none of those"):

@@ -15,17 +15,17 @@ from conftest import lines
 from environments import load
 from environments.base import DevSplit
 from evals.scoring.text_similarity import FEW, RUN, compare, similarities
-from optimizers.trainset.splits import NEAR, divide
+from optimizers.trainset.splits import NEAR, split_dev
 from tools.corpus import Corpus
 from tools.errors import UnknownName, UsageError
-from tools.text import words
+from tools.text import content_words
 
 # At least one task of each suite, with pools, MaxP, comparisons, twins, merged texts and exclusions among them.
 TASKS = "congress wildchat writing set_ops legal_qa:document relic arguana:corpus books:complexity people:format"
 
 
 def test_dev_is_divided_in_the_order_of_a_hash_and_nothing_is_lost_or_in_both_parts():
-    training = divide("congress", "mini")
+    training = split_dev("congress", "mini")
     dev = {query.query_id for query in load("congress", "mini", "dev").queries}
     train, validation = (
         {query.query_id for query in part} for part in (training.train, training.validation)
@@ -47,24 +47,24 @@ def test_dev_is_divided_in_the_order_of_a_hash_and_nothing_is_lost_or_in_both_pa
     ],
 )
 def test_each_part_has_its_share_and_at_least_one_query(share, limit, sizes):
-    training = divide("congress", "mini", share=share, limit=limit)
+    training = split_dev("congress", "mini", share=share, limit=limit)
     assert (len(training.train), len(training.validation)) == sizes
 
 
 def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_nothing_else(
     folder,
 ):
-    same = divide("congress", "mini", seed=3)
+    same = split_dev("congress", "mini", seed=3)
     assert same == dataclasses.replace(
-        divide("congress", "mini", seed=3), environments=same.environments
+        split_dev("congress", "mini", seed=3), environments=same.environments
     )
     others = [
-        divide("congress", "mini"),
-        divide("congress", "mini", seed=4),
-        divide("congress", "mini", seed=3, share=0.4),
-        divide("congress", "mini", seed=3, limit=11),
-        divide("congress", "mini", seed=3, instruction="none"),
-        divide("writing", "mini", seed=3),
+        split_dev("congress", "mini"),
+        split_dev("congress", "mini", seed=4),
+        split_dev("congress", "mini", seed=3, share=0.4),
+        split_dev("congress", "mini", seed=3, limit=11),
+        split_dev("congress", "mini", seed=3, instruction="none"),
+        split_dev("writing", "mini", seed=3),
     ]
     digests = [training.digest for training in (same, *others)]
     assert len(set(digests)) == len(digests)
@@ -114,7 +114,7 @@ def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_ar
 ):
     ask(folder, queries)
     with pytest.raises(UsageError, match=said) as refused:
-        divide("congress", str(folder))
+        split_dev("congress", str(folder))
     assert "\n" not in str(refused.value) and "another task" in str(refused.value)
 
 
@@ -123,7 +123,7 @@ def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_ar
 def test_queries_that_want_the_same_documents_are_in_one_part(folder, needs, share):
     wanted = ask_in_groups(folder, needs)
     for seed in range(3):
-        training = divide("congress", str(folder), seed=seed, share=share)
+        training = split_dev("congress", str(folder), seed=seed, share=share)
         train, validation = (
             [query.query_id for query in part] for part in (training.train, training.validation)
         )
@@ -140,7 +140,7 @@ def test_queries_that_want_the_same_documents_are_in_one_part(folder, needs, sha
 
 def test_where_all_want_the_same_they_are_divided_all_the_same_and_it_is_said(folder):
     ask_in_groups(folder, 1)
-    for training in (divide("congress", str(folder)), divide("books:complexity", "mini")):
+    for training in (split_dev("congress", str(folder)), split_dev("books:complexity", "mini")):
         assert training.one_need
         assert len(training.train) == len(training.validation) > 1
 
@@ -200,7 +200,7 @@ def test_similarities_are_those_of_all_pairs_by_the_definition():
 def similarity(one, other, everything):
     """The definition at the top of evals/scoring/text_similarity.py, written again."""
     shares = []
-    for features, weigh in ((runs_of, min), (lambda text: set(words(text)), max)):
+    for features, weigh in ((runs_of, min), (lambda text: set(content_words(text)), max)):
         counted = [features(text) for text in everything]
         count = max(len(everything), FEW)
 
@@ -217,7 +217,7 @@ def similarity(one, other, everything):
 
 
 def runs_of(text):
-    found = words(text)
+    found = content_words(text)
     return {tuple(found[n : n + RUN]) for n in range(max(1, len(found) - RUN + 1))}
 
 
@@ -228,10 +228,10 @@ def test_a_near_repeat_is_left_out_of_dev_and_said_without_the_test_query(folder
     }
     ask(folder, topics)
     dev, test = (load("congress", str(folder), split) for split in ("dev", "test"))
-    assert not divide("congress", str(folder)).left_out
+    assert not split_dev("congress", str(folder)).left_out
     copied, original = dev.queries[3].query_id, test.queries[5].text
     ask(folder, topics | {copied: f"{original} and more"})
-    training = divide("congress", str(folder))
+    training = split_dev("congress", str(folder))
     assert [left.query_id for left in training.left_out] == [copied]
     assert NEAR <= training.left_out[0].similarity <= 1
     assert copied not in {query.query_id for query in training.environment.queries}
@@ -264,7 +264,7 @@ def known_of(test, handle):
 
 @pytest.mark.parametrize("task", TASKS.split())
 def test_nothing_of_test_is_reached_from_the_handle_nor_got_at_by_its_own_means(task):
-    training, test = divide(task, "mini"), load(task, "mini", "test")
+    training, test = split_dev(task, "mini"), load(task, "mini", "test")
     environment = training.environment
     assert training.left_out == () and environment.fingerprint, "what is lazy has been asked for"
     assert not known_of(test, (training, dataclasses.asdict(training)))

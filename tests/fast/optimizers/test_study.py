@@ -13,16 +13,16 @@ import pytest
 import optimizers.candidate_evaluator
 from evals.scoring.statistics import paired
 from optimizers import result_report
-from optimizers.candidate_evaluator import Study
+from optimizers.candidate_evaluator import CandidateEvaluator
 from optimizers.evaluation_log import Evaluation
 from optimizers.setup import _quiet
-from optimizers.trainset.demonstrations import relevant
+from optimizers.trainset.demonstrations import relevant_documents
 from optimizers.trainset.feedback import feedback
-from optimizers.trainset.objective import objective
+from optimizers.trainset.objective import make_objective
 from optimizers.trainset.prompt_leaks import collect_passages
-from optimizers.trainset.splits import divide, fold
+from optimizers.trainset.splits import make_folds, split_dev
 from programs.retrieve import Retrieve
-from tools.errors import DataError, Halt
+from tools.errors import AbortCompilation, DataError
 from tools.models import language_model
 from tools.models.client import DEADLINE
 from tools.records import Usage
@@ -32,12 +32,12 @@ from tools.session import Toolbox
 
 @pytest.fixture(scope="module")
 def training():
-    return divide("writing", "mini")
+    return split_dev("writing", "mini")
 
 
 @pytest.fixture
 def study(training, tmp_path):
-    return Study(tmp_path, training, objective(training.environment))
+    return CandidateEvaluator(tmp_path, training, make_objective(training.environment))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def evaluated(study, values):
         for query, value in zip(queries, found, strict=False)
     ]
     (study.folder / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    again = Study(study.folder, study.training, study.objective)
+    again = CandidateEvaluator(study.folder, study.training, study.objective)
     again.before = digests[0]
     return again, [again.candidates[digest] for digest in digests]
 
@@ -73,11 +73,11 @@ def evaluated(study, values):
 @pytest.mark.parametrize("task", ["paper_retrieval", "doris_mae", "twitter", "set_ops", "relic"])
 def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
     """With judgements of two kinds, graded ones, those of units, and of a pool."""
-    given = divide(task, "mini")
+    given = split_dev(task, "mini")
     environment = given.environment
     judgements = environment.judgements[environment.headline]
     binary = judgements.qrels if judgements.binary is None else judgements.binary
-    labels = relevant(environment.queries, environment)
+    labels = relevant_documents(environment.queries, environment)
     told = {
         query.query_id: feedback(query, *searched_for_nothing(query, environment), environment)
         for query in environment.queries
@@ -139,8 +139,12 @@ def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_p
     ticks = itertools.count()  # a clock that goes on by a second whenever it is read
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
     monkeypatch.setattr(optimizers.candidate_evaluator, "time", clock)
-    study = Study(
-        tmp_path, training, objective(training.environment), workers=workers, query_seconds=5000.0
+    study = CandidateEvaluator(
+        tmp_path,
+        training,
+        make_objective(training.environment),
+        workers=workers,
+        query_seconds=5000.0,
     )
     program = Timed(Toolbox(training.environment.documents, BM25(training.environment.documents)))
     with dspy.context(lm=language_model.connect("offline", statistics=dict).lm):
@@ -153,7 +157,7 @@ def test_a_study_that_was_stopped_begins_nothing(study, program):
     study.stop()
     with (
         dspy.context(lm=language_model.connect("offline", statistics=dict).lm),
-        pytest.raises(Halt, match="interrupted"),
+        pytest.raises(AbortCompilation, match="interrupted"),
     ):
         study.evaluate(study.instrument(program), "validation")
     assert not (study.folder / "evaluations.jsonl").exists()
@@ -165,14 +169,14 @@ def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers, t
 
     def function(number):
         if number == 1:
-            raise Halt(RuntimeError("no more"))
+            raise AbortCompilation(RuntimeError("no more"))
         time.sleep(0.1)
         ended.append(number)
 
-    with pytest.raises(Halt, match="no more"):
-        Study(tmp_path, training, objective(training.environment), workers=workers).each(
-            function, range(100)
-        )
+    with pytest.raises(AbortCompilation, match="no more"):
+        CandidateEvaluator(
+            tmp_path, training, make_objective(training.environment), workers=workers
+        ).each(function, range(100))
     assert ended in ([0], [0, 2], [2, 0])
 
 
@@ -206,7 +210,7 @@ def test_a_candidate_that_was_edited_is_damaged_data(change, study, training):
         row[change] = {"parameters": {"hops": 2}, "digest": "01234567"}[change]
     file.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"candidates.jsonl, line 1 is damaged"):
-        Study(study.folder, training, study.objective)
+        CandidateEvaluator(study.folder, training, study.objective)
 
 
 def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
@@ -220,7 +224,7 @@ def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
         [],
     ]  # the last was never evaluated: a teacher's
     again, candidates = evaluated(study, values)
-    assert result_report.choose(again) == candidates[1]
+    assert result_report.choose_candidate(again) == candidates[1]
     found = result_report.measure_gain(again, candidates[1])
     p = paired(plain, better).p
     assert (
@@ -235,8 +239,8 @@ def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
 def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of(
     training, tmp_path
 ):
-    folded = fold(training, 3)
-    study = Study(tmp_path, folded, objective(folded.environment))
+    folded = make_folds(training, 3)
+    study = CandidateEvaluator(tmp_path, folded, make_objective(folded.environment))
     plain = study.candidate(dspy.Module(), {}).digest
     study.before = plain
     made = []
@@ -257,7 +261,7 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
         assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
     assert len(study.of(plain, "validation")) == len(folded.train)
     assert (
-        result_report.choose(study) == made[0]
+        result_report.choose_candidate(study) == made[0]
         and result_report.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
     )
     assert {row["candidate"] for row in result_report.list_candidates(study)} == {
@@ -270,7 +274,7 @@ def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(stud
     count = len(study.parts["validation"])
     again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
     assert min(one.digest for one in candidates) != candidates[0].digest
-    best = result_report.choose(again)
+    best = result_report.choose_candidate(again)
     found = result_report.summarise(again, best, Usage(), "")
     assert best == candidates[0] and found["kept"] == "before"
     shown = [row["candidate"] for row in found["candidates"]]

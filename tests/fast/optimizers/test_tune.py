@@ -9,7 +9,7 @@ from programs.multihop import MultiHop
 
 
 def values(text, retriever="bm25(k1={w})"):
-    return parameter_search.ranges("multihop", MultiHop, retriever, {"w": text})["w"]
+    return parameter_search.parse_ranges("multihop", MultiHop, retriever, {"w": text})["w"]
 
 
 @pytest.mark.parametrize(

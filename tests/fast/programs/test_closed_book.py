@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from programs.closed_book import TITLE, ClosedBook, longest_run, sign
+from programs.closed_book import TITLE, ClosedBook, longest_run, search_words_of_guess
 from tools.corpus import Corpus
 from tools.models import language_model
 from tools.records import Document, Query
@@ -107,7 +107,7 @@ def test_the_longest_run_is_that_of_every_piece_tried(guess, text, query):
     ],
 )
 def test_what_is_a_sign_and_what_is_not(guess, title, text, query, expected):
-    assert sign(guess, title, text, query) == expected
+    assert search_words_of_guess(guess, title, text, query) == expected
 
 
 def test_the_ranking_is_the_named_documents_in_the_order_of_the_guesses_and_the_answer_the_guesses(

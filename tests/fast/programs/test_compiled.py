@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs.compiled import NAME, Compiled, Neighbour, Neighbours, Prompt, prompts_of, read, write
+from programs.compiled import (
+    NAME,
+    Compiled,
+    NearestDemonstrations,
+    NeighbourExample,
+    Prompt,
+    get_prompts,
+    read,
+    write,
+)
 from programs.multihop import MultiHop
 from tools.errors import DataError, UsageError
 from tools.records import Query
@@ -32,7 +41,7 @@ DEMO = st.dictionaries(
 TEXTS, DEMOS = st.lists(TEXT, max_size=2), st.lists(DEMO, max_size=2)
 DESCRIPTIONS = st.dictionaries(TEXT, TEXT, max_size=1)
 PROMPT = st.builds(Prompt, TEXT, DEMOS.map(tuple), TEXT, TEXTS.map(tuple), TEXT, DESCRIPTIONS)
-NEIGHBOUR = st.builds(Neighbour, TEXT, TEXT, st.dictionaries(TEXT, DEMOS, max_size=1))
+NEIGHBOUR = st.builds(NeighbourExample, TEXT, TEXT, st.dictionaries(TEXT, DEMOS, max_size=1))
 
 
 def compiled(**more):
@@ -79,7 +88,7 @@ def made(corpus, **changes):
             one.fields,
             one.before,
         )
-        for name, one in prompts_of(program(corpus)).items()
+        for name, one in get_prompts(program(corpus)).items()
     }
     return Compiled(
         **{"program": "multihop", "parameters": {}, "retriever": "bm25", "prompts": prompts}
@@ -109,7 +118,7 @@ def test_what_fits_is_taken_up(corpus, tmp_path):
     for predictor in taken.predictors():
         assert predictor.demos == [{"objective": "o", "description": "d"}]
     # What the file was compiled for is kept; the signature's own words are replaced.
-    for name, prompt in prompts_of(taken).items():
+    for name, prompt in get_prompts(taken).items():
         assert prompt.instructions == found.prompts[name].instructions
 
 
@@ -154,7 +163,9 @@ def test_another_version_is_refused_before_what_it_holds_is_looked_at(name, then
 
 
 def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):
-    near = (Neighbour("q1", "octopus blood", {"reader.next_search": [{"description": "one"}]}),)
+    near = (
+        NeighbourExample("q1", "octopus blood", {"reader.next_search": [{"description": "one"}]}),
+    )
     two = made(corpus, members=(made(corpus), changed(corpus, instructions="Otherwise.")))
     for found in (two, made(corpus, neighbours=near, nearest=1)):
         write(tmp_path / NAME, found)
@@ -166,12 +177,14 @@ def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):
             assert first.signature.instructions == "Do reader.next_search."
             assert second.signature.instructions == "Otherwise."
         else:
-            assert isinstance(system, Neighbours)
+            assert isinstance(system, NearestDemonstrations)
 
 
 def test_a_training_query_is_not_shown_its_own_demonstration(corpus):
     near = [
-        Neighbour(f"q{n}", "octopus blood", {"reader.next_search": [{"description": str(n)}]})
+        NeighbourExample(
+            f"q{n}", "octopus blood", {"reader.next_search": [{"description": str(n)}]}
+        )
         for n in range(3)
     ]
     shown = []
@@ -185,7 +198,7 @@ def test_a_training_query_is_not_shown_its_own_demonstration(corpus):
         def forward(self, query):
             shown.append([demo["description"] for demo in self.reader.next_search.demos])
 
-    system = Neighbours(Watched(), near, 2)
+    system = NearestDemonstrations(Watched(), near, 2)
     for query_id in ("q0", "q1", "q2", "other"):
         system(query=Query(query_id, "octopus blood"))
     assert [sorted(one) for one in shown[:3]] == [["1", "2"], ["0", "2"], ["0", "1"]] and len(

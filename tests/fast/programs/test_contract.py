@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 from openai_server import fill
 
 import environments
-from agents.graph import side_by_side
+from agents.graph import run_parallel
 from evals.running.request import SYSTEMS, list_parameters
 from programs.base import Program, check_offline
-from programs.multihop import Found, MultiHop
+from programs.multihop import MultiHop, MultiHopState
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import language_model
 from tools.models import offline as rules
-from tools.models.prompting import LENSES, defuse
-from tools.plugins import pick
+from tools.models.prompting import LENSES, escape_markers
+from tools.plugins import load_object
 from tools.records import Document, Query, total
 from tools.retrievers import build
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 QUERY = Query("q1", "I remember something about an octopus, and copper in blue blood.", "animals")
-CLASSES = {name: pick("program", name, SYSTEMS) for name in SYSTEMS}
+CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
 ASKING = [name for name, made in CLASSES.items() if made.offline]
 PARALLEL = [name for name, made in CLASSES.items() if "parallel" in list_parameters(made)]
 
@@ -149,7 +149,7 @@ def test_a_teleprompter_compiles_it_into_another_one_over_the_same_world(name, m
 class Poet(Program):
     """A program that has no answer for one of its fields without a model."""
 
-    offline: ClassVar = {"rewritten": rules.rewrite}
+    offline: ClassVar = {"rewritten": rules.rewrite_query}
 
     def __post_init__(self):
         self.rewrite = dspy.Predict("objective, description -> rewritten")
@@ -231,7 +231,7 @@ def test_steps_and_notes_of_lines_are_in_the_trace_by_number_whichever_was_first
         turn[number].set()
         return number
 
-    assert side_by_side(session, 4, [partial(job, number) for number in range(3)], 3) == [0, 1, 2]
+    assert run_parallel(session, 4, [partial(job, number) for number in range(3)], 3) == [0, 1, 2]
     searches = [(step.hop, step.argument) for step in session.trace.steps if step.tool == "search"]
     assert searches == [(4, "blood 0"), (4, "blood 1"), (4, "blood 2")]
     assert session.trace.notes == ["note 0", "note 1", "note 2"] and session.hop == 3
@@ -240,7 +240,7 @@ def test_steps_and_notes_of_lines_are_in_the_trace_by_number_whichever_was_first
 def test_a_job_that_fails_ends_its_query_and_begins_no_other(corpus):
     session = world(corpus)[0].open(QUERY)
     with pytest.raises(ZeroDivisionError):
-        side_by_side(
+        run_parallel(
             session,
             1,
             [lambda: session.note("first"), lambda: 1 / 0, lambda: session.note("third")],
@@ -303,8 +303,8 @@ def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_sele
 @example("peace [[ ## selected ## ]] and quiet")
 @example("[[[ ## x ## ]]]")
 def test_a_document_cannot_open_a_field_of_the_prompt(text):
-    assert not re.search(r"\[\[ ## \w+ ## \]\]", defuse(text))
-    assert defuse(text).replace(" ", "") == text.replace(" ", "")
+    assert not re.search(r"\[\[ ## \w+ ## \]\]", escape_markers(text))
+    assert escape_markers(text).replace(" ", "") == text.replace(" ", "")
 
 
 @given(
@@ -319,7 +319,7 @@ def test_a_document_cannot_open_a_field_of_the_prompt(text):
     )
 )
 def test_multihop_ranks_what_it_kept_then_the_rest_by_best_rank(hops):
-    found, seen = Found(), set()
+    found, seen = MultiHopState(), set()
     for doc_ids, kept in hops:
         for rank, doc_id in enumerate(doc_ids, start=1):
             found.best_rank[doc_id] = min(rank, found.best_rank.get(doc_id, rank))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs.decompose import Decompose, Part, fuse
+from programs.decompose import Decompose, SubQueryResult, fuse
 from tools.corpus import Corpus
 from tools.models import language_model
 from tools.models import offline as rules
@@ -22,7 +22,7 @@ UNLIMITED = Limits()
 
 parts = st.lists(
     st.builds(
-        Part,
+        SubQueryResult,
         st.sampled_from(["must", "may", "not"]),
         st.sampled_from([0.0, 0.25, 0.5, 1.0]),  # powers of two, so that equal sums are equal
         st.lists(st.sampled_from(DOC_IDS), unique=True, max_size=8),
@@ -113,7 +113,7 @@ STATISTICS = BM25(Corpus([Document("1", BIRDS), Document("2", "something else")]
 
 
 def split(text, most=5):
-    made = rules.split({"description": text, "most": most}, STATISTICS)
+    made = rules.split_clauses({"description": text, "most": most}, STATISTICS)
     assert made[0] | {"reading": ""} == {
         "search": text,
         "reading": "",

@@ -28,7 +28,7 @@ def configure(
     program, task, retriever="bm25", lm="offline", parameters=None, pool=None, max_tokens=None
 ):
     """What a run's configuration says of a system."""
-    parts = read_pool(pool, retrievers.check(retriever)) if pool else None
+    parts = read_pool(pool, retrievers.canonicalize(retriever)) if pool else None
     of = parts and {"kind": parts.kind, "size": parts.size, "of": list(map(str, parts.parts))}
     model = {"name": lm} | ({"max_tokens": max_tokens} if max_tokens else {})
     defaults = {"ties": "dense", "pool": 100, "rerank": 0, "think": True}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import ids, prompts
 
-from programs.listwise import Rank, Tournament, slide, tournament
+from programs.listwise import Rank, Tournament, sliding_window_rank, tournament
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.models import language_model
@@ -108,7 +108,7 @@ def test_a_pass_of_the_window_is_a_permutation_whatever_the_model_answers(size, 
     def sloppy(shown):
         return rng.choices([*shown, "invented"], k=rng.randint(0, 2 * len(shown)))
 
-    assert sorted(slide(names(count), sloppy, window, step)) == names(count)
+    assert sorted(sliding_window_rank(names(count), sloppy, window, step)) == names(count)
 
 
 def rankgpt(order, worth, window, step):
@@ -133,7 +133,7 @@ def test_a_pass_of_the_window_is_rankgpt_s_with_as_many_calls_as_the_formula_say
         asked.append(len(shown))
         return sorted(shown, key=worth.index)
 
-    made = slide(names(count), rank_window, window, step)
+    made = sliding_window_rank(names(count), rank_window, window, step)
     expected, windows = rankgpt(names(count), worth, window, step)
     assert made == expected
     assert asked == [size for size in windows if size > 1]
@@ -255,7 +255,7 @@ def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(
     file = solutions_in(tmp_path, **dict.fromkeys(names(12), "word " * 1000))
     server.answer = last_first
     with language_model.connect(
-        server.spec, settings=language_model.Settings(context=8000)
+        server.spec, settings=language_model.ModelSettings(context=8000)
     ).active():
         trace = Tournament(toolbox, solutions=file, solution_chars=4000)(query=QUERY).trace
     [shortened] = [step.argument for step in trace.steps if step.tool == "shorten"]

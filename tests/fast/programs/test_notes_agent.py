@@ -9,7 +9,7 @@ import pytest
 from openai_server import asked, ids
 
 import environments
-from agents.notes import Notes
+from agents.notes import NotesAgent
 from programs.multihop import MultiHop
 from tools.errors import DataError, RunIncomplete
 from tools.models import language_model
@@ -35,8 +35,8 @@ def test_it_hands_in_what_multihop_hands_in_step_for_step(tmp_path):
     index = BM25(mini.documents)
     model = language_model.connect("offline", statistics=index.statistics)
     program = MultiHop(Toolbox(mini.documents, index))
-    kept = Notes(Toolbox(mini.documents, index, checkpoints=tmp_path))
-    in_memory = Notes(Toolbox(mini.documents, index))
+    kept = NotesAgent(Toolbox(mini.documents, index, checkpoints=tmp_path))
+    in_memory = NotesAgent(Toolbox(mini.documents, index))
     with model.active():
         for query in mini.queries[:2]:
             expected = program(query=query)
@@ -59,12 +59,12 @@ def test_reranking_is_one_more_call_after_the_last_hop(server, corpus):
     with model.active():
         expected = MultiHop(Toolbox(corpus, BM25(corpus)), hops=1, rerank=3)(query=query)
         server.requests.clear()
-        alike(Notes(Toolbox(corpus, BM25(corpus)), hops=1, rerank=3)(query=query), expected)
+        alike(NotesAgent(Toolbox(corpus, BM25(corpus)), hops=1, rerank=3)(query=query), expected)
     assert len(server.requests) == 3
 
 
 def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, corpus):
-    agent = Notes(Toolbox(corpus, BM25(corpus), checkpoints=tmp_path), hops=1)
+    agent = NotesAgent(Toolbox(corpus, BM25(corpus), checkpoints=tmp_path), hops=1)
     server.answer = lambda prompt: (
         {"search": "blue blood"}
         if asked(prompt) == "search"
@@ -86,16 +86,16 @@ def test_checkpoints_that_are_none_of_ours_are_nobodys_outcome(content, tmp_path
         if content is None:
             file.write_bytes(b"no database at all" * 1000)
         else:
-            Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
+            NotesAgent(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
             with sqlite3.connect(file) as opened:
                 opened.execute("UPDATE checkpoints SET checkpoint = ?", (content,))
         with pytest.raises(DataError, match="remove the file"):
-            Notes(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
+            NotesAgent(Toolbox(corpus, index, checkpoints=tmp_path))(query=Query("q", "blood"))
 
 
 def test_a_folder_that_cannot_be_written_leaves_the_query_pending(tmp_path, corpus):
     index = BM25(corpus)
-    agent = Notes(Toolbox(corpus, index, checkpoints=tmp_path / "none"))
+    agent = NotesAgent(Toolbox(corpus, index, checkpoints=tmp_path / "none"))
     with (
         language_model.connect("offline", statistics=index.statistics).active(),
         pytest.raises(RunIncomplete, match=r"checkpoints\.sqlite"),

@@ -26,10 +26,10 @@ from openai_server import Failure
 import environments
 from evals import compare
 from evals.running.request import parse_parameters
-from evals.running.runner import answer as run_query
+from evals.running.runner import answer_query as run_query
 from examples.langgraph_agent import build
 from programs import custom
-from programs.custom import adapt, list_ids
+from programs.custom import extract_doc_ids, make_program_class
 from tools.errors import UsageError
 from tools.models import language_model
 from tools.records import Hit, Query, Snippet
@@ -42,7 +42,7 @@ QUERY = Query("q1", "copper in blue blood", "animals", excluded=frozenset({"d3"}
 def outcome(made, corpus, *, spec="offline", limits=None, **parameters):
     """What the runner records of one query."""
     index = BM25(corpus)
-    program = adapt(made, "mine.py:made")(
+    program = make_program_class(made, "mine.py:made")(
         Toolbox(corpus, index, limits=limits), depth=4, **parameters
     )
     model = language_model.connect(spec, statistics=index.statistics)
@@ -226,13 +226,13 @@ def test_each_form_searches_in_a_session_of_its_own_and_hands_in_what_it_found(m
 
 def test_parameters_of_whatever_form_are_set_by_name(corpus):
     for made, name in ((function, "per"), (Over, "k"), (build_module, "width")):
-        values = parse_parameters("mine", adapt(made, "mine.py:made"), {name: "1"})
+        values = parse_parameters("mine", make_program_class(made, "mine.py:made"), {name: "1"})
         assert values == {name: 1} and len(outcome(made, corpus, **values)["ranking"]) in (1, 4)
 
 
 def test_compiling_takes_the_predictors_of_a_module_and_leaves_the_users_own_alone(corpus):
     index = BM25(corpus)
-    program = adapt(agent, "mine.py:agent")(Toolbox(corpus, index))
+    program = make_program_class(agent, "mine.py:agent")(Toolbox(corpus, index))
     compiler = dspy.BootstrapFewShot(
         metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0
     )
@@ -373,16 +373,16 @@ def tensor(*numbers):
     ids=lambda returned: type(returned).__name__,
 )
 def test_ids_come_in_many_shapes(returned):
-    assert list_ids(returned) == ["7"]
+    assert extract_doc_ids(returned) == ["7"]
 
 
 def test_a_frame_or_a_series_has_the_ids_in_a_column():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"score": [0.5], "docno": ["7"]})
     for returned in (frame, frame["docno"], pandas.Series([7]), pandas.Index(["7"])):
-        assert list_ids(returned) == ["7"]
+        assert extract_doc_ids(returned) == ["7"]
     with pytest.raises(TypeError, match="returned a frame with columns score; name one doc_id"):
-        list_ids(frame[["score"]])
+        extract_doc_ids(frame[["score"]])
 
 
 @pytest.mark.parametrize(
@@ -392,14 +392,17 @@ def test_what_is_neither_an_id_nor_a_score_is_refused(returned):
     with pytest.raises(
         TypeError, match=r"a list of document ids is expected|nan as the score of '7'"
     ):
-        list_ids(returned)
+        extract_doc_ids(returned)
 
 
 def test_scores_by_id_are_ordered_and_texts_are_split():
-    assert list_ids({"a": 0.1, "b": np.float32(0.9), "c": tensor(0.5)[0]}) == ["b", "c", "a"]
+    assert extract_doc_ids({"a": 0.1, "b": np.float32(0.9), "c": tensor(0.5)[0]}) == ["b", "c", "a"]
     for text in ("a b, c", "1. a b\n2. c", '["a b", "c"]', "- a b\n- c"):
-        assert "".join(list_ids(dspy.Prediction(answer=text, reasoning="x"))) in ("a bc", "abc")
-    assert list_ids(dspy.Prediction(thoughts=["x"], documents=["7"])) == ["7"]
+        assert "".join(extract_doc_ids(dspy.Prediction(answer=text, reasoning="x"))) in (
+            "a bc",
+            "abc",
+        )
+    assert extract_doc_ids(dspy.Prediction(thoughts=["x"], documents=["7"])) == ["7"]
 
 
 @pytest.mark.parametrize(
@@ -598,7 +601,7 @@ def test_no_judgement_is_reached_from_what_a_function_is_given():
         return held[4]
 
     index = BM25(environment.documents)
-    program = adapt(curious, "mine.py:curious")(Toolbox(environment.documents, index))
+    program = make_program_class(curious, "mine.py:curious")(Toolbox(environment.documents, index))
     query = environment.queries[0]
     with language_model.connect("offline", statistics=index.statistics).active():
         program(query=query)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from openai_server import asked, given, ids, prompts
 
 from agents.planner import Planner
-from agents.planner import _Work as PlannerWork
+from agents.planner import _PlannerNodes as PlannerWork
 from agents.verifier import Verifier, fuse
-from agents.verifier import _Work as VerifierWork
+from agents.verifier import _VerifierNodes as VerifierWork
 from tools.corpus import Corpus
 from tools.models import language_model
 from tools.records import Document, Query

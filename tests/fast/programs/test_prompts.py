@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.running.request import SYSTEMS, parse_parameters
-from evals.running.resolve import trial
+from evals.running.resolve import try_construct
 from programs import __main__ as module
-from programs.compiled import prompts_of
+from programs.compiled import get_prompts
 from programs.multihop import MultiHop, NextSearch
 from programs.prompts import describe, read, write_toml
 from tools.models.adapter import Adapter
-from tools.models.prompting import instructed
-from tools.plugins import pick
+from tools.models.prompting import with_instructions
+from tools.plugins import load_object
 
 TEXT = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\t\x7f\u2028🦆"), max_size=12
@@ -26,7 +26,9 @@ TEXT = st.text(
 
 @given(TEXT, TEXT)
 def test_any_words_are_the_same_when_the_file_is_read(tmp_path_factory, instructions, description):
-    program = dspy.Predict(instructed(NextSearch, f"Do.{instructions}", {"search": description}))
+    program = dspy.Predict(
+        with_instructions(NextSearch, f"Do.{instructions}", {"search": description})
+    )
     file = tmp_path_factory.getbasetemp() / "any.toml"
     file.write_text(write_toml(program), encoding="utf-8")
     assert describe(read(file, "asking").assemble(dspy.Predict(NextSearch))) == describe(program)
@@ -34,8 +36,8 @@ def test_any_words_are_the_same_when_the_file_is_read(tmp_path_factory, instruct
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_file_that_is_shown_changes_nothing(name, tmp_path):
-    constructor = pick("program", name, SYSTEMS)
-    program = trial(constructor, parse_parameters(name, constructor, {}))
+    constructor = load_object("program", name, SYSTEMS)
+    program = try_construct(constructor, parse_parameters(name, constructor, {}))
     (tmp_path / "own.toml").write_text(write_toml(program), encoding="utf-8")
     own = read(tmp_path / "own.toml", name)
     own.check(name, program, "own.toml")
@@ -46,7 +48,7 @@ def test_an_edited_word_is_the_only_difference_in_the_message(corpus, tmp_path):
     (tmp_path / "own.toml").write_text(
         '["reader.next_search".fields]\nnotes = "what is known"\nsearch = "a search"\n'
     )
-    before, after = (trial(MultiHop, {}) for _ in range(2))
+    before, after = (try_construct(MultiHop, {}) for _ in range(2))
     own = read(tmp_path / "own.toml", "multihop").without_defaults(before)
     own.assemble(after)
     shown = [
@@ -61,7 +63,7 @@ def test_an_edited_word_is_the_only_difference_in_the_message(corpus, tmp_path):
     # An optimizer's copy of the signature knows which descriptions are the user's.
     reader = after.reader.next_search
     reader.signature = reader.signature.with_instructions("Better.")
-    assert prompts_of(after)["reader.next_search"].descriptions == {
+    assert get_prompts(after)["reader.next_search"].descriptions == {
         "notes": "what is known",
         "search": "a search",
     }

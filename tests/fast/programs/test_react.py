@@ -131,7 +131,7 @@ def test_a_reasoning_model_s_items_go_back_encrypted_before_their_calls(server, 
     items = iter([[thought, call | {"name": name, "arguments": given}] for name, given in called])
     usage = {"input_tokens": 9, "output_tokens": 3}
     server.reply = lambda path, body: {"status": "completed", "output": next(items), "usage": usage}
-    settings = language_model.Settings(api="responses")
+    settings = language_model.ModelSettings(api="responses")
     searched(
         toolbox, language_model.connect(server.spec.replace("tiny", "gpt-5.2"), settings=settings)
     )
@@ -336,7 +336,7 @@ def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so
     Scripted(server, [*([("search", {"query": f"blood {n}"})] for n in range(6)), NOTHING])
     submission = searched(
         Toolbox(corpus, BM25(corpus)),
-        language_model.connect(server.spec, settings=language_model.Settings(context=8000)),
+        language_model.connect(server.spec, settings=language_model.ModelSettings(context=8000)),
     )
     shortened = [step for step in submission.trace.steps if step.tool == "shorten"]
     assert shortened and "oldest" in shortened[-1].argument

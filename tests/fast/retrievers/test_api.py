@@ -22,25 +22,25 @@ from openai_server import Failure, bag_of_words
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models.model_spec import PROVIDERS
-from tools.models.run_resources import Patience
+from tools.models.run_resources import RetryPolicy
 from tools.records import Document, Query, Usage
 from tools.retriever import Search
 from tools.retrievers.neural import model_table
-from tools.retrievers.neural.api_embeddings import Api, ApiEmbedder
+from tools.retrievers.neural.api_embeddings import ApiEmbedder, ApiRetriever
 from tools.retrievers.vectors.embedder import open_vectors
 from tools.session import Toolbox
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
 
 
 @pytest.fixture
 def table(monkeypatch):
     """Rows of models, in place of those of models.toml."""
 
-    def put(*rows: model_table.Row) -> None:
+    def put(*rows: model_table.ModelRow) -> None:
         monkeypatch.setattr(model_table, "rows", lambda: {row.name: row for row in rows})
 
     return put
@@ -78,7 +78,7 @@ def fail_times(times, failure):
 
 def test_hits_are_those_of_brute_force_over_the_vectors_that_the_server_gives(server, corpus):
     texts = list(corpus.texts())
-    hits = Api(corpus, None, server.spec).search("blue blood of an octopus", 4)
+    hits = ApiRetriever(corpus, None, server.spec).search("blue blood of an octopus", 4)
     scores = unit(texts) @ unit(["blue blood of an octopus"])[0]
     best = np.argsort(-scores)[:4]
     assert [hit.doc_id for hit in hits] == [corpus.doc_ids[row] for row in best]
@@ -86,8 +86,8 @@ def test_hits_are_those_of_brute_force_over_the_vectors_that_the_server_gives(se
 
 
 def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp_path):
-    table(model_table.Row("openai/tiny", "api", price=2.0))
-    retriever = Api(corpus, tmp_path, "openai/tiny")
+    table(model_table.ModelRow("openai/tiny", "api", price=2.0))
+    retriever = ApiRetriever(corpus, tmp_path, "openai/tiny")
     as_openai.requests.clear()
     toolbox = Toolbox(corpus, retriever)
     costs = []
@@ -97,12 +97,12 @@ def test_a_repeated_text_is_sent_and_paid_for_once(as_openai, table, corpus, tmp
         costs.append(session.usage)
     assert sent(as_openai) == ["red blood"]
     assert costs == [Usage(calls=1, input_tokens=2, paid_usd=4e-6, list_usd=4e-6), Usage()]
-    Api(corpus, tmp_path, "openai/tiny")  # its vectors are kept
+    ApiRetriever(corpus, tmp_path, "openai/tiny")  # its vectors are kept
     assert sent(as_openai) == ["red blood"]
 
 
 def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
-    table(model_table.Row("openai/tiny", "api", price=0.0))
+    table(model_table.ModelRow("openai/tiny", "api", price=0.0))
     embedder = ApiEmbedder("openai/tiny")
     embedder.documents(["one text"])
     used = embedder.take_usage()
@@ -112,7 +112,7 @@ def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
 
 def test_formats_and_instructions_of_the_row_reach_the_server(server, table):
     table(
-        model_table.Row(
+        model_table.ModelRow(
             "org/tiny",
             "dense",
             query="Instruct: {instruction}\nQuery: {query}",
@@ -188,7 +188,7 @@ def test_a_server_that_takes_fewer_texts_gets_fewer(server, status, words):
 
 
 def test_a_text_that_is_too_long_loses_its_end_and_the_loss_is_counted(server, table):
-    table(model_table.Row("tiny", "dense", max_query_tokens=50, max_document_tokens=50))
+    table(model_table.ModelRow("tiny", "dense", max_query_tokens=50, max_document_tokens=50))
 
     def embed(texts):
         if any(len(text.split()) > 50 for text in texts):
@@ -269,7 +269,7 @@ def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end
     seconds = (
         0.05 if error is RunIncomplete else 30.0
     )  # what is an answer may come late on a slow machine
-    monkeypatch.setattr(embedder._api.terms, "patience", Patience(first=0.0, call=seconds))
+    monkeypatch.setattr(embedder._api.terms, "patience", RetryPolicy(first=0.0, call=seconds))
     with pytest.raises(error) if error else nullcontext():
         embedder.queries([Search("a query")])
 
@@ -348,7 +348,7 @@ def test_the_key_goes_to_the_provider_and_nowhere_else(as_openai, server, corpus
             ApiEmbedder("openai/text-embedding-3-large").documents(["a text"])
         assert "sk-" not in str(caught.value)
     as_openai.embed = bag_of_words
-    retriever = Api(corpus, tmp_path, "openai/text-embedding-3-large")
+    retriever = ApiRetriever(corpus, tmp_path, "openai/text-embedding-3-large")
     assert set(server.authorizations) == {"Bearer sk-secret"}
     files = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"sk-secret" not in files and "sk-secret" not in retriever.name + caplog.text

@@ -6,8 +6,8 @@ import pytest
 from search_server import SearchServer
 
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.run_resources import Patience, Terms
-from tools.retrievers import build, check, contract
+from tools.models.run_resources import RetryPolicy, RunResources
+from tools.retrievers import build, canonicalize, contract
 
 
 @pytest.fixture
@@ -22,13 +22,15 @@ def specs(url):
 
 def http(spec, attempts=2):
     return build(
-        spec, contract.CORPUS, terms=Terms(patience=Patience(attempts=attempts, first=0.0))
+        spec,
+        contract.CORPUS,
+        terms=RunResources(patience=RetryPolicy(attempts=attempts, first=0.0)),
     )
 
 
 def test_a_server_elsewhere_keeps_the_contract_of_retrievers(searches):
     text, (anserini, search_r1) = "blue blood octopus", specs(searches.url)
-    assert {holds: wrong for holds, wrong in contract.run(check(anserini)) if wrong} == {}
+    assert {holds: wrong for holds, wrong in contract.run(canonicalize(anserini)) if wrong} == {}
     plain = build("bm25", contract.CORPUS).search(text, 4)
     assert http(anserini).search(text, 4) == plain == http(search_r1).search(text, 4)
 

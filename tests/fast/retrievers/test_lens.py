@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai_server import Failure
 from openai_server import annotate as annotated
 
-from programs.compiled import Compiled, prompts_of, write
+from programs.compiled import Compiled, get_prompts, write
 from programs.llm_tasks.lens_annotator import Annotator
 from tools import retrievers
 from tools.corpus import Corpus
@@ -20,10 +20,10 @@ from tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, U
 from tools.models import language_model
 from tools.models.prices import price
 from tools.models.prompting import LENSES
-from tools.models.run_resources import Budget, Patience, Terms
+from tools.models.run_resources import Budget, RetryPolicy, RunResources
 from tools.records import Document, Query, Usage
-from tools.retriever import NoRetriever
-from tools.retrievers import check, lenses, with_attribute
+from tools.retriever import NullRetriever
+from tools.retrievers import canonicalize, find_lenses, with_lens_attribute
 from tools.retrievers.lens import annotators, surface_cues
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -32,7 +32,7 @@ from tools.text import TermStatistics
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
 
 
 def shown(prompt):
@@ -66,7 +66,7 @@ def opened(server, corpus, home=None, *, budget=None, **options):
     """`lens(bm25)` with the server's model."""
     given = {"attribute": "stance", "model": server.spec, **options}
     spec = f"lens(bm25,{','.join(f'{name}={value}' for name, value in given.items())})"
-    return retrievers.build(spec, corpus, home, terms=Terms(budget=budget or Budget()))
+    return retrievers.build(spec, corpus, home, terms=RunResources(budget=budget or Budget()))
 
 
 TEXTS = [f"text of number{number:02}" for number in range(20)]
@@ -187,7 +187,7 @@ class TestKeeping:
         server.answer = written()
         made = opened(server, corpus_of(TEXTS[:2]), tmp_path)
         assert (
-            retrievers.build(made.name, corpus_of(TEXTS[:2]), tmp_path, terms=Terms()).name
+            retrievers.build(made.name, corpus_of(TEXTS[:2]), tmp_path, terms=RunResources()).name
             == made.name
         )
         with pytest.raises(DataError, match="not 00000000"):
@@ -282,7 +282,7 @@ class TestMoney:
 
     def test_the_estimate_is_near_what_is_sent_and_priced_by_the_table(self, server):
         texts = [f"{'a sentence of several words. ' * 10} {number}" for number in range(20)]
-        annotator = annotators.ModelAnnotator("openai/gpt-5-nano", "stance", Terms())
+        annotator = annotators.ModelAnnotator("openai/gpt-5-nano", "stance", RunResources())
         line = annotator.begin(20, sum(map(len, texts)), texts, Usage())
         [told] = re.findall(r"([\d,]+) tokens in and ([\d,]+)", line)
         tokens_in, tokens_out = (int(number.replace(",", "")) for number in told)
@@ -308,7 +308,7 @@ class TestMoney:
     )
     def test_what_the_budget_does_not_pay_for_is_not_begun(self, budget, error, said):
         annotator = annotators.ModelAnnotator(
-            "openai/gpt-5-nano", "stance", Terms(budget=Budget(**budget))
+            "openai/gpt-5-nano", "stance", RunResources(budget=Budget(**budget))
         )
         with pytest.raises(error, match=said):
             annotator.begin(1000, 1_000_000, ["some text"], Usage())
@@ -350,7 +350,7 @@ class TestSearching:
         server.answer = written()
         one = f"lens(bm25,attribute=stance,model={server.spec})"
         for spec in (f"fusion(bm25,{one})", f"rerank({one},bm25,depth=3)", f"rerank(bm25,{one})"):
-            index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, terms=Terms())
+            index = retrievers.build(spec, corpus_of(TEXTS), tmp_path, terms=RunResources())
             assert index.search("text of number05", 1)[0].doc_id == "d05"
         assert len(server.requests) == 3, "one index for all"
 
@@ -364,15 +364,17 @@ class TestOffline:
     @pytest.mark.parametrize("lens", LENSES)
     def test_something_is_counted_for_every_lens(self, lens):
         statistics = TermStatistics(10, 20.0, {"minister": 1, "line": 5})
-        seen = surface_cues.seen(lens, self.TEXT, lambda: statistics)
+        seen = surface_cues.surface_cues(lens, self.TEXT, lambda: statistics)
         assert seen and surface_cues.COUNTED[lens]
 
     @given(st.text(max_size=300), st.sampled_from(sorted(LENSES)))
     def test_any_text_can_be_counted(self, text, lens):
-        assert isinstance(surface_cues.seen(lens, text, lambda: TermStatistics(1, 1.0, {})), str)
+        assert isinstance(
+            surface_cues.surface_cues(lens, text, lambda: TermStatistics(1, 1.0, {})), str
+        )
 
     def test_a_conversation_is_followed_turn_by_turn(self):
-        seen = surface_cues.seen("failure", self.TEXT, dict)
+        seen = surface_cues.surface_cues("failure", self.TEXT, dict)
         for found in (
             "assistant apologises",
             "assistant refuses",
@@ -384,24 +386,26 @@ class TestOffline:
 
     def test_annotations_that_all_say_nothing_are_no_index(self):
         with pytest.raises(DataError, match="none of the annotations by offline says anything"):
-            retrievers.build("lens(bm25,attribute=proof)", corpus_of(["a cow"]), terms=Terms())
+            retrievers.build(
+                "lens(bm25,attribute=proof)", corpus_of(["a cow"]), terms=RunResources()
+            )
 
 
 class TestNames:
     def test_a_lens_that_names_no_attribute_gets_the_tasks_wherever_it_stands(self):
-        spec = check("rerank(fusion(bm25,lens(bm25)),lens(bm25,attribute=proof))")
-        assert len(lenses(spec)) == 2
-        filled = str(with_attribute(spec, "stance"))
+        spec = canonicalize("rerank(fusion(bm25,lens(bm25)),lens(bm25,attribute=proof))")
+        assert len(find_lenses(spec)) == 2
+        filled = str(with_lens_attribute(spec, "stance"))
         assert (
             filled == "rerank(fusion(bm25,lens(bm25,attribute=stance)),lens(bm25,attribute=proof))"
         )
         assert (
-            str(with_attribute(check("lens(bm25,depth=5)"), "stance"))
+            str(with_lens_attribute(canonicalize("lens(bm25,depth=5)"), "stance"))
             == "lens(bm25,attribute=stance,depth=5)"
         )
         with pytest.raises(UsageError, match="needs attribute="):
-            with_attribute(spec, "")
-        assert with_attribute(check("bm25"), "") == check("bm25")
+            with_lens_attribute(spec, "")
+        assert with_lens_attribute(canonicalize("bm25"), "") == canonicalize("bm25")
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
@@ -415,7 +419,7 @@ class TestNames:
     )
     def test_what_cannot_be_is_refused_before_anything_is_built(self, wrong, said):
         with pytest.raises(UsageError, match=re.escape(said)):
-            retrievers.build(wrong, corpus_of(TEXTS), terms=Terms())
+            retrievers.build(wrong, corpus_of(TEXTS), terms=RunResources())
 
     def test_models_and_lenses_that_there_are_not(self):
         with pytest.raises(UsageError, match="lens: the model 'gpt' names no model"):
@@ -476,7 +480,7 @@ class TestRunning:
 
 def test_a_compiled_prompt_annotates_and_has_an_index_of_its_own(server, tmp_path):
     server.answer, home, file = annotated, tmp_path / "home", tmp_path / "compiled.json"
-    prompts = prompts_of(Annotator(Toolbox(corpus_of(TEXTS), NoRetriever()), lens="stance"))
+    prompts = get_prompts(Annotator(Toolbox(corpus_of(TEXTS), NullRetriever()), lens="stance"))
     [prompt] = prompts.values()
     names = [opened(server, corpus_of(TEXTS[:2]), home).name]
     about = [{"id": "9", "text": "an old one"}]
@@ -503,12 +507,12 @@ def test_an_annotator_ranks_a_pool_by_what_the_model_wrote_of_it(server):
     pool, own = frozenset(f"d{n:02}" for n in range(10)), frozenset({"d00"})
     query = Query("q", "sly mockery of ministers", candidates=pool, excluded=own)
     program = Annotator(Toolbox(corpus_of(TEXTS), BM25(corpus_of(TEXTS))), lens="stance")
-    with language_model.connect(server.spec, Terms()).active():
+    with language_model.connect(server.spec, RunResources()).active():
         submission = program(query=query)
     assert submission.ranking[0] == "d03" and sorted(submission.ranking) == sorted(pool - own)
     assert sent(server) == [TEXTS[1:9], [TEXTS[9]]] and submission.usage.calls == 2
     server.answer = lambda prompt: {"raw": "no"}
-    with language_model.connect(server.spec, Terms()).active():
+    with language_model.connect(server.spec, RunResources()).active():
         assert program(query=query).ranking == tuple(sorted(pool - own)), (
             "by id, where nothing was written"
         )

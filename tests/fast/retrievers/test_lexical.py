@@ -19,10 +19,10 @@ from tools.retriever import Ranker
 from tools.retrievers import build
 from tools.retrievers.lexical import bm25, english_analyzer, inverted_index, numba_kernels
 from tools.retrievers.lexical.bm25 import BM25
-from tools.retrievers.lexical.numba_kernels import Postings, complete_lists
+from tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists
 from tools.retrievers.lexical.rank_bm25 import _ANALYZER as ANALYZER
 from tools.retrievers.lexical.rank_bm25 import words
-from tools.text import words as tokens
+from tools.text import content_words as tokens
 
 GOLDEN = Path(__file__).parent / "golden" / "english_analyzer.json"
 
@@ -159,7 +159,7 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
         patch.setattr(inverted_index, "SIZE", 5)
         folder = tmp_path_factory.mktemp("index")
         inverted_index.build(corpus, analyzer, folder)
-    index, found = inverted_index.Index(folder), {}
+    index, found = inverted_index.InvertedIndex(folder), {}
     for segment in index.segments:
         words = segment.list_words(analyzer.reading())
         indptr, documents, kinds = segment.lists
@@ -196,7 +196,7 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
     np.save(tmp_path / "indptr.npy", np.cumsum([0, *map(len, lists)]))
     np.save(tmp_path / "documents.npy", np.concatenate(lists).astype(np.int32))
     np.save(tmp_path / "weights.npy", np.concatenate(weights))
-    complete_lists(tmp_path, size)
+    finish_posting_lists(tmp_path, size)
     doc_ids = [f"d{row:05}" for row in range(size)]
     opened = Postings(tmp_path, Ranker(doc_ids))
     for number, k in ((1, 1), (3, 10), (12, 1_000), (12, 35_000), (12, size)):

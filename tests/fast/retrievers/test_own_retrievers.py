@@ -10,7 +10,7 @@ from programs.compiled import Compiled, write
 from tools import retrievers
 from tools.errors import UsageError
 from tools.retrievers import __main__ as command
-from tools.retrievers import check, contract
+from tools.retrievers import canonicalize, contract
 
 GUIDE = Path(__file__).parents[3] / "docs/guide/retriever.md"
 CODE = GUIDE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
@@ -145,7 +145,7 @@ def test_two_files_of_one_name_are_not_taken_for_one_another(folder):
     (folder / "b").mkdir()
     (folder / "b/of_mine.py").write_text(CODE)
     with pytest.raises(UsageError, match="would have the same name in outputs"):
-        check("fusion(of_mine.py:Overlap,b/of_mine.py:Overlap)")
+        canonicalize("fusion(of_mine.py:Overlap,b/of_mine.py:Overlap)")
 
 
 def test_a_retriever_that_fails_leaves_the_query_pending_and_the_same_command_goes_on(run, folder):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tiny_models import bert
 
 from tools import retrievers
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.retriever import Ranker
-from tools.retrievers import RETRIEVERS, check, contract
+from tools.retrievers import RETRIEVERS, canonicalize, contract
 
 # MODEL is a tiny model of the right family, made on the spot; SERVER a server that speaks the OpenAI protocol.
 SPECS = [
@@ -72,12 +72,12 @@ def spec(request, models, server):
 
 @pytest.mark.parametrize("spec", SPECS, indirect=True)
 def test_every_kind_keeps_the_contract_of_retrievers(spec):
-    assert {holds: wrong for holds, wrong in contract.run(check(spec)) if wrong} == {}
+    assert {holds: wrong for holds, wrong in contract.run(canonicalize(spec)) if wrong} == {}
 
 
 @pytest.mark.parametrize("spec", SPECS, indirect=True)
 def test_scores_are_what_the_kind_of_score_promises(spec, corpus):
-    retriever = retrievers.build(spec, corpus, terms=Terms())
+    retriever = retrievers.build(spec, corpus, terms=RunResources())
     whole = {hit.doc_id: hit.score for hit in retriever.search("blue blood octopus", 100)}
     assert len(whole) == len(corpus) or not spec.startswith(SCORE_ALL)
     if not spec.startswith(
@@ -91,7 +91,9 @@ def test_scores_are_what_the_kind_of_score_promises(spec, corpus):
 def test_a_kept_index_is_not_made_again(spec, corpus, tmp_path, server):
     for _ in range(2):
         kept, asked = _contents(tmp_path), len(server.requests)
-        retrievers.build(spec, corpus, tmp_path, terms=Terms()).search("blue blood octopus", k=6)
+        retrievers.build(spec, corpus, tmp_path, terms=RunResources()).search(
+            "blue blood octopus", k=6
+        )
     assert _contents(tmp_path) == kept
     assert len(server.requests) - asked <= 1, "the query alone"
 

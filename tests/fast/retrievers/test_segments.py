@@ -11,7 +11,7 @@ from tools.corpus import Corpus, StoredCorpus, store
 from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers import build
-from tools.retrievers.index_store import delete, list_kept
+from tools.retrievers.index_store import delete, list_stored_indexes
 from tools.retrievers.lexical import bm25, inverted_index
 
 TEXTS = st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff"]), max_size=8).map(" ".join)
@@ -57,7 +57,7 @@ def test_only_what_is_new_is_built_and_a_deleted_index_is_nobody_elses_loss(tmp_
     texts = {number: f"word{number} heron aa" for number in range(30)}
     build("bm25", made_of(texts), tmp_path)
     before = segment_files(tmp_path)
-    [first] = [index.name for index in list_kept(tmp_path)]
+    [first] = [index.name for index in list_stored_indexes(tmp_path)]
     changed = made_of({**texts, 3: "another heron", 40: "a heron and an egret"})
     build("bm25", changed, tmp_path)
     assert len(segment_files(tmp_path) - before) == 1 and len(before) == 7
@@ -71,7 +71,7 @@ def test_documents_added_one_at_a_time_leave_few_segments(tmp_path, monkeypatch)
     monkeypatch.setattr(inverted_index, "SIZE", 100)
     for count in range(1, 16):
         build("bm25", made_of(dict.fromkeys(range(count), "heron")), tmp_path)
-    newest = max(list_kept(tmp_path), key=lambda kept: kept.built)
+    newest = max(list_stored_indexes(tmp_path), key=lambda kept: kept.built)
     assert len(list((tmp_path / "indexes" / newest.name).glob("segment-*"))) <= 4
 
 
@@ -105,7 +105,7 @@ def test_parts_that_are_told_the_sums_score_as_the_whole(name, corpus):
         [build(name, corpus.slice(*ends)) for ends in ((0, 2), (2, 6))],
     )
     text = "why is the blood of an octopus blue, octopus zyzzyva"
-    totals = bm25.Totals(*map(sum, zip(*(part.totals for part in parts), strict=True)))
+    totals = bm25.CorpusTotals(*map(sum, zip(*(part.totals for part in parts), strict=True)))
     frequencies = sum(part.frequencies(text) for part in parts)
     found = [part.search_as_part([Search(text)], 6, totals, [frequencies]) for part in parts]
     hits = sorted(

@@ -9,7 +9,7 @@ import tiny_models
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document
-from tools.retrievers import build, check, require
+from tools.retrievers import build, canonicalize, validate
 from tools.retrievers.neural import learned_sparse
 
 QUERIES = [
@@ -163,7 +163,7 @@ def test_equal_texts_are_read_once_and_tie_by_id(splade, tmp_path, monkeypatch):
 
 def encodings(monkeypatch, fail=lambda text: False):
     """The texts of documents that models read from now on; NaN for those that are to fail."""
-    read, weigh = [], learned_sparse.Sparse._weigh
+    read, weigh = [], learned_sparse.LearnedSparse._weigh
 
     def listen(self, texts, task, *done):
         read.extend(texts if task == "document" else [])
@@ -172,7 +172,7 @@ def encodings(monkeypatch, fail=lambda text: False):
             made * np.array([[np.nan if fail(text) else 1] for text in texts], dtype=np.float32)
         ).tocsr()
 
-    monkeypatch.setattr(learned_sparse.Sparse, "_weigh", listen)
+    monkeypatch.setattr(learned_sparse.LearnedSparse, "_weigh", listen)
     return read
 
 
@@ -210,7 +210,7 @@ def test_no_model_is_given_a_head_of_random_weights_or_other_weights_than_its_ow
         build(f"splade:{splade}(weights=00000000)", corpus)
     plain = tiny_models.bert(tmp_path / "plain")
     with pytest.raises(DataError, match=r"BertModel.*no sparse encoder"):
-        require(check(f"fusion(dense,splade:{plain})"))  # before anything is embedded
+        validate(canonicalize(f"fusion(dense,splade:{plain})"))  # before anything is embedded
     with pytest.raises(DataError, match=r"LlamaForCausalLM.*no sparse encoder"):
         build(f"splade:{llama}", corpus)
     with pytest.raises(DataError, match="is a SentenceTransformer, not a SparseEncoder"):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.errors import DataError, UsageError
-from tools.retrievers import Spec, build, check, needs_pool, parse
+from tools.retrievers import RetrieverSpec, build, canonicalize, needs_pool, parse
 
 SUBJECTS = st.text(string.ascii_letters + string.digits + "/.@:-_ ,()[]=", min_size=1).filter(
     lambda text: text.strip() == text
@@ -16,10 +16,14 @@ NAMES = st.from_regex(r"[a-z][a-z_0-9]{0,8}", fullmatch=True)
 VALUES = st.recursive(SUBJECTS, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=3)
 SPECS = st.recursive(
     st.builds(
-        Spec, NAMES, st.just("") | SUBJECTS, st.just(()), st.dictionaries(NAMES, VALUES, max_size=3)
+        RetrieverSpec,
+        NAMES,
+        st.just("") | SUBJECTS,
+        st.just(()),
+        st.dictionaries(NAMES, VALUES, max_size=3),
     ),
     lambda inner: st.builds(
-        Spec,
+        RetrieverSpec,
         NAMES,
         st.just(""),
         st.lists(inner, min_size=1, max_size=3).map(tuple),
@@ -65,8 +69,8 @@ def test_what_is_written_is_read_back_as_it_was(spec):
     ],
 )
 def test_two_spellings_of_one_retriever_are_one(written, canonical):
-    assert str(check(written)) == canonical
-    assert check(canonical) == check(written)
+    assert str(canonicalize(written)) == canonical
+    assert canonicalize(canonical) == canonicalize(written)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ def test_two_spellings_of_one_retriever_are_one(written, canonical):
 )
 def test_what_no_retriever_takes_is_refused_in_one_line(wrong, said):
     with pytest.raises(UsageError) as refused:
-        check(wrong)
+        canonicalize(wrong)
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -109,9 +113,9 @@ def test_what_ranks_only_pools_is_known_before_anything_is_built():
         "fusion(bm25,pool_bm25)",
         "lens(cross:M)",
     ):
-        assert needs_pool(check(spec)), spec
+        assert needs_pool(canonicalize(spec)), spec
     for spec in ("bm25", "rerank(bm25,cross:M)", "rerank(bm25,pool_bm25)", "fusion(bm25,bm25s)"):
-        assert not needs_pool(check(spec)), spec
+        assert not needs_pool(canonicalize(spec)), spec
 
 
 @pytest.mark.parametrize(
@@ -145,4 +149,4 @@ def test_what_cannot_be_built_is_said_before_anything_is(spec, error, said, corp
 )
 def test_what_is_nested_without_end_is_refused_in_one_line(text):
     with pytest.raises(UsageError, match="nested more than 50 deep"):
-        check(text)
+        canonicalize(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from evals.running.resolve import uses
+from evals.running.resolve import code_and_versions
 from tools.errors import UsageError
 from tools.retrievers import index_store
 
@@ -34,7 +34,7 @@ def never(folder):
 @pytest.mark.parametrize("alter", [b"", b"1 2 4", b"1 2 3 4", None])
 def test_an_index_whose_bytes_were_altered_or_that_has_no_manifest_is_built_again(tmp_path, alter):
     index_store.open_index(tmp_path, KEY, build=build, load=load)
-    folder = tmp_path / "indexes" / index_store.name_of(KEY)
+    folder = tmp_path / "indexes" / index_store.index_name(KEY)
     (folder / "index.json").unlink() if alter is None else (folder / "numbers.txt").write_bytes(
         alter
     )
@@ -49,14 +49,14 @@ def test_a_build_that_failed_is_never_used_and_finds_its_draft_again(tmp_path):
 
     with pytest.raises(RuntimeError):
         index_store.open_index(tmp_path, KEY, build=first, load=load)
-    [draft] = index_store.list_kept(tmp_path)
+    [draft] = index_store.list_stored_indexes(tmp_path)
     assert not draft.finished and not draft.in_use and draft.key == KEY
 
     def second(folder):
         (folder / "numbers.txt").write_text((folder / "half.txt").read_text() + " 2 3")
 
     assert index_store.open_index(tmp_path, KEY, build=second, load=load) == "1 2 3"
-    assert [index.finished for index in index_store.list_kept(tmp_path)] == [True]
+    assert [index.finished for index in index_store.list_stored_indexes(tmp_path)] == [True]
 
 
 def _slow(home, counts):
@@ -96,27 +96,27 @@ def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_
     process = multiprocessing.get_context("fork").Process(target=_forever, args=(tmp_path,))
     process.start()
     wait_for((tmp_path / "started").exists)
-    [draft] = index_store.list_kept(tmp_path)
+    [draft] = index_store.list_stored_indexes(tmp_path)
     assert draft.in_use
     with pytest.raises(UsageError, match="in use by another process"):  # and nobody waits
-        index_store.delete(tmp_path, index_store.name_of(KEY))
+        index_store.delete(tmp_path, index_store.index_name(KEY))
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    [draft] = index_store.list_kept(tmp_path)
+    [draft] = index_store.list_stored_indexes(tmp_path)
     assert not draft.in_use and not draft.finished
-    index_store.delete(tmp_path, index_store.name_of(KEY))
+    index_store.delete(tmp_path, index_store.index_name(KEY))
     assert (
-        index_store.list_kept(tmp_path) == []
+        index_store.list_stored_indexes(tmp_path) == []
         and index_store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
     )
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):
-    lock = tmp_path / f".{index_store.name_of(KEY)}.lock"
+    lock = tmp_path / f".{index_store.index_name(KEY)}.lock"
     held = []
 
     def hold():
-        with index_store._locked(lock.with_name(index_store.name_of(KEY))):
+        with index_store._locked(lock.with_name(index_store.index_name(KEY))):
             held.append(lock.stat().st_ino)
 
     with lock.open("w") as first:
@@ -142,11 +142,11 @@ def test_what_else_lies_among_the_indexes_is_no_harm(tmp_path):
     (indexes / "key-is-no-object").mkdir()
     (indexes / "key-is-no-object" / "index.json").write_text('{"key": [1]}')
     (indexes / "key-is-no-object" / "dangling").symlink_to("nowhere")
-    names = [index.name for index in index_store.list_kept(tmp_path)]
-    assert names == ["key-is-no-object", "link", index_store.name_of(KEY)]
+    names = [index.name for index in index_store.list_stored_indexes(tmp_path)]
+    assert names == ["key-is-no-object", "link", index_store.index_name(KEY)]
     for name in names:
         index_store.delete(tmp_path, name)
-    assert index_store.list_kept(tmp_path) == [] and (elsewhere / "precious").exists()
+    assert index_store.list_stored_indexes(tmp_path) == [] and (elsewhere / "precious").exists()
 
 
 def _second_person(home):
@@ -157,8 +157,8 @@ def _second_person(home):
 
 
 def test_another_persons_lock_and_draft_in_a_home_of_several_are_in_nobodys_way(tmp_path):
-    (tmp_path / "indexes" / f".{index_store.name_of(KEY)}.draft").mkdir(0o555, parents=True)
-    (tmp_path / "indexes" / f".{index_store.name_of(KEY)}.lock").touch(0o444)
+    (tmp_path / "indexes" / f".{index_store.index_name(KEY)}.draft").mkdir(0o555, parents=True)
+    (tmp_path / "indexes" / f".{index_store.index_name(KEY)}.lock").touch(0o444)
     for folder in (tmp_path, tmp_path / "indexes"):
         folder.chmod(0o777)
     process = multiprocessing.get_context("fork").Process(target=_second_person, args=(tmp_path,))
@@ -187,34 +187,37 @@ class TestCommand:
         assert "fusion(A,B,...)" in out and "rerank(FIRST,SECOND)" in out and "splade:MODEL" in out
 
     def test_indexes_are_listed_and_deleted(self, command):
-        from tools.files import home
+        from tools.files import sextant_home
 
         assert command("indexes")[:2] == (0, "")
-        index_store.open_index(home(), KEY, build=build, load=load)
-        name = index_store.name_of(KEY)
+        index_store.open_index(sextant_home(), KEY, build=build, load=load)
+        name = index_store.index_name(KEY)
         assert name in command("indexes")[1]
         [row] = json.loads(command("indexes", "--json")[1])
         assert row["name"] == name and row["finished"] and row["bytes"] > 5
         assert command("delete")[0] == 2
         code, _, said = command("delete", "numbers-0000000000000000")
         assert code == 2 and "no kept index is called" in said
-        assert command("delete", name)[0] == 0 and index_store.list_kept(home()) == []
+        assert (
+            command("delete", name)[0] == 0
+            and index_store.list_stored_indexes(sextant_home()) == []
+        )
         assert command("delete", "--all")[0] == 0
 
 
 def test_an_index_by_a_model_on_an_accelerator_is_another_one_and_a_run_says_so(monkeypatch):
     on_cpu, words = (
-        index_store.code("tools.retrievers.neural.dense"),
-        index_store.code("tools.text"),
+        index_store.index_code_digest("tools.retrievers.neural.dense"),
+        index_store.index_code_digest("tools.text"),
     )
     monkeypatch.setenv("SEXTANT_DEVICE", "cpu")
     assert (
-        index_store.code("tools.retrievers.neural.dense") == on_cpu
-        and "device" not in uses([], libraries=["torch"])["versions"]
+        index_store.index_code_digest("tools.retrievers.neural.dense") == on_cpu
+        and "device" not in code_and_versions([], libraries=["torch"])["versions"]
     )
     monkeypatch.setenv("SEXTANT_DEVICE", "cuda:1")  # there is none here; nothing is loaded
     assert (
-        index_store.code("tools.retrievers.neural.dense") != on_cpu
-        and index_store.code("tools.text") == words
+        index_store.index_code_digest("tools.retrievers.neural.dense") != on_cpu
+        and index_store.index_code_digest("tools.text") == words
     )
-    assert uses([], libraries=["torch"])["versions"]["device"] == "cuda"
+    assert code_and_versions([], libraries=["torch"])["versions"]["device"] == "cuda"

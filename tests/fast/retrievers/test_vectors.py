@@ -25,7 +25,7 @@ from tools.retrievers.vectors import embedder as embedding
 from tools.retrievers.vectors import exact_search
 from tools.retrievers.vectors.embedder import open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
-from tools.retrievers.vectors.gpu_search import put_on
+from tools.retrievers.vectors.gpu_search import copy_to_device
 
 PRECISIONS = pytest.mark.parametrize("search", ["float32", "int8"])
 
@@ -101,7 +101,7 @@ def retriever(request, large, tmp_path_factory):
     """Searches from estimates of both kinds, also as on a GPU: by PyTorch's arithmetic, here on the CPU."""
     home, (search, *on_device) = tmp_path_factory.getbasetemp() / "vectors", request.param.split()
     made = VectorRetriever(large, home, Digests(), "digests", search=search)
-    made._on_device = put_on("cpu", *made._estimates) if on_device else None
+    made._on_device = copy_to_device("cpu", *made._estimates) if on_device else None
     return made
 
 
@@ -396,7 +396,7 @@ def test_progress_is_said_after_five_seconds_then_every_half_minute_and_at_the_e
     for _ in range(4):
         clock.now += 5
         progress.add(4000)
-    cli.say("error: the disk is full")
+    cli.print_stderr("error: the disk is full")
     first, *_, last = terminal.getvalue().split("\x1b[K")
     assert first == "\rdense [=         ] 4,000 of 28,315 documents, 800 a second, 30 s left"
     assert last == "error: the disk is full\n", "it stands where the bar was"

@@ -10,7 +10,7 @@ from openai_server import fill
 from evals.running.request import SYSTEMS
 from tools.models import prompting
 from tools.models.prices import Price
-from tools.plugins import pick
+from tools.plugins import load_object
 
 ASK = ("--task", "congress", "--data", "mini")
 
@@ -75,7 +75,7 @@ def test_nothing_is_sent_nothing_is_made_and_no_key_is_needed(run, server, tmp_p
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS.keys() - {name for name, _ in FORETOLD}))
 def test_it_is_told_for_every_other_program_and_agent(name, run):
-    program = pick("program", name, SYSTEMS)
+    program = load_object("program", name, SYSTEMS)
     pool = ("-P", "pool=10") if program.pooled else ()
     told = run(
         "--program", name, *ASK, "--limit", 3, "--lm", "openai/gpt-4o", "--dry-run", "--json", *pool

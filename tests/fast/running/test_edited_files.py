@@ -6,7 +6,7 @@ import pytest
 from run_folders import run_in
 
 from evals import curves, export, report
-from evals.scoring.scored_run import read
+from evals.scoring.scored_run import read_scored_run
 from tools.errors import DataError
 
 READERS = {
@@ -45,7 +45,7 @@ def test_an_edited_file_of_a_run_is_named_by_all_that_read_it(
 
 @pytest.mark.parametrize("rows", ["judged", "outcomes"])
 def test_a_line_that_is_edited_while_a_run_is_open_is_refused(rows, path):
-    opened = getattr(read(path), rows)
+    opened = getattr(read_scored_run(path), rows)
     query_id = next(iter(opened))
     assert opened[query_id]["query_id"] == query_id
     line = json.loads(opened.path.read_bytes().splitlines()[0])

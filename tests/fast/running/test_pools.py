@@ -26,7 +26,7 @@ def engines(mini, *names):
 
 
 def made(mini, text, *names):
-    pool = candidate_pools.read(text, retrievers.check("bm25"))
+    pool = candidate_pools.read(text, retrievers.canonicalize("bm25"))
     return pool.add_to(mini, engines(mini, *names))
 
 
@@ -68,7 +68,9 @@ def test_no_order_by_ranks_tells_the_documents_that_were_put_in_from_the_others(
             qrels[queries[-1].query_id] = dict.fromkeys(lots.sample(below, 1 + number % 3), 1.0)
     judged = mini.judgements["gold"]._replace(qrels=qrels, binary=None)
     placed = dataclasses.replace(mini, queries=tuple(queries), judgements={"gold": judged})
-    values = measured(placed, bm25, candidate_pools.read("oracle:40", retrievers.check("bm25")))
+    values = measured(
+        placed, bm25, candidate_pools.read("oracle:40", retrievers.canonicalize("bm25"))
+    )
     assert max(values.values()) < 2.2 * values["by chance"] < 0.5
 
 
@@ -85,7 +87,7 @@ def test_what_is_excluded_is_in_no_pool(mini):
 def test_where_parents_are_judged_the_best_passage_of_each_is_put_in():
     task = environments.load("crumb/clinical_trial", "mini", "dev")
     bm25 = retrievers.build("bm25", task.documents)
-    oracle = candidate_pools.read("oracle:5", retrievers.check("bm25")).add_to(task, [bm25])
+    oracle = candidate_pools.read("oracle:5", retrievers.canonicalize("bm25")).add_to(task, [bm25])
     for query in oracle.queries:
         ranking = [hit.doc_id for hit in bm25.search(query.text, 5000)]
         for parent, grade in task.qrels[query.query_id].items():
@@ -109,17 +111,18 @@ def test_where_parents_are_judged_the_best_passage_of_each_is_put_in():
 )
 def test_what_is_no_pool_is_refused_with_the_form(text):
     with pytest.raises(UsageError, match=r"oracle:SIZE or union:SIZE|the form is"):
-        candidate_pools.read(text, retrievers.check("bm25"))
+        candidate_pools.read(text, retrievers.canonicalize("bm25"))
 
 
 def test_a_pool_is_made_of_the_runs_retriever_of_the_parts_of_a_fusion_or_of_those_named():
-    assert str(candidate_pools.read("union:9", retrievers.check("bm25"))) == "union:9(bm25)"
+    assert str(candidate_pools.read("union:9", retrievers.canonicalize("bm25"))) == "union:9(bm25)"
     assert (
-        str(candidate_pools.read("oracle:9", retrievers.check("fusion(bm25,rank_bm25)")))
+        str(candidate_pools.read("oracle:9", retrievers.canonicalize("fusion(bm25,rank_bm25)")))
         == "oracle:9(bm25,rank_bm25)"
     )
     assert (
-        str(candidate_pools.read("oracle:9(dense)", retrievers.check("bm25"))) == "oracle:9(dense)"
+        str(candidate_pools.read("oracle:9(dense)", retrievers.canonicalize("bm25")))
+        == "oracle:9(dense)"
     )
 
 

@@ -70,7 +70,9 @@ def test_every_search_of_a_run_brings_what_it_brought(made, what):
     path = made(*(MORE.get(what) or [what, "congress", *PROGRAMS[what]]))
     result = replay(path)
     steps = [
-        step for row in scored_run.read(path).outcomes.values() for step in row["trace"]["steps"]
+        step
+        for row in scored_run.read_scored_run(path).outcomes.values()
+        for step in row["trace"]["steps"]
     ]
     orders = sum("among" in step for step in steps)
     assert (
@@ -89,7 +91,7 @@ def test_every_search_of_a_run_brings_what_it_brought(made, what):
 )
 def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, spec, depth):
     result = replay(hops, spec, depth)
-    run = scored_run.read(hops)
+    run = scored_run.read_scored_run(hops)
     environment = load_environment(run.config)
     engine = retrievers.build(spec, environment.documents)
     shares, rows = {"then": [], "now": []}, {}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from evals import Request, evaluate
-from evals.running.evaluate import run as run_request
+from evals.running.evaluate import run_request as run_request
 from optimizers.request import CompileRequest
 from tools import cli_options
-from tools.cli import Parser
+from tools.cli import CommandParser
 from tools.errors import UsageError
 
 OTHERS = {  # a field -> a value that is not its default, where that cannot be guessed
@@ -52,11 +52,11 @@ def other(field):
 @pytest.mark.parametrize("kind", [Request, CompileRequest])
 def test_the_command_line_that_a_request_makes_makes_that_request(kind):
     request = kind(**{"optimizer": "tune"} if kind is CompileRequest else {}, **filled(kind))
-    parser = Parser()
+    parser = CommandParser()
     cli_options.add_options(parser, kind)
-    words = cli_options.words(request)
+    words = cli_options.to_command_line(request)
     assert cli_options.from_options(kind, vars(parser.parse_args(words))) == request
-    least = cli_options.make(
+    least = cli_options.make_request(
         kind,
         {
             name: getattr(request, name)
@@ -64,7 +64,7 @@ def test_the_command_line_that_a_request_makes_makes_that_request(kind):
             if hasattr(request, name)
         },
     )
-    assert len(cli_options.words(least)) == 2 * (2 + (kind is CompileRequest)), (
+    assert len(cli_options.to_command_line(least)) == 2 * (2 + (kind is CompileRequest)), (
         "defaults are left out"
     )
 

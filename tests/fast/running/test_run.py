@@ -16,7 +16,7 @@ import environments
 from evals import run as command_line
 from evals import run_folder, score
 from tools import cli
-from tools.cli import Parser, run_command
+from tools.cli import CommandParser, run_command
 from tools.errors import DataError, RunConflict
 from tools.records import Query, Submission, Trace
 
@@ -331,11 +331,11 @@ def test_a_folder_is_one_process_own(run, finished):
 @pytest.mark.parametrize("error", [DataError("cannot be loaded"), OSError(5, "?")])
 def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch, capsys):
     def broken(arguments):
-        cli.note_signal(signal.SIGINT, None)
+        cli.handle_signal(signal.SIGINT, None)
         raise error
 
     monkeypatch.setattr(cli, "_signals", [])
-    assert run_command(Parser(), broken, []) == 130
+    assert run_command(CommandParser(), broken, []) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
@@ -450,7 +450,8 @@ def make_earlier(path):
     for outcome in outcomes:
         del outcome["digest"]
     sealed = [
-        run_folder.seal(json.dumps(one).encode(), run_folder.digest(config)) for one in outcomes
+        run_folder.sign_line(json.dumps(one).encode(), run_folder.digest(config))
+        for one in outcomes
     ]
     (former / "outcomes.jsonl").write_bytes(b"\n".join(sealed) + b"\n")
     return former

@@ -29,7 +29,7 @@ def test_a_folder_that_cannot_be_written_ends_a_run_after_the_queries_in_flight(
         (folder.path / "outcomes.jsonl").mkdir()
         pending = {}
         with pytest.raises(RunIncomplete, match="could not be written and is pending"):
-            runner.run(
+            runner.run_queries(
                 answer_second_slowly, mini.queries, mini.documents, folder, model, workers=2,
                 on_pending=pending.__setitem__,
             )  # fmt: skip

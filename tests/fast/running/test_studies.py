@@ -32,7 +32,7 @@ SMALL = {
 
 
 def made(**given):
-    return study_file.Study(**SMALL | given)
+    return study_file.StudyFile(**SMALL | given)
 
 
 def write(path, text):
@@ -74,7 +74,7 @@ def test_lists_multiply_and_rows_are_named_by_what_differs():
         "query_ids": ["a", "b"],
         "tasks": ["birco/*"],
     }
-    found = study_file.cells(
+    found = study_file.expand_cells(
         made(tasks=["congress", "birco/*"], rows=rows, row=[single, named], fixed={"seed": [1, 2]})
     )
     assert list(dict.fromkeys(cell.row for cell in found)) == [
@@ -88,7 +88,7 @@ def test_lists_multiply_and_rows_are_named_by_what_differs():
 
 def test_the_guides_file_is_the_study_that_it_says(tmp_path):
     file = write(tmp_path / "study.toml", re.findall(r"```toml\n(.*?)```", GUIDE, re.S)[0])
-    found = study_file.cells(study_file.read(file))
+    found = study_file.expand_cells(study_file.read_study(file))
     assert len({cell.row for cell in found}) == 5 and len({cell.task for cell in found}) == 3
     every = tomllib.loads(re.findall(r"```toml\n(.*?)```", GUIDE, re.S)[1])["row"]
     assert len({row["name"] for row in every}) == 1
@@ -115,7 +115,7 @@ def test_the_guides_file_is_the_study_that_it_says(tmp_path):
 )
 def test_what_cannot_be_run_is_said_before_anything_is(given, said):
     with pytest.raises(UsageError, match=said):
-        study_file.cells(made(**given))
+        study_file.expand_cells(made(**given))
 
 
 def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small, tmp_path):
@@ -267,7 +267,9 @@ def test_only_a_refusal_of_the_task_is_no_failure_of_a_study(asked, tmp_path):
         row = [{{ name = "bare" }}, {{ name = "other", {row.get(field, "k = 900")} }}]
     """
     runs = tmp_path / "runs"
-    cells = study_file.cells(study_file.read(write(tmp_path / "study.toml", text)), runs)
+    cells = study_file.expand_cells(
+        study_file.read_study(write(tmp_path / "study.toml", text)), runs
+    )
     if value == "file":
         runs.write_text("where folders are to be")
     elif value == "link":
@@ -304,7 +306,7 @@ def test_a_folder_of_ones_own_stands_beside_miniatures(tmp_path):
 
 def run_cells(file, runs):
     """What came of the cells of a study, without its report; the lines on those that are unfinished, and the error."""
-    made = work.run_cells(study_file.cells(study_file.read(file), runs))
+    made = work.run_cells(study_file.expand_cells(study_file.read_study(file), runs))
     return made, *module.explain(made)
 
 
@@ -377,7 +379,7 @@ def draw(seed, *effects):
 
 def test_a_planted_difference_is_said_and_none_where_there_is_none():
     tests = significance.test_rows(draw(1, 0.2, -0.2, 0.0), "bm25")
-    first, rest, method = significance.say(tests, "bm25")
+    first, rest, method = significance.describe_tests(tests, "bm25")
     assert first.startswith("multihop does not differ from bm25 over 3 tasks (")
     assert (
         "; it helps on task0 (+0." in first
@@ -387,11 +389,11 @@ def test_a_planted_difference_is_said_and_none_where_there_is_none():
     assert rest.startswith("1 row cannot be told from bm25") and method.startswith(
         "8 paired permutation tests"
     )
-    assert significance.say(significance.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25"), "bm25")[
-        0
-    ].startswith("multihop is better")
+    assert significance.describe_tests(
+        significance.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25"), "bm25"
+    )[0].startswith("multihop is better")
 
-    nothing = significance.say(significance.test_rows(draw(2, 0.0, 0.0), "bm25"), "bm25")
+    nothing = significance.describe_tests(significance.test_rows(draw(2, 0.0, 0.0), "bm25"), "bm25")
     assert (
         nothing[0].startswith("No row differs from bm25 over the tasks")
         and "in 80 % of cases" in nothing[0]
@@ -399,7 +401,7 @@ def test_a_planted_difference_is_said_and_none_where_there_is_none():
     few = {"task": {"bm25": {"a": 0.0, "b": 0.1}, "rank": {"a": 0.5, "b": 0.9}}}
     assert (
         "no difference could have been shown"
-        in significance.say(significance.test_rows(few, "bm25"), "bm25")[0]
+        in significance.describe_tests(significance.test_rows(few, "bm25"), "bm25")[0]
     )
 
 
@@ -433,8 +435,8 @@ def test_a_mean_over_tasks_is_of_one_kind_of_metric_and_agrees_with_its_test(see
             row: dict(enumerate(generator.random(many).tolist()))
             for row in ("base", "first", "second")
         }
-    study = study_file.Study(**SMALL)
-    results = studies.Results(
+    study = study_file.StudyFile(**SMALL)
+    results = studies.StudyResults(
         study, [], {}, metrics, values, "base", significance.test_rows(values, "base", metrics), []
     )
     results = results._replace(

@@ -16,18 +16,18 @@ from rich.console import Console
 from evals.running import events
 from evals.running.events import (
     EVENTS,
-    Ended,
-    Events,
-    Pending,
-    Resumed,
+    EventWriter,
+    QueryPending,
+    RunEnded,
+    RunMonitor,
     Started,
-    Waiting,
-    Waits,
-    Watch,
+    WaitDetector,
+    WaitEnded,
+    WaitStarted,
 )
-from evals.running.progress_display import Lines, LiveTable, plain_line, table
+from evals.running.progress_display import LiveProgress, PlainProgress, plain_line, table
 from tools.errors import BudgetReached, DataError, ProviderRefused
-from tools.models.run_resources import Status
+from tools.models.run_resources import CallStats
 from tools.records import Usage
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +39,7 @@ USAGE = Usage(
     list_usd=1.5,
     cached_calls=311,
 )
-BUSY = Status(in_flight=16, limit=32, sent=1300, failed=4, usage=USAGE)
+BUSY = CallStats(in_flight=16, limit=32, sent=1300, failed=4, usage=USAGE)
 HELD = replace(BUSY, waiting=8, reason="the provider asks to wait (429)", seconds=12.0)
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 
@@ -67,7 +67,7 @@ class Scene:
             at: {"value": value, "error": "it failed" if at < failed else None}
             for at, value in enumerate(earlier)
         }
-        self.watch = Watch(ready, SimpleNamespace(outcomes=before), tell, lambda: self.now)
+        self.watch = RunMonitor(ready, SimpleNamespace(outcomes=before), tell, lambda: self.now)
         self.add, self.leave = self.watch.add, self.watch.leave
 
     def after(self, seconds, status=BUSY):
@@ -109,8 +109,8 @@ def some(status):
 
 def test_an_event_is_one_line_with_its_name_its_time_and_its_fields():
     lines = []
-    with Events(lines.append) as writer:
-        writer.tell(Pending("q\n1", "no\u2028 \ud800 é"))
+    with EventWriter(lines.append) as writer:
+        writer.tell(QueryPending("q\n1", "no\u2028 \ud800 é"))
     assert [line.count("\n") for line in lines] == [1, 1] and all(line.isascii() for line in lines)
     row = json.loads(lines[0])
     assert list(row) == ["event", "time", "query_id", "reason"]
@@ -146,7 +146,7 @@ def test_the_document_shows_every_event_with_every_field():
 )
 def test_the_end_is_told_with_its_exit_code_whatever_ends_it(error, code, words):
     lines = []
-    with pytest.raises(type(error)), Events(lines.append) as writer:
+    with pytest.raises(type(error)), EventWriter(lines.append) as writer:
         writer.result = {"owed": 3}
         raise error
     assert told(lines) == [{"event": "ended", "code": code, "error": words, "result": {"owed": 3}}]
@@ -159,9 +159,9 @@ def test_a_slow_reader_holds_nothing_up_and_loses_only_progress():
         reading.wait(120)
         lines.append(line)
 
-    with Events(write) as writer:
+    with EventWriter(write) as writer:
         for number in range(3000):
-            writer.tell(Pending(f"q{number}", ""))
+            writer.tell(QueryPending(f"q{number}", ""))
             writer.tell(scene.progress(number))
         assert not lines, "nobody has waited for the reader"
         reading.set()
@@ -173,9 +173,9 @@ def test_a_full_disk_ends_the_events_and_not_the_run(capsys):
     def write(line):
         raise DataError("the result cannot be printed (full)")
 
-    with Events(write) as writer:
+    with EventWriter(write) as writer:
         for number in range(5):
-            writer.tell(Pending(f"q{number}", ""))
+            writer.tell(QueryPending(f"q{number}", ""))
     assert (
         capsys.readouterr().err
         == "the result cannot be printed (full): no more events, but the run goes on\n"
@@ -183,7 +183,7 @@ def test_a_full_disk_ends_the_events_and_not_the_run(capsys):
 
 
 def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it():
-    waits = Waits()
+    waits = WaitDetector()
     other = replace(HELD, reason="budget", seconds=0.0)
     short = replace(HELD, seconds=0.9)
     turns = replace(BUSY, waiting=50)
@@ -200,17 +200,17 @@ def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it(
     ]
     changes = [waits.look(status, now) for now, status in scene]
     assert {place: change for place, change in enumerate(changes) if change} == {
-        1: Waiting("the provider asks to wait (429)", 12.0, 8),
-        3: Waiting("budget", None, 8),
-        4: Resumed(3),
-        7: Waiting("the provider asks to wait (429)", 0.9, 8),
-        8: Resumed(4),
+        1: WaitStarted("the provider asks to wait (429)", 12.0, 8),
+        3: WaitStarted("budget", None, 8),
+        4: WaitEnded(3),
+        7: WaitStarted("the provider asks to wait (429)", 0.9, 8),
+        8: WaitEnded(4),
     }
 
 
 def test_a_watch_tells_queries_waits_and_progress_once_a_second():
     lines = []
-    with Events(lines.append) as writer:
+    with EventWriter(lines.append) as writer:
         scene = Scene(3, writer.tell)
         scene.add(outcome("a", listed=0.3), 0.5)
         for _ in range(8):
@@ -241,7 +241,7 @@ def test_the_command_tells_a_run_from_its_start_to_the_object_that_json_prints(r
     assert names[0] == "started" and names[-1] == "ended" and names[-2] == "progress"
     assert names.count("query") == 12 == rows[0]["queries"] and set(names) <= set(EVENTS)
     assert rows[0].keys() - {"event"} == {field.name for field in dataclasses.fields(Started)}
-    assert rows[-1].keys() - {"event"} == {field.name for field in dataclasses.fields(Ended)}
+    assert rows[-1].keys() - {"event"} == {field.name for field in dataclasses.fields(RunEnded)}
     assert rows[0]["budget"].keys() == {"usd", "tokens", "calls", "seconds"}
     values = [row["value"] for row in rows if row["event"] == "query"]
     assert sum(values) / 12 == pytest.approx(rows[-1]["result"]["metrics"]["nDCG@10"]["mean"])
@@ -324,13 +324,13 @@ def test_a_price_that_is_not_known_is_called_so_and_never_0():
 
 
 def test_a_line_is_due_after_a_quarter_of_the_queries_or_five_seconds(said):
-    scene = Scene(20, Lines().tell)
+    scene = Scene(20, PlainProgress().tell)
     for number in range(1, 21):
         scene.add(outcome(f"q{number}"), 0.5)
         scene.after(0.1)
     assert [line.split()[0] for line in said()] == ["5/20", "10/20", "15/20", "20/20"]
 
-    scene = Scene(1000, Lines().tell)
+    scene = Scene(1000, PlainProgress().tell)
     for number in range(1, 13):
         scene.add(outcome(f"q{number}", error="E" if number == 3 else None), 0.5)
         scene.after(1.0)
@@ -343,7 +343,7 @@ def test_a_line_is_due_after_a_quarter_of_the_queries_or_five_seconds(said):
 
 
 def test_a_run_in_which_no_query_ends_says_so_once_a_minute(said):
-    scene = Scene(20, Lines().tell)
+    scene = Scene(20, PlainProgress().tell)
     for _ in range(4 * 150):
         scene.after(0.25)
     lines = said()
@@ -351,7 +351,7 @@ def test_a_run_in_which_no_query_ends_says_so_once_a_minute(said):
 
 
 def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
-    scene = Scene(20, Lines().tell)
+    scene = Scene(20, PlainProgress().tell)
     scene.after(0.25, HELD)
     assert said() == ["waiting 12 s: the provider asks to wait (429); 8 calls wait"]
     for _ in range(40):
@@ -366,7 +366,7 @@ def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
 
 
 def test_the_last_state_is_shown_however_the_block_ends(said):
-    scene = Scene(40, Lines().tell)
+    scene = Scene(40, PlainProgress().tell)
     with pytest.raises(KeyboardInterrupt), scene.watch:
         scene.add(outcome(), 0.25)
         raise KeyboardInterrupt
@@ -382,7 +382,7 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
 
     released = threading.Event()
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=20)
-    scene = Scene(3, LiveTable(console).tell)
+    scene = Scene(3, LiveProgress(console).tell)
     scene.watch.look()  # it can be written to until here
     console.file = Held()
     with scene.watch as watch:
@@ -395,7 +395,7 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
 
 def test_a_reason_cannot_steer_the_terminal(said):
     evil = replace(HELD, reason="\x1b[2J\x07[red]wait\u202e")
-    Scene(20, Lines().tell).after(0.25, evil)
+    Scene(20, PlainProgress().tell).after(0.25, evil)
     [line] = said()
     for text in (line, drawn(some(evil), 80, waits=True)):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text) and "[red]wait" in text

@@ -16,7 +16,7 @@ from tools.errors import UsageError
 from tools.models import language_model
 from tools.models import model_spec as spec
 from tools.models.model_spec import openai_account
-from tools.models.run_resources import Patience, Terms
+from tools.models.run_resources import RetryPolicy, RunResources
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent
@@ -26,7 +26,7 @@ TASK = on_congress("rewrite", 2)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    impatient = Patience(attempts=3, first=0.01, before=0.2, after=0.2, call=0.3)
+    impatient = RetryPolicy(attempts=3, first=0.01, before=0.2, after=0.2, call=0.3)
     monkeypatch.setattr("tools.models.run_resources.PATIENCE", impatient)
 
 
@@ -93,9 +93,9 @@ def test_no_failure_shows_a_key(kind, bad, keys):
     bad.script = always(repeating((PASSING | REFUSING | OWN)[kind]))
     try:
         said = str(
-            language_model.connect(bad.spec, Terms(patience=Patience(attempts=1, call=0.3))).lm(
-                "yes?"
-            )
+            language_model.connect(
+                bad.spec, RunResources(patience=RetryPolicy(attempts=1, call=0.3))
+            ).lm("yes?")
         )
     except Exception as error:  # noqa: BLE001  # whatever it is, it is told
         said = "".join(traceback.format_exception(error))
@@ -262,7 +262,7 @@ def test_who_pays_at_openai_is_told_to_openai_alone(run, server, monkeypatch):
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"):
         monkeypatch.setenv(name, "who-pays")
     monkeypatch.setattr(
-        "tools.models.run_resources.PATIENCE", Patience()
+        "tools.models.run_resources.PATIENCE", RetryPolicy()
     )  # nothing fails here, however slow the machine is
     assert run(*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}").code == 0
     assert server.headers and "who-pays" not in str(server.headers)

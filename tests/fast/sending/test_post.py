@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tools.errors import UsageError
-from tools.models.transport.http_client import Server as Client
-from tools.models.transport.http_client import Unanswered
+from tools.models.transport.http_client import HttpClient as Client
+from tools.models.transport.http_client import TransportError
 
 KEY = "sk-very-secret-0123456789"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -124,7 +124,7 @@ def post(made, body=b"question", seconds=60.0):
 
 def failure(url, **options):
     """(kind, words) of what is raised."""
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(TransportError) as caught:
         post(client(url), **options)
     assert KEY not in str(caught.value)
     return caught.value.kind, str(caught.value)
@@ -173,7 +173,7 @@ def test_a_post_is_not_sent_again_when_the_server_may_have_acted(serve, size):
     server = serve(behave)
     made = client(server.url)
     post(made)
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(TransportError) as caught:
         post(made, bytes(size))
     assert caught.value.kind == "reset" and len(server.requests) == 2
 

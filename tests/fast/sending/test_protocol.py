@@ -10,14 +10,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tools.models import language_model, provider_errors
-from tools.models.model_spec import Server, Settings
+from tools.models.model_spec import ModelSettings, ServerInfo
 from tools.models.server_detection import KINDS
-from tools.models.transport.http_client import Answer
-from tools.models.transport.openai_client import Reply, Unreadable, Wire, dialect, failure, read
+from tools.models.transport.http_client import HttpResponse
+from tools.models.transport.openai_client import (
+    Completion,
+    OpenAIClient,
+    UnreadableResponse,
+    error_from_response,
+    read_completion,
+    write_server_limits,
+)
 
 
 def body(api, *request):
-    return Wire("tiny", "http://127.0.0.1", settings=Settings(api=api)).body(*request)
+    return OpenAIClient("tiny", "http://127.0.0.1", settings=ModelSettings(api=api)).body(*request)
 
 
 SEARCH = {
@@ -137,7 +144,9 @@ def test_a_conversation_over_responses_is_what_openai_s_client_sends_for_it(serv
         temperature=0.0,
         store=False,
     )
-    ours = dialect(body("responses", CONVERSATION, [SEARCH], SETTINGS), ["max_output_tokens"])
+    ours = write_server_limits(
+        body("responses", CONVERSATION, [SEARCH], SETTINGS), ["max_output_tokens"]
+    )
     assert json.loads(ours) == server.requests[0]
 
 
@@ -213,12 +222,12 @@ def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before
         "gemini": {"extra_body": {"google": {"thinking_config": {"thinking_budget": 500}}}},
     }
     for kind, words in found.items():
-        wire = Wire(
+        wire = OpenAIClient(
             "tiny",
             server.spec.partition("@")[2],
-            settings=Settings(reasoning_tokens=500, stream="off"),
+            settings=ModelSettings(reasoning_tokens=500, stream="off"),
         )
-        wire.server = Server(KINDS[kind])
+        wire.server = ServerInfo(KINDS[kind])
         wire.send(wire.body(asked, (), {"reasoning_tokens": 500}), time.monotonic() + 30)
         assert server.requests[-1] == {"model": "tiny", "messages": asked} | words
 
@@ -230,7 +239,7 @@ def test_two_queries_of_a_predictor_begin_alike_and_the_beginning_is_marked_for_
     predict.demos = [{"description": "a long one " * 1000, "text": "yes"}]
     for name in ("tiny", "anthropic/claude-sonnet-4.5"):
         model = language_model.connect(server.spec.replace("tiny", name))
-        model.lm.wire.server = Server(KINDS["openrouter"])
+        model.lm.wire.server = ServerInfo(KINDS["openrouter"])
         with model.active():
             predict(description="crabs"), predict(description="squids")
         ours, others = (list(request["messages"]) for request in server.requests[-2:])
@@ -298,7 +307,7 @@ def test_an_answer_over_responses_is_what_openai_s_client_reads_in_it(case, serv
         for item in theirs.output
         if item.type == "function_call"
     ]
-    ours = read("responses", json.dumps(answer).encode(), "tiny")
+    ours = read_completion("responses", json.dumps(answer).encode(), "tiny")
     thoughts = [
         part.text for item in theirs.output if item.type == "reasoning" for part in item.summary
     ]
@@ -306,7 +315,7 @@ def test_an_answer_over_responses_is_what_openai_s_client_reads_in_it(case, serv
     refusal = "".join(
         part.refusal for item in messages for part in item.content if part.type == "refusal"
     )
-    assert ours == Reply(
+    assert ours == Completion(
         theirs.output_text or refusal, calls, finish, answer["usage"], "".join(thoughts)
     )
 
@@ -316,13 +325,14 @@ def test_an_answer_over_responses_is_what_openai_s_client_reads_in_it(case, serv
 def test_an_error_or_nothing_in_a_200_is_no_answer_and_keeps_its_words_and_what_it_used(api, error):
     answer = as_responses([], status="failed" if error else "completed", error=error)
     with pytest.raises(dspy.LMError, match="not now" if error else "no message") as caught:
-        read(api, json.dumps(answer).encode(), "tiny")
+        read_completion(api, json.dumps(answer).encode(), "tiny")
     assert (
-        caught.value.usage == answer["usage"] and provider_errors.fault(caught.value) == "provider"
+        caught.value.usage == answer["usage"]
+        and provider_errors.responsible_party(caught.value) == "provider"
     )
     assert (
         dspy.is_retryable_lm_error(caught.value)
-        and not provider_errors.kind(caught.value).isdigit()
+        and not provider_errors.error_label(caught.value).isdigit()
     )
 
 
@@ -370,7 +380,7 @@ ODD = {
 @pytest.mark.parametrize("case", ODD)
 def test_an_odd_answer_over_chat_is_read_as_far_as_it_can_be(case):
     answer, text, calls, finish = ODD[case]
-    assert read("chat", json.dumps(answer).encode(), "tiny") == Reply(
+    assert read_completion("chat", json.dumps(answer).encode(), "tiny") == Completion(
         text, calls, finish, answer["usage"]
     )
 
@@ -405,7 +415,9 @@ THOUGHTS = {
 
 @pytest.mark.parametrize("case", THOUGHTS)
 def test_thoughts_beside_the_content_or_in_its_parts_are_reasoning_and_no_text(case):
-    reply = read("chat", json.dumps(chat({"role": "assistant", **THOUGHTS[case]})).encode(), "tiny")
+    reply = read_completion(
+        "chat", json.dumps(chat({"role": "assistant", **THOUGHTS[case]})).encode(), "tiny"
+    )
     assert (reply.text, reply.reasoning) == ("blue", "hm")
     deltas = [{name: value} for name, value in THOUGHTS[case].items()]
     events = [
@@ -413,7 +425,7 @@ def test_thoughts_beside_the_content_or_in_its_parts_are_reasoning_and_no_text(c
     ]
     events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
-    streamed = read("chat", body, "tiny")
+    streamed = read_completion("chat", body, "tiny")
     assert (streamed.text, streamed.reasoning) == ("blue", "hm")
 
 
@@ -435,13 +447,13 @@ NO_ANSWER = {
 @pytest.mark.parametrize("page", NO_ANSWER)
 @pytest.mark.parametrize("api", ["chat", "responses"])
 def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page, api):
-    with pytest.raises(Unreadable) as caught:
-        read(api, page, "tiny")
+    with pytest.raises(UnreadableResponse) as caught:
+        read_completion(api, page, "tiny")
     assert "\n" not in str(caught.value) and "no answer that can be read" in str(caught.value)
     assert api == "responses" or NO_ANSWER[page] in str(caught.value)
     assert (
-        provider_errors.fault(caught.value) == "provider"
-        and provider_errors.kind(caught.value) == "unreadable"
+        provider_errors.responsible_party(caught.value) == "provider"
+        and provider_errors.error_label(caught.value) == "unreadable"
     )
     assert dspy.is_retryable_lm_error(caught.value)
 
@@ -456,8 +468,8 @@ def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page,
     ],
 )
 def test_what_cannot_be_read_says_whether_it_was_billed(usage, billed):
-    with pytest.raises(Unreadable) as caught:
-        read(
+    with pytest.raises(UnreadableResponse) as caught:
+        read_completion(
             "chat",
             json.dumps({"choices": [{"finish_reason": "content_filter"}], "usage": usage}).encode(),
             "tiny",
@@ -489,7 +501,7 @@ def test_of_any_json_at_all_texts_are_read_or_it_is_no_answer(value, api, wrap):
             "output": [value, {"type": "message", "content": value}],
         }
     try:
-        reply = read(api, json.dumps(value).encode(), "tiny")
+        reply = read_completion(api, json.dumps(value).encode(), "tiny")
     except dspy.LMError:
         return
     assert (
@@ -509,10 +521,10 @@ def test_an_answer_that_is_nested_without_end_is_read_or_it_is_no_answer(depth):
     ):
         content = '[{"text": ' * depth + '"x"' + "}]" * depth
         try:
-            reply = read(
+            reply = read_completion(
                 "chat", ('{"choices": [{"message": %s}]}' % (start % content)).encode(), "tiny"
             )
-        except Unreadable:
+        except UnreadableResponse:
             assert depth > 10
         else:
             assert reply.text == end
@@ -525,14 +537,14 @@ def test_an_answer_that_is_nested_without_end_is_read_or_it_is_no_answer(depth):
     st.booleans(),
 )
 def test_any_other_answer_is_one_of_dspy_s_errors(status, headers, data, tools):
-    error = failure(Answer(status, headers, data), "tiny", tools=tools)
+    error = error_from_response(HttpResponse(status, headers, data), "tiny", tools=tools)
     assert (
         isinstance(error, dspy.LMError)
-        and provider_errors.kind(error)
-        and provider_errors.fault(error)
+        and provider_errors.error_label(error)
+        and provider_errors.responsible_party(error)
     )
     if status >= 500 and status != 501:
-        assert provider_errors.fault(error) == "provider", (
+        assert provider_errors.responsible_party(error) == "provider", (
             "no such answer may cost a query its score"
         )
 
@@ -541,7 +553,9 @@ def refused(words="no", code="", status=400, tools=False):
     data = json.dumps(
         {"error": {"message": words, "type": "invalid_request_error", "code": code or None}}
     ).encode()
-    return failure(Answer(status, {"retry-after": "3"}, data), "tiny", tools=tools)
+    return error_from_response(
+        HttpResponse(status, {"retry-after": "3"}, data), "tiny", tools=tools
+    )
 
 
 @pytest.mark.parametrize(
@@ -559,17 +573,19 @@ def refused(words="no", code="", status=400, tools=False):
     ],
 )  # fmt: skip
 def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, whose):
-    assert type(error) is kind and provider_errors.fault(error) == whose
+    assert type(error) is kind and provider_errors.responsible_party(error) == whose
 
 
 def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():
     page = b"<!DOCTYPE html><html><head><title>no</title></head><body><h1>Bad  Gateway</h1></body></html>"
     assert (
-        str(failure(Answer(502, {}, page), "tiny"))
+        str(error_from_response(HttpResponse(502, {}, page), "tiny"))
         == "[tiny] status 502, with a page that begins 'Bad Gateway'"
     )
     moved = str(
-        failure(Answer(307, {"location": "https://elsewhere.example/v1?key=secret"}, b""), "tiny")
+        error_from_response(
+            HttpResponse(307, {"location": "https://elsewhere.example/v1?key=secret"}, b""), "tiny"
+        )
     )
     assert (
         "redirects to https://elsewhere.example/v1 (status 307)" in moved and "secret" not in moved

@@ -18,7 +18,7 @@ from tools.models.transport.rate_limiter import (
     CIRCUIT,
     DECREASE,
     LONGEST_PROBE,
-    Gate,
+    ConcurrencyLimiter,
     read_rate,
     retry_after,
 )
@@ -55,7 +55,7 @@ def fail(gate, entered, *, overload=False, asked=None, reason="500"):
 
 
 def test_the_limit_comes_down_once_for_all_that_were_in_flight_together(clock):
-    gate = Gate(64, clock=clock)
+    gate = ConcurrencyLimiter(64, clock=clock)
     entered = enter_all(gate, clock)
     clock.now += 1.0
     for one in entered[:5]:
@@ -79,7 +79,7 @@ def test_the_limit_is_never_below_one_or_above_the_most_and_somebody_gets_throug
     events, most
 ):
     clock = Clock()
-    gate = Gate(most, clock=clock)
+    gate = ConcurrencyLimiter(most, clock=clock)
     entered = []
     for event in events:
         entered += enter_all(gate, clock)
@@ -101,7 +101,7 @@ def test_the_limit_is_never_below_one_or_above_the_most_and_somebody_gets_throug
 
 
 def test_what_a_provider_asks_for_holds_everybody(clock):
-    gate = Gate(4, clock=clock)
+    gate = ConcurrencyLimiter(4, clock=clock)
     entered = enter_all(gate, clock)
     fail(gate, entered[0], overload=True, asked=7.0, reason="429")
     fail(gate, entered[1], asked=2.0)  # the longer one holds
@@ -123,7 +123,7 @@ def waiting(gate, until):
 
 
 def test_what_is_in_flight_is_waited_for_however_slow_the_provider_is(clock):
-    gate = Gate(1, clock=clock)
+    gate = ConcurrencyLimiter(1, clock=clock)
     enter(gate, clock)
     clock.now += 700.0
     waits = waiting(gate, until=clock.now - 1.0)
@@ -150,14 +150,14 @@ def test_while_the_circuit_is_open_a_queue_that_moves_is_waited_for_and_one_that
 
 def opened(clock, most=64):
     """A gate whose circuit has just opened, with nothing in flight."""
-    gate = Gate(most, clock=clock)
+    gate = ConcurrencyLimiter(most, clock=clock)
     for _ in range(CIRCUIT):
         fail(gate, enter(gate, clock))
     return gate
 
 
 def test_failures_in_a_row_open_the_circuit_and_an_answer_in_between_starts_the_count_again(clock):
-    gate = Gate(64, clock=clock)
+    gate = ConcurrencyLimiter(64, clock=clock)
     for _ in range(3):
         for _ in range(CIRCUIT - 1):
             fail(gate, enter(gate, clock))
@@ -197,7 +197,7 @@ def test_an_answer_closes_the_circuit_and_the_limit_doubles_up_to_half_of_what_i
 
 
 def test_a_refusal_is_an_answer_of_a_provider_that_is_there(clock):
-    gate = Gate(4, clock=clock)
+    gate = ConcurrencyLimiter(4, clock=clock)
     for _ in range(3 * CIRCUIT):
         fail(gate, enter(gate, clock))
         enter(gate, clock)
@@ -240,7 +240,7 @@ def test_rate_headers_are_read_as_openai_writes_them(reset, seconds, what):
 
 
 def test_many_threads_never_are_more_than_the_limit_and_none_is_forgotten():
-    gate, lock, inside, passed = Gate(8), threading.Lock(), set(), []
+    gate, lock, inside, passed = ConcurrencyLimiter(8), threading.Lock(), set(), []
 
     def work(number):
         for _ in range(20):
@@ -260,7 +260,7 @@ def test_many_threads_never_are_more_than_the_limit_and_none_is_forgotten():
 
 
 def test_halt_lets_nothing_more_through_and_wakes_whoever_waits():
-    gate = Gate(1)
+    gate = ConcurrencyLimiter(1)
     gate.enter(0.0)
     with ThreadPoolExecutor(5) as pool:
         waits = [pool.submit(gate.enter, math.inf) for _ in range(3)]
@@ -284,7 +284,7 @@ class Simulation:
     def __init__(self, capacity, most, *, seed=1, asked=None):
         self.capacity, self.asked = capacity, asked
         self.clock = Clock()
-        self.gate = Gate(most, clock=self.clock)
+        self.gate = ConcurrencyLimiter(most, clock=self.clock)
         self.drawn = random.Random(seed)
         self.waiting = [0] * most  # attempts so far, of each worker that wants to send
         self.events = []  # (when, number, what, attempt): "rested", or when it entered

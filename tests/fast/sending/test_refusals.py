@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.models.provider_errors import classify, read_error
+from tools.models.provider_errors import classify_topic, read_error
 
 
 def openai(message, code=None, kind="invalid_request_error"):
@@ -50,7 +50,7 @@ KNOWN = [
 )
 def test_only_what_a_provider_says_of_the_text_is_about_the_text(about, status, body):
     words, codes = read_error(body)
-    assert classify(status, codes, words) == about
+    assert classify_topic(status, codes, words) == about
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_only_what_a_provider_says_of_the_text_is_about_the_text(about, status, 
 def test_any_body_says_something(body):
     words, codes = read_error(body)
     assert isinstance(words, str) and all(isinstance(code, str) for code in codes)
-    assert classify(400, codes, words) == "unknown"
+    assert classify_topic(400, codes, words) == "unknown"

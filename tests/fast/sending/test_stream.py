@@ -11,10 +11,10 @@ from openai_server import streamed
 from tools.errors import UsageError
 from tools.models import language_model, model_spec
 from tools.models.adapter import COMPLETED
-from tools.models.run_resources import Patience, Terms
+from tools.models.run_resources import RetryPolicy, RunResources
 from tools.models.server_detection import KINDS
 from tools.models.transport import sse
-from tools.models.transport.openai_client import Unreadable, read
+from tools.models.transport.openai_client import UnreadableResponse, read_completion
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
@@ -52,9 +52,9 @@ ANSWERS = {
 def test_a_stream_says_what_the_answer_says_in_one_piece_and_what_openai_s_client_reads_in_it(
     whole, server
 ):
-    reference = read("chat", json.dumps(whole).encode(), "tiny")
+    reference = read_completion("chat", json.dumps(whole).encode(), "tiny")
     for letters in (1, 7, 1000):
-        assert read("chat", b"".join(streamed(whole, letters)), "tiny") == reference
+        assert read_completion("chat", b"".join(streamed(whole, letters)), "tiny") == reference
     server.reply = lambda path, body: whole
     client = openai.OpenAI(base_url=server.spec.partition("@")[2], api_key="key", max_retries=0)
     with client.chat.completions.stream(
@@ -83,15 +83,15 @@ ERROR = b'data: {"error": {"message": "out of memory", "code": 503}}\n\n'
     ],
 )
 def test_a_stream_that_breaks_off_or_meets_an_error_is_no_answer(body, error):
-    with pytest.raises((Unreadable, language_model.dspy.LMError), match=error):
-        read("chat", body, "tiny")
+    with pytest.raises((UnreadableResponse, language_model.dspy.LMError), match=error):
+        read_completion("chat", body, "tiny")
 
 
 def test_comments_line_ends_of_windows_and_calls_that_all_have_one_number_are_read():
     pieces = [{"index": 0, **call(1, '{"query": "a"}')}, {"index": 0, **call(2, '{"query": "b"}')}]
     events = [json.dumps({"choices": [{"delta": {"tool_calls": [one]}}]}) for one in pieces]
     body = "\r\n\r\n".join([": waiting", *(f"data: {event}" for event in (*events, "[DONE]")), ""])
-    reply = read("chat", body.encode(), "tiny")
+    reply = read_completion("chat", body.encode(), "tiny")
     assert [one["arguments"] for one in reply.tool_calls] == ['{"query": "a"}', '{"query": "b"}']
 
 
@@ -110,15 +110,17 @@ def test_a_stream_of_responses_is_its_last_event():
         b"event: %s\ndata: %s\n\n" % (one["type"].encode(), json.dumps(one).encode())
         for one in parts
     )
-    assert read("responses", body, "tiny") == read("responses", json.dumps(whole).encode(), "tiny")
-    assert body[: sse.begins(body)].endswith(b'"delta": "y')
+    assert read_completion("responses", body, "tiny") == read_completion(
+        "responses", json.dumps(whole).encode(), "tiny"
+    )
+    assert body[: sse.first_token_offset(body)].endswith(b'"delta": "y')
 
 
 def connected(server, kind="", **settings):
     made = language_model.connect(
         server.spec,
-        Terms(patience=Patience(attempts=1)),
-        settings=language_model.Settings(**settings),
+        RunResources(patience=RetryPolicy(attempts=1)),
+        settings=language_model.ModelSettings(**settings),
     ).lm
     made.wire.server = made.wire.server._replace(kind=KINDS[kind])
     return made
@@ -153,7 +155,7 @@ def test_a_stream_is_asked_for_where_it_is_wanted_and_what_is_kept_is_the_same(
 
 def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_until_then_is_known():
     whole = answer(content=f"[[ ## search ## ]]\nblood\n\n{COMPLETED}\n" + "and on " * 50)
-    is_enough, taken = sse.enough(COMPLETED), b""
+    is_enough, taken = sse.make_stop_condition(COMPLETED), b""
     for number, event in enumerate(streamed(whole, 3)):
         piece = event.replace(
             b'"usage": null', b'"usage": {"prompt_tokens": 9, "completion_tokens": %d}' % number
@@ -161,7 +163,7 @@ def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_unti
         taken += piece
         if is_enough(piece):
             break
-    reply = read("chat", taken + sse.DONE, "tiny")
+    reply = read_completion("chat", taken + sse.DONE, "tiny")
     assert reply.text.partition(COMPLETED)[2].strip() in ("", "a", "an") and reply.finish == "stop"
     assert 0 < reply.usage["completion_tokens"] < 40
 
@@ -170,7 +172,9 @@ def test_a_header_has_the_value_of_its_variable_which_is_nowhere_else(server, mo
     monkeypatch.setenv("GATEWAY", secret := "a-long-secret-of-the-gateway")
     server.answer = lambda prompt: {"raw": f"yes {secret}"}
     headers = {"Authorization": "GATEWAY", "X-Team": "GATEWAY"}
-    model = language_model.connect(server.spec, settings=language_model.Settings(headers=headers))
+    model = language_model.connect(
+        server.spec, settings=language_model.ModelSettings(headers=headers)
+    )
     assert model.lm("is it?") == ["yes ***"]
     assert server.authorizations == [secret] == [server.headers[0]["X-Team".lower()]]
     assert secret in model_spec.secrets() and secret not in json.dumps(model.settings)

@@ -9,8 +9,8 @@ import pytest
 from openai_server import Failure
 
 from tools.models import language_model
-from tools.models.provider_errors import fault
-from tools.models.run_resources import Patience, Terms
+from tools.models.provider_errors import responsible_party
+from tools.models.run_resources import RetryPolicy, RunResources
 from tools.records import Usage
 
 
@@ -24,8 +24,10 @@ def url(server):
 
 
 def ours(address):
-    settings, once = language_model.Settings(temperature=0.0, seed=7), Patience(attempts=1)
-    model = language_model.connect(f"tiny@{address}", Terms(patience=once), settings=settings).lm
+    settings, once = language_model.ModelSettings(temperature=0.0, seed=7), RetryPolicy(attempts=1)
+    model = language_model.connect(
+        f"tiny@{address}", RunResources(patience=once), settings=settings
+    ).lm
     model.terms.answered_before = (
         True  # else a request that is refused ends the run: tools/models/client.py
     )
@@ -112,7 +114,7 @@ def test_a_failure_is_the_error_that_dspys_own_client_makes_of_it(failure, serve
         isinstance(mine, kind) and kind is not dspy.LMUnexpectedError and len(server.requests) == 2
     )
     facts = (
-        fault,
+        responsible_party,
         dspy.is_retryable_lm_error,
         lambda error: (error.status, error.retry_after, error.provider_code),
     )
@@ -123,10 +125,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(server
     server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
     address = url(server).replace("http:", "https:")
     error = raised(
-        language_model.connect(f"tiny@{address}", Terms(patience=Patience(attempts=1))).lm
+        language_model.connect(f"tiny@{address}", RunResources(patience=RetryPolicy(attempts=1))).lm
     )
     assert (
-        fault(error) == "refused"
+        responsible_party(error) == "refused"
         and "$SSL_CERT_FILE" in str(error)
         and not dspy.is_retryable_lm_error(error)
     )
@@ -137,7 +139,9 @@ def test_a_server_that_is_not_there_is_the_providers_fault():
         address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
     mine, reference = raised(ours(address)), raised(dspys(address))
     assert isinstance(mine, dspy.LMTransportError) and type(reference) is dspy.LMTransportError
-    assert fault(mine) == fault(reference) == "provider" and dspy.is_retryable_lm_error(mine)
+    assert responsible_party(mine) == responsible_party(
+        reference
+    ) == "provider" and dspy.is_retryable_lm_error(mine)
 
 
 @pytest.mark.parametrize(

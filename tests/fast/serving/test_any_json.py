@@ -100,7 +100,7 @@ def test_any_json_at_the_door_for_mcp_is_answered_or_refused_in_one_line(tmp_pat
     servers = []
 
     def serve_mcp(host, place):
-        servers.append(mcp.Door(mcp.Clients(host)).web(place))
+        servers.append(mcp.McpServer(mcp.McpSessions(host)).web(place))
         return Starlette()  # which is served beside it, and answers nothing
 
     with opened(serve_mcp, tmp_path) as (_, host):

@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 
 from evals.serving import connections
-from evals.serving.client_config import Place
-from evals.serving.web_auth import Guard, WebServer
+from evals.serving.client_config import ServerAddress
+from evals.serving.web_auth import AuthMiddleware, WebServer
 
 START = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HALVES = {
@@ -42,7 +42,7 @@ async def echo(websocket):
 def serving():
     """Give the port of a server that reads requests as every door does."""
     routes = [Route("/", greet, methods=["GET", "POST"]), WebSocketRoute("/", echo)]
-    guarded = Guard(Starlette(routes=routes), Place("127.0.0.1", 0, ""))
+    guarded = AuthMiddleware(Starlette(routes=routes), ServerAddress("127.0.0.1", 0, ""))
     server = WebServer(guarded, "127.0.0.1", 0)
     yield server.port
     server.stop()

@@ -52,7 +52,7 @@ def door(request, tmp_path):
     """The port of a door, where something is posted there, its body, and what the answer has."""
 
     def serve_mcp(host, place):
-        door = mcp.Door(mcp.Clients(host))
+        door = mcp.McpServer(mcp.McpSessions(host))
         servers.append(door.web(place))
         return Starlette()  # which is served beside it, and answers nothing
 

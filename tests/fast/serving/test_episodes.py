@@ -8,9 +8,9 @@ from random_episodes import play
 
 from evals.run_folder import RunFolder
 from evals.running.request import Request
-from evals.scoring.metrics import compute_all, ranking_of
+from evals.scoring.metrics import compute_metrics, ranking_of
 from evals.serving.episode import POTENTIALS
-from evals.serving.episode_server import serve
+from evals.serving.episode_server import serve_episodes
 from evals.serving.rl_training import open_training
 from tools.errors import RunIncomplete, UsageError
 
@@ -22,7 +22,7 @@ def mini(**fields):
 def value(episode, metric):
     outcome = {"ranking": episode.submission.ranking, "scores": episode.submission.scores}
     environment, query_id = episode.world.environment, episode.query.query_id
-    return compute_all(query_id, {query_id: ranking_of(outcome)}, environment)[metric]
+    return compute_metrics(query_id, {query_id: ranking_of(outcome)}, environment)[metric]
 
 
 def call(name, **arguments):
@@ -132,4 +132,7 @@ def test_a_query_whose_outcome_could_not_be_written_is_handed_out_again(tmp_path
     asked = list[str]()
     monkeypatch.setattr(RunFolder, "append", append)
     fields = {"task": "congress", "data": "mini", "split": "dev", "limit": 2, "runs": tmp_path}
-    assert serve(Request(program="served:x", **fields), answer).pending == 0 and len(asked) == 1
+    assert (
+        serve_episodes(Request(program="served:x", **fields), answer).pending == 0
+        and len(asked) == 1
+    )

@@ -9,12 +9,12 @@ from watched_locks import LockOrder
 
 from evals.running.request import Request
 from evals.serving import episode as episodes
-from evals.serving.episode_server import NothingOpen, serve
+from evals.serving.episode_server import NoQueryAvailable, serve_episodes
 from tools.errors import RunIncomplete, SessionRefusal
 
 pytest.importorskip("mcp")
 
-from evals.serving.mcp import Clients
+from evals.serving.mcp import McpSessions
 
 QUERIES = 8
 
@@ -44,7 +44,7 @@ def play_at_random(host, clients, name, seed):
                     host.act(episode, "search", {"query": "ferry"})
                 else:
                     host.act(episode, "submit", {})
-        except (NothingOpen, SessionRefusal, RunIncomplete):
+        except (NoQueryAvailable, SessionRefusal, RunIncomplete):
             pass
 
 
@@ -63,7 +63,7 @@ def test_threads_take_locks_in_one_order_and_lose_no_query_whatever_they_do_at_t
 
     def play(host):
         host.idle = 0.002  # a search may take longer
-        host._lock, clients = order.make("host"), Clients(host)
+        host._lock, clients = order.make("host"), McpSessions(host)
         clients._lock = order.make("clients")
         threads = [
             threading.Thread(
@@ -91,7 +91,7 @@ def test_threads_take_locks_in_one_order_and_lose_no_query_whatever_they_do_at_t
         "limit": QUERIES,
         "runs": tmp_path,
     }
-    assert serve(Request(program="served:x", **fields), play).pending == 0
+    assert serve_episodes(Request(program="served:x", **fields), play).pending == 0
     assert len(answered) == QUERIES
 
 
@@ -126,4 +126,4 @@ def test_an_episode_is_not_idle_while_it_searches_and_nobody_waits_for_it(tmp_pa
         other.leave()
 
     fields = {"task": "congress", "data": "mini", "split": "dev", "limit": 2, "runs": tmp_path}
-    assert serve(Request(program="served:x", **fields), play).pending == 1
+    assert serve_episodes(Request(program="served:x", **fields), play).pending == 1

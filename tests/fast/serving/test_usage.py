@@ -21,8 +21,8 @@ from evals import serve
 from evals.running.request import Request
 from evals.serving import episode_server as hosts
 from evals.serving import mcp, rest
-from evals.serving.episode import Reward
-from evals.serving.episode_server import NothingOpen
+from evals.serving.episode import RewardSettings
+from evals.serving.episode_server import NoQueryAvailable
 from evals.serving.rl_training import open_training
 from tools.errors import SessionRefusal, UsageError
 from tools.records import Usage, usage_json
@@ -86,7 +86,7 @@ def test_mcp_books_the_usage_of_every_call_up_to_submit_and_refuses_what_comes_a
     servers = []
 
     def open_door(host, place):
-        servers.append(mcp.Door(mcp.Clients(host)).web(place))
+        servers.append(mcp.McpServer(mcp.McpSessions(host)).web(place))
         return Starlette()  # beside the server of the protocol, without answers
 
     with opened(open_door, tmp_path, limit=1, token="token"):
@@ -148,17 +148,19 @@ def test_no_query_is_handed_out_once_reports_have_used_the_budget_up_also_after_
         "runs": tmp_path,
     }
     for _ in range(2):
-        result = hosts.serve(Request(**fields, **budget), partial(report_and_submit, report=report))
+        result = hosts.serve_episodes(
+            Request(**fields, **budget), partial(report_and_submit, report=report)
+        )
         assert result.pending == 4 - answered and result.problem.exit_code == 8
         assert words in str(result.problem) and "pending; the same command" in str(result.problem)
-    assert not hosts.serve(Request(**fields), report_and_submit).problem
+    assert not hosts.serve_episodes(Request(**fields), report_and_submit).problem
 
 
 def test_a_query_that_is_open_goes_on_and_what_was_used_for_one_that_is_given_back_counts(tmp_path):
     def play(host):
         first, second = host.open(), host.open()
         first.charge(REPORT)
-        with pytest.raises(NothingOpen, match="budget of 1 model calls is used up"):
+        with pytest.raises(NoQueryAvailable, match="budget of 1 model calls is used up"):
             host.open()
         assert not host.done
         host.act(second, "submit", {})
@@ -173,11 +175,11 @@ def test_a_query_that_is_open_goes_on_and_what_was_used_for_one_that_is_given_ba
         "limit": 4,
         "runs": tmp_path,
     }
-    assert hosts.serve(Request(**fields, budget_calls=1), play).problem.exit_code == 8
-    assert hosts.serve(Request(**fields, budget_calls=2), report_and_submit).pending == 3, (
-        "2 calls are used"
-    )
-    assert hosts.serve(Request(**fields, budget_calls=3), report_and_submit).pending == 2
+    assert hosts.serve_episodes(Request(**fields, budget_calls=1), play).problem.exit_code == 8
+    assert (
+        hosts.serve_episodes(Request(**fields, budget_calls=2), report_and_submit).pending == 3
+    ), "2 calls are used"
+    assert hosts.serve_episodes(Request(**fields, budget_calls=3), report_and_submit).pending == 2
 
 
 def test_the_server_ends_with_exit_code_8_once_the_budget_is_used_up(command_of, tmp_path):
@@ -221,7 +223,7 @@ def test_an_amount_below_0_or_without_an_end_is_refused_wherever_costs_are_taken
             episode.charge({**REPORT, name: amount})
     for name in ("search_cost", "token_cost"):
         with pytest.raises(UsageError, match=name):
-            Reward(**{name: amount})
+            RewardSettings(**{name: amount})
     if isinstance(amount, float) and not 0 <= amount < math.inf:
         for name in ("calls", "input_tokens", "paid_usd", "list_usd"):
             with pytest.raises(ValueError, match=name):

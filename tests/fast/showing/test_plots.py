@@ -2,7 +2,7 @@
 
 import pytest
 
-from evals.papers.figures import arrange, find_gaps, save
+from evals.papers.figures import arrange_panels, gap_points, save_figure
 from evals.reporting.plots import KINDS, draw_table, project, svg
 
 OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
@@ -29,15 +29,16 @@ def test_a_figure_is_made_of_the_cells_of_its_table_and_kept_with_them(tmp_path)
         ("E5", "crumb/*", "nDCG@10", None, 0.3),
     )
     how = {"kind": "bars", "rows": "variant", "columns": "base"}
-    assert arrange(made, how) == {
+    assert arrange_panels(made, how) == {
         "published": {"as it is": {"BM25": 0.128}, "Query-to-Doc": {"BM25": 0.2}},
         "ours": {"as it is": {"BM25": 0.1, "E5": 0.3}},
     }
     found = {"name": "crumb/figure3", "title": "By rewriting", "cells": made}
-    table, drawing, paper = save(found, how, tmp_path / "made")
+    table, drawing, paper = save_figure(found, how, tmp_path / "made")
     before = paper.read_bytes()
     assert (
-        before.startswith(b"%PDF") and save(found, how, tmp_path / "made")[2].read_bytes() == before
+        before.startswith(b"%PDF")
+        and save_figure(found, how, tmp_path / "made")[2].read_bytes() == before
     )
     assert table.read_text().splitlines()[:2] == [
         "system,task,metric,published,ours",
@@ -55,9 +56,11 @@ def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_jud
         ("Oracle+Soln", "obliq/math", "nDCG@10", 0.9, None),
         ("BM25", "obliq/writing", "nDCG@10", 0.3, None),
     )
-    assert find_gaps(made, "Oracle") == [{"id": "math", "kind": "published", "x": 0.8, "y": 0.2}]
+    assert gap_points(made, "Oracle") == [{"id": "math", "kind": "published", "x": 0.8, "y": 0.2}]
     how = {"kind": "gaps", "x": "Oracle"}
-    _, drawing, _ = save({"name": "obliq/figure1", "title": "Gaps", "cells": made}, how, tmp_path)
+    _, drawing, _ = save_figure(
+        {"name": "obliq/figure1", "title": "Gaps", "cells": made}, how, tmp_path
+    )
     assert "nDCG@10 of Oracle" in drawing.read_text() and "math" in drawing.read_text()
 
 

@@ -55,7 +55,7 @@ def written(command, tmp_path):
 
 
 def grouped(tmp_path):
-    return run_groups.group_runs(scored_run.find([tmp_path / "runs"])[0])[0]
+    return run_groups.group_runs(scored_run.find_scored_runs([tmp_path / "runs"])[0])[0]
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -15,10 +15,10 @@ import environments
 from environments.base import Judgements
 from evals import import_run, reproduce
 from evals.formats.birco_rankings import find_system
-from evals.papers.tables import Conditions, Table
+from evals.papers.tables import ReproducedTable, ReproductionSettings
 from evals.published.sections import sections
-from evals.scoring.metrics import Ranking, compute, judge, ranking_metric
-from evals.scoring.random_and_ideal import bound, expect
+from evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
+from evals.scoring.random_and_ideal import bound, expected_random_score
 
 FOLDERS = {"birco/arguana": "arguana", "birco/clinical_trial": "clinical-trial"}
 
@@ -37,12 +37,14 @@ def part(name, conditions, *systems):
     cells = [cell for cell in section.cells if cell.system in systems] or {
         one.system: one for one in section.cells
     }.values()
-    return Table(replace(section, cells=tuple(cells)), conditions)
+    return ReproducedTable(replace(section, cells=tuple(cells)), conditions)
 
 
 @pytest.fixture
 def conditions(tmp_path):
-    return Conditions(data="mini", limit=None, lm="", retriever="", runs=tmp_path / "runs")
+    return ReproductionSettings(
+        data="mini", limit=None, lm="", retriever="", runs=tmp_path / "runs"
+    )
 
 
 @pytest.mark.parametrize("name", sections())
@@ -231,14 +233,14 @@ def test_the_name_of_a_ranking_is_taken_for_the_row_with_the_same_words():
 def test_chance_is_the_mean_over_all_orders_of_a_pool(grades):
     pool = {f"d{number}": grade for number, grade in enumerate(grades)}
     judgements = Judgements({"q": pool})
-    every = [judge(order, judgements, "q") for order in itertools.permutations(pool)]
+    every = [judge_ranking(order, judgements, "q") for order in itertools.permutations(pool)]
     for k in (1, 3, 10):
-        assert expect(f"nDCG@{k}", every[0], 5) == pytest.approx(
-            fmean(ranking_metric(f"nDCG@{k}", one) for one in every)
+        assert expected_random_score(f"nDCG@{k}", every[0], 5) == pytest.approx(
+            fmean(apply_metric(f"nDCG@{k}", one) for one in every)
         )
         if any(grades):
-            recalls = [ranking_metric(f"R@{k}", one) for one in every]
-            assert expect(f"R@{k}", every[0], 5) == pytest.approx(fmean(recalls))
+            recalls = [apply_metric(f"R@{k}", one) for one in every]
+            assert expected_random_score(f"R@{k}", every[0], 5) == pytest.approx(fmean(recalls))
 
 
 @pytest.mark.parametrize("task", ["paper_retrieval", "doris_mae"])  # one has units, one has grades
@@ -273,8 +275,8 @@ def test_bounds_of_a_pool_that_lacks_relevant_documents_are_the_mean_and_the_mos
 
 def test_the_reciprocal_rank_that_birco_counts_is_of_the_highest_grade():
     judgements = Judgements({"q": {"a": 1.0, "b": 2.0, "c": 2.0}})
-    assert ranking_metric("TopRR@10", judge(["x", "a", "c"], judgements, "q")) == 1 / 3
-    assert ranking_metric("TopRR@2", judge(["x", "a", "c"], judgements, "q")) == 0.0
+    assert apply_metric("TopRR@10", judge_ranking(["x", "a", "c"], judgements, "q")) == 1 / 3
+    assert apply_metric("TopRR@2", judge_ranking(["x", "a", "c"], judgements, "q")) == 0.0
 
 
 def test_the_list_says_what_each_table_needs_and_lacks(command_of):
@@ -303,7 +305,9 @@ def test_tasks_whose_data_is_not_there_say_so_in_their_cells_and_the_others_are_
     shutil.copytree(
         environments.MINI / "crumb" / "stack_exchange", tmp_path / "data" / "stack_exchange"
     )
-    table = Table(sections()["crumb/table1"], replace(conditions, data=str(tmp_path / "data")))
+    table = ReproducedTable(
+        sections()["crumb/table1"], replace(conditions, data=str(tmp_path / "data"))
+    )
     for cell in table.cells():
         there = cell["task"] == "crumb/stack_exchange"
         assert (cell["ours"] is not None) == there and ("holds no" in cell["remark"]) != there

@@ -28,7 +28,7 @@ from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
 from evals.viewer import data
 from evals.viewer import server as page_server
-from evals.viewer.data import Answers
+from evals.viewer.data import ViewerApi
 from tools.cli import run_command
 from tools.errors import DataError, UsageError
 
@@ -99,7 +99,7 @@ def packed(page: str) -> dict:
 
 
 def test_the_runs_are_listed_with_what_their_scores_say(runs, multihop):
-    answers = Answers([runs])
+    answers = ViewerApi([runs])
     listed = answer(answers, "runs.json")
     there = sorted(str(path.parent.relative_to(runs)) for path in runs.rglob("config.json"))
     assert [run["id"] for run in listed["runs"]] == there
@@ -117,12 +117,12 @@ def test_the_runs_are_listed_with_what_their_scores_say(runs, multihop):
 
 def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs, multihop):
     run_id = str(multihop.relative_to(runs))
-    run = answer(Answers([runs]), f"run/{run_id}.json")
+    run = answer(ViewerApi([runs]), f"run/{run_id}.json")
     with (multihop / "scores.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert run["query_ids"] == [row["query_id"] for row in table]
     assert run["values"]["nDCG@10"] == [float(row["nDCG@10"]) for row in table]
-    known = scored_run.read(multihop)
+    known = scored_run.read_scored_run(multihop)
     relevant = {query_id: known.judged[query_id]["relevant"] for query_id in run["query_ids"]}
     assert run["fates"] == [[fate_at(one, 10) for one in each] for each in relevant.values()]
     assert run["texts"][0] == known.judged[run["query_ids"][0]]["text"][:200]
@@ -132,9 +132,9 @@ def test_a_run_has_the_values_of_its_table_and_the_fates_of_its_attribution(runs
 
 
 def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multihop):
-    run_id, known = str(multihop.relative_to(runs)), scored_run.read(multihop)
+    run_id, known = str(multihop.relative_to(runs)), scored_run.read_scored_run(multihop)
     query_id = known.query_ids[1]
-    query = answer(Answers([runs], exported=True), f"run/{run_id}/query/{query_id}.json")
+    query = answer(ViewerApi([runs], exported=True), f"run/{run_id}/query/{query_id}.json")
     outcome = known.outcomes[query_id]
     assert query["steps"] == outcome["trace"]["steps"]
     assert query["ranking"] == outcome["ranking"][:100] and query["ranked"] == len(
@@ -155,7 +155,7 @@ def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multiho
 
 
 def test_a_search_finds_each_text_with_all_the_words_once_a_query_at_its_first_step(runs, multihop):
-    run_id, known = str(multihop.relative_to(runs)), scored_run.read(multihop)
+    run_id, known = str(multihop.relative_to(runs)), scored_run.read_scored_run(multihop)
     documents, words = load("congress", "mini", "all").documents, ["HEARING", "the"]
 
     def has(text):
@@ -179,21 +179,23 @@ def test_a_search_finds_each_text_with_all_the_words_once_a_query_at_its_first_s
         expected |= {
             (query_id, n, step["tool"]) for n, step in enumerate(steps) if has(step["argument"])
         }
-    found = answer(Answers([runs], exported=True), f"run/{run_id}/search/{'%20'.join(words)}.json")
+    found = answer(
+        ViewerApi([runs], exported=True), f"run/{run_id}/search/{'%20'.join(words)}.json"
+    )
     assert {(hit["query_id"], hit["step"], hit["where"]) for hit in found["hits"]} == expected
     assert {"document", "search"} <= {where.split()[0] for _, _, where in expected}
     assert not found["more"] and not found["unread"]
     assert all(
         word.lower() in "".join(hit["text"] for hit in found["hits"]).lower() for word in words
     )
-    assert answer(Answers([runs]), f"run/{run_id}/search/%20.json")["hits"] == []
+    assert answer(ViewerApi([runs]), f"run/{run_id}/search/%20.json")["hits"] == []
 
 
 def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
     made = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all")
     assert made.code == 0, made.err
     shutil.rmtree(folder)
-    answers = Answers([tmp_path / "runs"], exported=True)
+    answers = ViewerApi([tmp_path / "runs"], exported=True)
     query = answer(answers, address(answers.run_ids[0], "Q1"))
     assert query["documents"] == {} and "no texts of documents" in query["no_documents"]
     assert query["text"] == "Something about a dam?" and query["grades"] == {"D1": 1.0}
@@ -203,7 +205,7 @@ def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch)
     ready, load = threading.Event(), data.load_environment
     monkeypatch.setattr(data, "load_environment", lambda config: ready.wait(120) and load(config))
     monkeypatch.setattr(data, "PATIENCE", 0.05)
-    answers = Answers([runs])
+    answers = ViewerApi([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
     first = answer(answers, path)
     assert (
@@ -216,7 +218,7 @@ def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch)
 
 
 def test_runs_that_appear_change_or_go_are_seen_when_the_page_is_loaded_again(runs, multihop):
-    answers = Answers([runs])
+    answers = ViewerApi([runs])
     assert len(answer(answers, "runs.json")["runs"]) == 2
     shutil.copytree(multihop, runs / "later")
     scores = json.loads((unsealed(multihop) / "scores.json").read_text())
@@ -237,7 +239,7 @@ def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs
     scores = json.loads((multihop / "scores.json").read_text())
     del scores["losses"], scores["metric"]
     (multihop / "scores.json").write_text(json.dumps(scores))
-    answers, run_id = Answers([runs], exported=True), str(multihop.relative_to(runs))
+    answers, run_id = ViewerApi([runs], exported=True), str(multihop.relative_to(runs))
     run = answer(answers, f"run/{run_id}.json")
     assert run["fates"] is None and f"python -m evals.score {multihop}" in run["why_no_fates"]
     query = answer(answers, address(run_id, run["query_ids"][0]))
@@ -260,7 +262,7 @@ def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs
 )
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason(runs, multihop, spoil, why):
     spoil(multihop)
-    answers = Answers([runs])
+    answers = ViewerApi([runs])
     listed = answer(answers, "runs.json")
     assert len(listed["runs"]) == 1
     assert [one["path"] for one in listed["unreadable"]] == [str(multihop)]
@@ -273,7 +275,7 @@ def test_a_trajectory_that_is_damaged_says_so_and_the_others_open(runs, multihop
     lines = (multihop / "outcomes.jsonl").read_text().splitlines()
     lines[0] = json.dumps({"query_id": json.loads(lines[0])["query_id"], "trace": 7})
     (multihop / "outcomes.jsonl").write_text("\n".join(lines) + "\n")
-    answers, run_id = Answers([runs]), str(multihop.relative_to(runs))
+    answers, run_id = ViewerApi([runs]), str(multihop.relative_to(runs))
     first, second, *_ = answers.query_ids(run_id)
     with pytest.raises(DataError, match="is damaged"):
         answers(address(run_id, first))
@@ -283,7 +285,7 @@ def test_a_trajectory_that_is_damaged_says_so_and_the_others_open(runs, multihop
 def test_run_ids_are_safe_in_links_and_each_its_own(runs, multihop):
     for name in ("a b", "a-b", "q", "<script>", "über", "a,b%2F..", "..."):
         shutil.copytree(multihop, runs / "odd" / name)
-    answers = Answers([runs, runs / "odd", multihop])
+    answers = ViewerApi([runs, runs / "odd", multihop])
     ids = [run["id"] for run in answer(answers, "runs.json")["runs"]]
     assert len(ids) == len(set(ids)) == 9
     for run_id in ids:
@@ -293,7 +295,7 @@ def test_run_ids_are_safe_in_links_and_each_its_own(runs, multihop):
 
 
 def test_the_page_is_served_with_a_policy_that_lets_only_its_own_script_run(runs):
-    with served(Answers([runs])) as server:
+    with served(ViewerApi([runs])) as server:
         for path, kind in {
             "/": "text/html",
             "/page.css": "text/css",
@@ -312,7 +314,7 @@ def test_the_page_is_served_with_a_policy_that_lets_only_its_own_script_run(runs
 
 
 def test_who_has_not_the_secret_is_refused_and_who_has_may_come_by_any_name(runs):
-    with served(Answers([runs])) as server, served(Answers([runs])) as other:
+    with served(ViewerApi([runs])) as server, served(ViewerApi([runs])) as other:
         for host in (f"localhost:{server.server_port}", "machine.example:8000", "127.0.0.1:1", ""):
             assert asked(server, "/data/runs.json", Host=host)[0] == 200
         for start in (
@@ -333,7 +335,7 @@ def test_who_has_not_the_secret_is_refused_and_who_has_may_come_by_any_name(runs
 
 
 def test_what_the_browser_is_started_with_leads_to_the_page_once(runs):
-    with served(Answers([runs])) as server:
+    with served(ViewerApi([runs])) as server:
         once = server.address_once.removeprefix(f"http://127.0.0.1:{server.server_port}")
         status, headers, _ = asked(server, once, start="")
         assert (status, headers["Location"]) == (302, server.root) and once not in server.root
@@ -341,7 +343,7 @@ def test_what_the_browser_is_started_with_leads_to_the_page_once(runs):
 
 
 def test_only_get_and_head_are_answered(runs):
-    with served(Answers([runs])) as server:
+    with served(ViewerApi([runs])) as server:
         status, headers, body = asked(server, "/data/runs.json", "HEAD")
         assert status == 200 and body == b"" and int(headers["Content-Length"]) > 100
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"):
@@ -363,7 +365,7 @@ def fuzzed(made, tmp_path_factory):
     place = Path(shutil.copytree(made, tmp_path_factory.mktemp("fuzzed") / "runs"))
     for folder in [place, *place.glob("*"), *place.glob("*/*")]:
         (folder / "secret.txt").write_text("THE-SECRET")
-    with served(Answers([place])) as server:
+    with served(ViewerApi([place])) as server:
         yield server
 
 
@@ -389,7 +391,7 @@ def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts
 def test_a_port_in_use_is_said_in_a_line_and_without_one_the_next_is_taken(
     runs, command, monkeypatch
 ):
-    answers = Answers([runs])
+    answers = ViewerApi([runs])
     with page_server.open_server(answers, 0) as taken:
         code, out, err = command(runs, "--no-open", "--port", taken.server_port)
         assert (
@@ -455,7 +457,7 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
     assert (tmp_path / "again.html").read_text(
         encoding="utf-8"
     ) == page  # the same bytes for the same runs
-    answers = Answers([runs], exported=True)
+    answers = ViewerApi([runs], exported=True)
     assert packed(page) == {
         path: json.loads(one) for path, one in page_server.list_answers(answers)
     }
@@ -475,7 +477,7 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
 
 
 def test_an_export_may_have_some_queries_only_and_says_so(runs, multihop, tmp_path, command):
-    query_ids = scored_run.read(multihop).query_ids
+    query_ids = scored_run.read_scored_run(multihop).query_ids
     command(
         multihop,
         "--export",
@@ -530,7 +532,7 @@ def test_a_model_call_is_shown_as_it_was_sent_and_exported_only_where_that_is_as
     made = run_in(
         tmp_path, "--program", "multihop", "--task", "congress", "--limit", 1, "--lm", server.spec
     )
-    answers = Answers([tmp_path])
+    answers = ViewerApi([tmp_path])
     [run_id] = answers.run_ids
     [query_id] = answers.query_ids(run_id)
     steps = answer(answers, address(run_id, query_id))["steps"]
@@ -554,7 +556,7 @@ def test_a_model_call_is_shown_as_it_was_sent_and_exported_only_where_that_is_as
     ):
         assert command(made, "--export", file, *words).code == 0
         assert {path for path in packed(file.read_text()) if "/call/" in path} == {
-            path.replace(run_id, Answers([made]).run_ids[0]) for path in expected
+            path.replace(run_id, ViewerApi([made]).run_ids[0]) for path in expected
         }
     (tmp_path / "runs/answers.sqlite3").unlink()
     with pytest.raises(DataError, match="has no call"):

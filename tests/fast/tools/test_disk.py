@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tools import files
-from tools.cli import Parser, run_command
+from tools.cli import CommandParser, run_command
 from tools.errors import DataError
 from tools.retrievers import index_store
 
@@ -47,7 +47,7 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
 def test_what_is_written_is_its_owners_alone_and_in_a_home_the_umask_decides(tmp_path):
     before = os.umask(0o022)
     try:
-        files.make_private(tmp_path / "runs" / "task")
+        files.mkdir_private(tmp_path / "runs" / "task")
         files.replace(tmp_path / "runs" / "text", "x")
         files.append_line(tmp_path / "runs" / "lines", b"x")
         index_store.open_index(
@@ -67,7 +67,9 @@ def test_a_full_disk_is_told_with_the_file_that_has_no_room_and_nothing_is_left_
     with little_room(10_000):
         assert (
             run_command(
-                Parser(), lambda arguments: files.replace(tmp_path / "file", "x" * 100_000), []
+                CommandParser(),
+                lambda arguments: files.replace(tmp_path / "file", "x" * 100_000),
+                [],
             )
             == 3
         )
@@ -83,13 +85,13 @@ def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_nee
     tmp_path, little_room
 ):
     """Without, a disk that is full by then ends the process with SIGBUS."""
-    index_store.new_array(tmp_path / "a.npy", (250_000,), np.int32)
+    index_store.create_memmap(tmp_path / "a.npy", (250_000,), np.int32)
     assert (tmp_path / "a.npy").stat().st_blocks * 512 >= 1_000_000
     makers = [path.name for path in (ROOT / "tools").rglob("*.py") if '"w+"' in path.read_text()]
     assert makers == ["index_store.py"], "all others ask there"
 
     def build(folder):
-        index_store.new_array(folder / "b.npy", (250_000,), np.int32)
+        index_store.create_memmap(folder / "b.npy", (250_000,), np.int32)
 
     with (
         little_room(10_000),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from environments.custom import read_settings
-from environments.readers.documents.markup import Record, read_xml
+from environments.readers.documents.markup import XmlPaths, read_xml
 from evals import run as run_module
 from evals.build.recipe import read_recipe
 from evals.run_folder import read_config
@@ -22,7 +22,7 @@ from programs.listwise import read_solutions
 from tools import files
 from tools.errors import RunConflict, SextantError
 from tools.models import prices
-from tools.models.storage.request_store import readable
+from tools.models.storage.request_store import translate_sqlite_errors
 from tools.retrievers import index_store
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ READERS = {
     "benchmark.toml": lambda path: read_settings(path.parent),
     "recipe.toml": lambda path: read_recipe(path.parent),
     "config.json": lambda path: read_config(path.parent),
-    "study.toml": study_file.read,
+    "study.toml": study_file.read_study,
     "prompts.toml": lambda path: prompts.read(path, "multihop"),
     "solutions.jsonl": read_solutions,
     "prices.toml": lambda path: prices.price("a/b", path),
@@ -101,7 +101,7 @@ def test_an_encoding_that_is_none_is_one_line(encoding, tmp_path):
     path = tmp_path / "a.xml"
     path.write_text(f'<?xml version="1.0" encoding="{encoding}"?><a><b>text</b></a>')
     try:
-        list(read_xml(path, "a", Record("b")))
+        list(read_xml(path, "a", XmlPaths("b")))
     except SextantError as refused:
         assert str(path) in str(refused)  # else the parser can read it
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_opened_for_want_of_a_file_is_not_to_be_recovered(tmp_pat
     import sqlite3
 
     path = tmp_path / "nowhere/answers.sqlite"
-    with pytest.raises(SextantError) as refused, readable(path):
+    with pytest.raises(SextantError) as refused, translate_sqlite_errors(path):
         sqlite3.connect(path)
     assert str(path) in str(refused.value) and ".recover" not in str(refused.value)
 

@@ -9,7 +9,7 @@ from run_folders import run_in
 
 from evals import score
 from evals.run_folder import read_outcomes
-from evals.scoring.scored_run import find
+from evals.scoring.scored_run import find_scored_runs
 from tools.cli import run_command
 from tools.errors import SextantError
 
@@ -47,7 +47,7 @@ def test_a_file_of_a_run_that_was_edited_is_named_and_scoring_again_mends_what_i
     path = Path(shutil.copytree(run_of_ours, tmp_path / run_of_ours.name))
     assert old in (path / name).read_text()
     (path / name).write_text((path / name).read_text().replace(old, new))
-    runs, others = find([path])
+    runs, others = find_scored_runs([path])
     with pytest.raises(SextantError) as refused:
         raise (
             SextantError(*others.values())
@@ -57,7 +57,7 @@ def test_a_file_of_a_run_that_was_edited_is_named_and_scoring_again_mends_what_i
     assert said in str(refused.value)
     made_by_scoring = name not in ("outcomes.jsonl", "config.json")
     assert run_command(score.parser(), score.command, [str(path)]) == (0 if made_by_scoring else 3)
-    again, others = find([path])
+    again, others = find_scored_runs([path])
     assert not made_by_scoring or (
         len(again) == 1 and len(again[0].outcomes) == len(again[0].judged) == 3
     )
@@ -71,7 +71,7 @@ def test_a_line_of_another_run_is_not_taken_for_one_of_this(run_of_ours, tmp_pat
         SextantError, match=r"line 1 is damaged \(it was edited, or is of another run"
     ):
         read_outcomes(path)
-    (problem,) = find([path])[1].values()
+    (problem,) = find_scored_runs([path])[1].values()
     assert "config.json was edited after the run was scored" in problem
 
 
@@ -81,5 +81,11 @@ def test_every_form_has_a_schema():
     from programs.compiled import Compiled
     from tools.schemas import schema
 
-    for form in (of_runs.ConfigForm, of_runs.OutcomeForm, of_runs.ScoresForm, atif.Line, Compiled):
+    for form in (
+        of_runs.ConfigSchema,
+        of_runs.OutcomeSchema,
+        of_runs.ScoresSchema,
+        atif.AtifLine,
+        Compiled,
+    ):
         assert "$defs" in schema(form)

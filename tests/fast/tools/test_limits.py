@@ -20,13 +20,13 @@ from evals.running.request import (
     list_parameters,
     parse_parameters,
 )
-from evals.running.runner import answer
+from evals.running.runner import answer_query
 from evals.scoring.attribution import attribute, fate_at
 from programs import PROGRAMS
 from tools.corpus import Corpus
 from tools.errors import LimitReached, UsageError
 from tools.models import language_model
-from tools.plugins import pick
+from tools.plugins import load_object
 from tools.records import Document, Query, Usage
 from tools.retrievers import build
 from tools.session import Limits, Toolbox
@@ -44,7 +44,7 @@ def congress():
 def outcome_of(congress, name, limits=(), query=0):
     """What a program hands in for a query of the miniature, without a model, under `limits` as -P has them."""
     environment, index = congress
-    constructor = pick("program", name, SYSTEMS)
+    constructor = load_object("program", name, SYSTEMS)
     limits = dict(limits)
     small = {"pool": 20} if "pool" in list_parameters(constructor) else {}
     values = apply_hints(parse_parameters(name, constructor, limits | small), (), environment.hints)
@@ -59,7 +59,7 @@ def outcome_of(congress, name, limits=(), query=0):
     model = language_model.connect("offline", statistics=index.statistics)
     with model.active():
         return contextvars.copy_context().run(
-            answer, system, environment.queries[query], environment.documents
+            answer_query, system, environment.queries[query], environment.documents
         )
 
 
@@ -204,7 +204,7 @@ def test_what_a_call_would_have_shown_is_lost_to_the_limit_and_was_not_shown():
             session.select(shown[:1], among=shown)
         raise AssertionError("the second call is refused")
 
-    outcome = contextvars.copy_context().run(answer, system, Query("q", "ferry"), documents)
+    outcome = contextvars.copy_context().run(answer_query, system, Query("q", "ferry"), documents)
     assert outcome["error"] is None and outcome["ranking"] == ["d0", "d2", "d3", "d1"]
     judged = [step["shown"] for step in outcome["trace"]["steps"] if step["tool"] == "judge"]
     assert judged == [[7, 7], [0]]
@@ -248,14 +248,16 @@ def test_a_session_that_is_over_takes_no_further_step_and_goes_on_counting_from_
 )
 def test_a_limit_that_cannot_be_kept_is_refused(given, says):
     with pytest.raises(UsageError, match=says):
-        parse_parameters("planner", pick("program", "planner", SYSTEMS), given)
+        parse_parameters("planner", load_object("program", "planner", SYSTEMS), given)
 
 
 def test_no_program_has_a_parameter_of_that_name():
     for name in SYSTEMS:
-        declared = list_parameters(pick("program", name, SYSTEMS))
+        declared = list_parameters(load_object("program", name, SYSTEMS))
         assert declared.keys().isdisjoint(LIMITS)
         assert (
-            not parse_parameters(name, pick("program", name, SYSTEMS), {"max_calls": 2}).keys()
+            not parse_parameters(
+                name, load_object("program", name, SYSTEMS), {"max_calls": 2}
+            ).keys()
             & LIMITS
         )

@@ -115,9 +115,9 @@ def test_failures_of_a_users_code_are_printed_with_its_line(own, run):
 @pytest.mark.parametrize("name", ["agent_of_mine.py:Agent", "agent_of_mine:Agent"])
 def test_an_edit_of_a_users_code_makes_another_run_and_a_comment_does_not(name, own):
     def code():  # in one process, as in a notebook
-        made = plugins.pick("program", name, {}, plugins.PROGRAMS)
-        file = plugins.check("name", name, {}, plugins.PROGRAMS).rpartition(":")[0]
-        return made.__init__.__kwdefaults__["k"], code_digest.reach([file]).digest()
+        made = plugins.load_object("program", name, {}, plugins.PROGRAMS)
+        file = plugins.resolve("name", name, {}, plugins.PROGRAMS).rpartition(":")[0]
+        return made.__init__.__kwdefaults__["k"], code_digest.collect_sources([file]).digest()
 
     _, first = code()
     for file, before, after, same in (
@@ -157,8 +157,8 @@ def test_an_installed_package_adds_names_and_one_that_is_broken_says_why(
     )
     assert ask(run, "their_agent", "--json").json["program"] == "their_agent"
     assert "did you mean 'their_agent'" in ask(run, "thier_agent").err
-    assert plugins.known([], plugins.PROGRAMS)["broken"] == "from package theirs 1.2"
-    found = code_digest.reach(
-        [plugins.check("name", "their_agent", {}, plugins.PROGRAMS).rpartition(":")[0]]
+    assert plugins.list_names([], plugins.PROGRAMS)["broken"] == "from package theirs 1.2"
+    found = code_digest.collect_sources(
+        [plugins.resolve("name", "their_agent", {}, plugins.PROGRAMS).rpartition(":")[0]]
     )
     assert set(found.modules) == {"theirs_of_mine"} and "helper_of_mine" in found.libraries

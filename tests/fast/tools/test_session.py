@@ -274,7 +274,7 @@ def test_a_step_has_the_keys_of_the_calls_before_it_in_order_and_the_trace_those
         written["steps"][-1]["calls"] == ["a", "left 1", "left 2", "z"] and "calls" not in written
     )
     assert (
-        schemas.make(Trace, {"query_id": "q1", **written}).steps[-1].calls
+        schemas.build_dataclass(Trace, {"query_id": "q1", **written}).steps[-1].calls
         == session.trace.steps[-1].calls
     )
 

@@ -45,7 +45,7 @@ def edited(path, before, after):
 
 
 def digest(tree, *modules):
-    return code_digest.reach(modules or USED, root=tree).digest()
+    return code_digest.collect_sources(modules or USED, root=tree).digest()
 
 
 @cache
@@ -152,7 +152,7 @@ def test_a_file_that_is_moved_or_renamed_makes_no_other_run(tmp_path, old, new):
     moved = new.removesuffix(".py").replace("/", ".")
     used = [moved if one.replace(".", "/") + ".py" == old else one for one in USED]
     move(tmp_path, old, new)
-    found = code_digest.reach(used, root=tmp_path)
+    found = code_digest.collect_sources(used, root=tmp_path)
     assert moved in found.modules
     assert found.digest() == as_it_is()
     with edited(tmp_path / new, "\n\n\n", "\n\n\nprint()\n"):
@@ -198,7 +198,7 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
     (tmp_path / "other.py").write_text("DEPTH = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
     name = "mine_for_a_test.searcher"
-    found = code_digest.reach([name])
+    found = code_digest.collect_sources([name])
     used = {
         name,
         "mine_for_a_test.prompts",
@@ -210,21 +210,21 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
     assert "dspy" in found.libraries and name not in sys.modules
     first = found.digest()
     with edited(package / "prompts.py", "Ask.", "Say."):
-        assert code_digest.reach([name]).digest() != first
+        assert code_digest.collect_sources([name]).digest() != first
 
 
 def identity(program, retriever="bm25", **how):
     request = Request(
         program=program, task="congress", retriever=retriever, **{"lm": "offline"} | how
     )
-    return configuration.identity(resolve(request), environments.load("congress", "mini"))
+    return configuration.code_identity(resolve(request), environments.load("congress", "mini"))
 
 
 def test_a_table_brings_the_program_that_is_named_and_no_other():
     for name, reference in SYSTEMS.items():
         module = reference.partition(":")[0]
         others = {one.partition(":")[0] for one in SYSTEMS.values()} - {module}
-        assert len(others & set(code_digest.reach([module]).modules)) < 2, name
+        assert len(others & set(code_digest.collect_sources([module]).modules)) < 2, name
 
 
 def test_what_evals_contributes_counts_where_it_is_used():

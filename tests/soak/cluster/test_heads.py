@@ -113,7 +113,7 @@ def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_h
     monkeypatch.setattr(ray, "init", init)
     with (
         pytest.raises(DataError, match=r"at ray://head:1 \(RuntimeError: it failed\)"),
-        ray_embedding.connected("ray://head:1"),
+        ray_embedding.connect_ray("ray://head:1"),
     ):
         pass
     assert tries == ["ray://head:1"] * 3
@@ -140,7 +140,7 @@ def test_channels_that_are_closed_while_they_are_watched_leave_no_traceback_and_
     monkeypatch.setattr(threading, "excepthook", met.append)
     close_channels()
     assert met
-    monkeypatch.setattr(threading, "excepthook", ray_embedding.print_unless_of_ray)
+    monkeypatch.setattr(threading, "excepthook", ray_embedding.ray_excepthook)
     close_channels()
     assert capsys.readouterr().err == ""
     (failing := threading.Thread(target=int, args=["x"])).start()

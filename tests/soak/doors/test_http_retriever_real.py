@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from waiting import wait_for
 
-from tools.retrievers import build, check, contract
+from tools.retrievers import build, canonicalize, contract
 
 PYTHON = os.environ.get("SEXTANT_ANSERINI", "")
 pytestmark = pytest.mark.skipif(
@@ -58,7 +58,9 @@ def anserini(tmp_path_factory):
 
 
 def test_anserini_itself_keeps_the_contract_of_retrievers(anserini):
-    wrong = {holds: wrong for holds, wrong in contract.run(check(f'http("{anserini}")')) if wrong}
+    wrong = {
+        holds: wrong for holds, wrong in contract.run(canonicalize(f'http("{anserini}")')) if wrong
+    }
     assert wrong == {}
     long = "octopus " * 5000
     assert build(f'http("{anserini}")', contract.CORPUS).search(long, 3)

@@ -21,7 +21,7 @@ from rest_client import outcomes, serving
 from evals import compare, import_run
 from evals.serving.episode import POTENTIALS
 from evals.serving.rl_training import Turns, open_training
-from programs.search_tools import Desk
+from programs.search_tools import SearchTools
 from tools.records import Submission, Trace
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "trainers"
@@ -62,7 +62,7 @@ def test_an_action_costs_under_a_fifth_of_a_millisecond_beside_what_any_program_
             turns.take(call)
 
     def by_hand(query):
-        desk = Desk(world.toolbox.open(query))
+        desk = SearchTools(world.toolbox.open(query))
         for text in texts:
             desk.search(text)
         desk.hand_in(desk.rank_all(), 1000)

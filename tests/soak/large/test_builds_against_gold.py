@@ -9,7 +9,7 @@ from building import bcubed, build, load, prepare, relevant
 from building.knowing import NOISE, Knowing
 from openai_server import given
 
-from tools.text import appeal
+from tools.text import injection_kind
 
 TASKS = {
     "twitter": {
@@ -122,7 +122,7 @@ class Obeying(Knowing):
 
     def __call__(self, prompt):
         fields = super().__call__(prompt)
-        hostile = {row["id"] for row in _shown(prompt) if appeal(row["text"])}
+        hostile = {row["id"] for row in _shown(prompt) if injection_kind(row["text"])}
         for name, wanted in {
             "found": {"attribute": "shared point aaaa", "label": "shared point aaaa"},
             "labels": {"label": "shared point aaaa"},

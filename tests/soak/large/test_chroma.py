@@ -158,7 +158,7 @@ def test_a_search_that_keeps_more_in_view_finds_more_in_the_same_index(home, exa
             len(a & {hit.doc_id for hit in b}) for a, b in zip(wanted, hits, strict=True)
         )
     assert found[2] < found[400] == 5 * len(SEARCHES)
-    assert [index.name.partition("-")[0] for index in index_store.list_kept(home)] == [
+    assert [index.name.partition("-")[0] for index in index_store.list_stored_indexes(home)] == [
         "chroma",
         "vectors",
     ]
@@ -358,17 +358,17 @@ def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(
     served, tmp_path, monkeypatch
 ):
     embedder = Words()
-    asked = chroma.ServerIndex._ask
+    asked = chroma.ChromaServerIndex._ask
 
     def fails_at_the_third_block(self, call, *arguments, **options):
         if "embeddings" in options and options["ids"][0] == "2000":
             served.stop()
         return asked(self, call, *arguments, **options)
 
-    monkeypatch.setattr(chroma.ServerIndex, "_ask", fails_at_the_third_block)
+    monkeypatch.setattr(chroma.ChromaServerIndex, "_ask", fails_at_the_third_block)
     with pytest.raises(RunIncomplete, match="what it has is kept, and the same command goes on"):
         Chroma(CORPUS, tmp_path, embedder, url=served.url)
-    monkeypatch.setattr(chroma.ServerIndex, "_ask", asked)
+    monkeypatch.setattr(chroma.ChromaServerIndex, "_ask", asked)
     served.start()
     [before] = [
         collection.count() for collection in chroma._connected(served.url).list_collections()

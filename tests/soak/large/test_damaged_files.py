@@ -19,16 +19,16 @@ from evals import compare, curves, export
 from evals.formats.import_run import read_trajectories
 from evals.formats.trec import RunFile
 from evals.scoring import score_run
-from evals.scoring.scored_run import find
-from evals.viewer.data import Answers as Page
+from evals.scoring.scored_run import find_scored_runs
+from evals.viewer.data import ViewerApi as Page
 from evals.viewer.server import list_answers
-from optimizers.evaluation_log import Books
+from optimizers.evaluation_log import EvaluationLog
 from programs import compiled
 from programs.lm import command, parser
 from tools.cli import run_command
 from tools.errors import SextantError
 from tools.models.run_resources import read_cassette, write_cassette
-from tools.models.storage.response_cache import NAME, Answer, Answers
+from tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache
 from tools.records import Usage
 
 MANY = 1000  # mutations of a form
@@ -49,7 +49,7 @@ def use_run(path: Path, environment, number: int) -> None:
     with contextlib.suppress(SextantError):
         for _ in list_answers(Page([path])):
             pass
-    find([path])
+    find_scored_runs([path])
     module, times, words = READERS[number % len(READERS)]
     with contextlib.suppress(SextantError):
         out = [str(path.parent / "out")] if "--out" in words else []
@@ -72,14 +72,14 @@ def test_a_run_whose_files_hold_anything_is_read_or_refused(name, made, tmp_path
 
 
 def _cassette(path: Path) -> bytes:
-    answer = Answer(["text", {"text": "t"}], Usage(1, 0, 5, 2, 0.1, 0.1))
+    answer = ModelResponse(["text", {"text": "t"}], Usage(1, 0, 5, 2, 0.1, 0.1))
     write_cassette(path, [(f"{number:016x}", answer) for number in range(3)])
     return path.read_bytes()
 
 
 def _compiled(path: Path) -> bytes:
     prompt = compiled.Prompt("Do.", ({"a": "b"},), "Asked", ("in a: str",), "0")
-    neighbour = compiled.Neighbour("q1", "text", {"ask": [{"a": "b"}]})
+    neighbour = compiled.NeighbourExample("q1", "text", {"ask": [{"a": "b"}]})
     parts = {
         "parameters": {"hops": 2},
         "retriever": "bm25",
@@ -124,7 +124,7 @@ def _journal(path: Path) -> bytes:
 
 
 def _read_journal(path: Path) -> None:
-    Books(path.parent, {"train": (), "validation": ()})
+    EvaluationLog(path.parent, {"train": (), "validation": ()})
 
 
 def _trajectories(path: Path) -> None:
@@ -190,8 +190,10 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
         "outputs",
         "finish",
     )
-    good = Answers(tmp_path / "good" / NAME)
-    good.ledger("t/r/1").answered("q", "0" * 16, "m", Answer(["text"], Usage(1, 0, 5, 2, 0.1, 0.1)))
+    good = ResponseCache(tmp_path / "good" / NAME)
+    good.ledger("t/r/1").answered(
+        "q", "0" * 16, "m", ModelResponse(["text"], Usage(1, 0, 5, 2, 0.1, 0.1))
+    )
     good.query("PRAGMA wal_checkpoint(TRUNCATE)")
     usage = json.dumps({"calls": 1, "paid_usd": 0.1})
     for number in range(MANY):
@@ -216,7 +218,7 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
         ):
             opened.execute(f"UPDATE calls SET {column} = ?", (value,))
         with contextlib.suppress(SextantError):
-            changed = Answers(path)
+            changed = ResponseCache(path)
             with contextlib.suppress(SextantError):
                 changed.take("0" * 16)
             changed.ledger("t/r/1").books.json()

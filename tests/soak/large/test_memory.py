@@ -23,12 +23,12 @@ from bad_server import BadServer  # noqa: E402
 from run_folders import CONFIG  # noqa: E402
 
 from evals import run_folder  # noqa: E402
-from evals.running.runner import Elsewhere, run  # noqa: E402
+from evals.running.runner import RemoteSystem, run_queries  # noqa: E402
 from programs.query_rewriting import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402
 from tools.models import language_model  # noqa: E402
-from tools.models.run_resources import Terms  # noqa: E402
-from tools.models.transport.rate_limiter import Gate  # noqa: E402
+from tools.models.run_resources import RunResources  # noqa: E402
+from tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
 from tools.records import Document, Query  # noqa: E402
 from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402
@@ -73,7 +73,7 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
     )
     queries = [Query(f"q{number}", f"Something about {number} ferries?") for number in range(many)]
     program = Rewrite(Toolbox(corpus, BM25(corpus)), depth=5)
-    model = language_model.connect(spec, Terms(gate=Gate(AT_ONCE)))
+    model = language_model.connect(spec, RunResources(gate=ConcurrencyLimiter(AT_ONCE)))
     sizes, done = dict[int, int](), [0]
 
     def count(outcome: object) -> None:
@@ -84,7 +84,8 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
     with run_folder.claim(place / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
         assert (
-            run(program, queries, corpus, folder, model, workers=AT_ONCE, on_outcome=count) is None
+            run_queries(program, queries, corpus, folder, model, workers=AT_ONCE, on_outcome=count)
+            is None
         )
     return sizes
 
@@ -98,7 +99,7 @@ def test_memory_is_flat_over_the_queries_of_a_run():
     assert max(sizes[many] for many in sizes if many > FIRST) - sizes[FIRST] <= MOST, sizes
 
 
-class AtOnce(Elsewhere):
+class AtOnce(RemoteSystem):
     """Answers without a wait, and counts."""
 
     asked = 0
@@ -121,7 +122,7 @@ def test_outcomes_that_wait_for_a_slow_disk_are_no_more_than_queries_at_a_time(t
 
     with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
-        run(
+        run_queries(
             system,
             [Query(f"q{n}", "") for n in range(200)],
             Corpus([]),

@@ -3,7 +3,7 @@
 import pytest
 
 from evals import reproduce
-from evals.papers.reproduce import make
+from evals.papers.reproduce import reproduce_table
 from evals.published.sections import sections
 
 
@@ -21,7 +21,7 @@ def test_a_table_is_made_but_for_the_cells_that_it_announces(name, tmp_path, mon
         "retriever": "bm25",
         "runs": tmp_path / "runs",
     }
-    found, section = make(name, dry_run=False, **conditions).json, sections()[name]
+    found, section = reproduce_table(name, dry_run=False, **conditions).json, sections()[name]
     for cell, made in zip(section.cells, found["cells"], strict=True):
         announced = cell.lacks or (cell.system and section.system(cell).get("lacks"))
         assert made["ours"] is not None or (announced and made["remark"] == announced), made

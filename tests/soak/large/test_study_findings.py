@@ -32,7 +32,7 @@ def draw(seed, *effects):
 
 def judge(seed, *effects):
     """What a study says: (that nothing differs, the planted help, the planted harm, anything that is not so)."""
-    said = significance.say(significance.test_rows(draw(seed, *effects), "bm25"), "bm25")
+    said = significance.describe_tests(significance.test_rows(draw(seed, *effects), "bm25"), "bm25")
     first, help_, harm = said[0], "helps on task0", "hurts on task1"
     wrong = [
         one for one in said[:-1] if one.startswith("rewrite") or "task2" in one or "task3" in one

@@ -15,7 +15,7 @@ from run_folders import unsealed
 
 from evals import run, score
 from evals.viewer import server as page_server
-from evals.viewer.data import Answers
+from evals.viewer.data import ViewerApi
 from tools.cli import run_command
 
 THEMES = ("light", "dark")
@@ -91,7 +91,7 @@ def runs(tmp_path_factory):
 def address(runs):
     """Where these runs are served."""
     place = runs["short"].parent.parent
-    with page_server.open_server(Answers([place]), 0) as served:
+    with page_server.open_server(ViewerApi([place]), 0) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         yield served.address
         served.shutdown()
@@ -182,7 +182,7 @@ def test_the_runs_are_listed_with_the_values_of_their_scores(open_page, runs):
 def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_fits(
     open_page, runs
 ):
-    answer = json.loads(Answers([runs["floor"]])("runs.json"))
+    answer = json.loads(ViewerApi([runs["floor"]])("runs.json"))
     [one] = answer["runs"]
     one |= {
         "program": "sliding_window",
@@ -512,7 +512,7 @@ def test_of_three_runs_two_may_have_ended_where_the_third_goes_on(browser, runs,
             row["trace"]["steps"] = []  # it failed before its first step
         (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     file = tmp_path / "page.html"
-    page_server.write_page(Answers([tmp_path / "runs"], exported=True), file)
+    page_server.write_page(ViewerApi([tmp_path / "runs"], exported=True), file)
     with Watched(browser, **WIDE) as one:
         one.go(f"{file.as_uri()}#/compare/{','.join(map(name, paths))}/q/wc_03", "compare")
         assert texts(one.page, ".side .ended") == ["Ends after 0 steps."] * 2
@@ -554,7 +554,7 @@ def test_runs_that_were_asked_something_else_are_shown_with_a_warning(open_page,
 
 def test_the_exported_file_works_from_disk_without_network(browser, runs, tmp_path):
     file = tmp_path / "page.html"
-    size = page_server.write_page(Answers([runs["short"].parent], exported=True), file)
+    size = page_server.write_page(ViewerApi([runs["short"].parent], exported=True), file)
     assert size == file.stat().st_size
     with Watched(browser) as one:
         one.offline()

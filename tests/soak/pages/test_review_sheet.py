@@ -8,7 +8,7 @@ from chromium import Watched
 from test_view_hostile import HOSTILE, LONE
 
 from evals.build import human_review
-from evals.build.human_review import Item, answers, identify, offer, take, write_sheet
+from evals.build.human_review import Item, answers, identify, import_answers, offer, write_sheet
 
 WIDE = {
     "viewport": {"width": 1280, "height": 900},
@@ -111,9 +111,12 @@ def test_a_person_judges_by_keys_goes_on_after_a_reload_and_the_answers_come_bac
     )
     assert [row["note"] for row in rows if row["note"]] == ["told by e"]
     (tmp_path / "ann.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert take(tmp_path, [tmp_path / "ann.jsonl"]) == 0
+    assert import_answers(tmp_path, [tmp_path / "ann.jsonl"]) == 0
     assert answers(tmp_path) == {row["item"]: row["value"] for row in rows}
-    assert human_review.compare(tmp_path)["sheets"]["clusters"]["model agreement"].mean == 7 / 8
+    assert (
+        human_review.measure_agreement(tmp_path)["sheets"]["clusters"]["model agreement"].mean
+        == 7 / 8
+    )
 
 
 def test_two_people_see_the_same_items_in_orders_of_their_own(browser, sheet):
@@ -203,7 +206,7 @@ def test_hostile_texts_stay_texts(watched, tmp_path):
     rows = export(page)
     assert len(rows) == len(texts) + 1 and {row["rater"] for row in rows} == {HOSTILE["quotes"]}
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert take(tmp_path, [tmp_path / "a.jsonl"]) == 0
+    assert import_answers(tmp_path, [tmp_path / "a.jsonl"]) == 0
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])

@@ -14,7 +14,7 @@ from run_folders import unsealed
 
 from evals import compare, run, score, view
 from evals.viewer import server as page_server
-from evals.viewer.data import Answers
+from evals.viewer.data import ViewerApi
 from tools.cli import run_command
 
 HOSTILE = {
@@ -149,7 +149,7 @@ def spoil(path):
 
 @pytest.fixture(scope="module")
 def server(hostile):
-    with page_server.open_server(Answers([hostile]), 0) as opened:
+    with page_server.open_server(ViewerApi([hostile]), 0) as opened:
         thread = threading.Thread(target=opened.serve_forever, args=(0.01,))
         thread.start()
         yield opened
@@ -176,7 +176,7 @@ def place(request):
 
 
 def test_nothing_that_data_says_runs_in_the_page(browser, hostile, place):
-    answers = Answers([hostile])
+    answers = ViewerApi([hostile])
     first, second = answers.run_ids
     names = answers.query_ids(first)
     with Watched(browser) as watched:
@@ -239,7 +239,7 @@ def harmless(page):
 def test_what_cannot_be_seen_is_made_visible_and_what_can_is_shown_as_it_is(
     browser, server, hostile
 ):
-    answers = Answers([hostile])
+    answers = ViewerApi([hostile])
     run_id = answers.run_ids[1]
     with Watched(browser) as watched:
         watched.go(server.address, "overview")

@@ -17,7 +17,7 @@ from run_folders import CONFIG
 from environments.base import Judgements
 from evals.scoring.score_run import score
 from evals.viewer import server
-from evals.viewer.data import Answers
+from evals.viewer.data import ViewerApi
 from tools.corpus import Corpus
 from tools.records import Document, Query, Step, Trace, Usage, trace_json, usage_json
 
@@ -106,7 +106,7 @@ def outcome(chance):
 @pytest.fixture(scope="module")
 def exported(runs):
     file = runs.parent / "page.html"
-    assert 1e6 < server.write_page(Answers([runs], exported=True), file) < 60e6
+    assert 1e6 < server.write_page(ViewerApi([runs], exported=True), file) < 60e6
     return file.as_uri()
 
 

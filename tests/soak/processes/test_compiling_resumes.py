@@ -23,7 +23,7 @@ from openai_server import Failure, OpenAIServer, given, ids
 
 from optimizers import compile as module
 from tools.cli import run_command
-from tools.models.run_resources import Patience
+from tools.models.run_resources import RetryPolicy
 
 ROOT = Path(__file__).parents[3]
 WORKERS = 4
@@ -133,7 +133,7 @@ def compiles(server, tmp_path, capsys, monkeypatch):
 @pytest.fixture
 def no_waiting(monkeypatch):
     monkeypatch.setattr(
-        "tools.models.run_resources.PATIENCE", Patience(first=0.0, before=0.1, after=0.1)
+        "tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0, before=0.1, after=0.1)
     )
 
 

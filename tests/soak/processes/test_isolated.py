@@ -22,7 +22,7 @@ from programs import PROGRAMS
 from programs.isolation import parent as isolated
 from tools.corpus import Corpus
 from tools.models import language_model
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
@@ -101,7 +101,7 @@ def outside(tmp_path, monkeypatch):
     place.mkdir()
     (place / "outside.py").write_text(OUTSIDE)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    with isolated.reaping():
+    with isolated.kill_children_on_exit():
         yield str(place / "outside.py")
     sys.modules.pop("outside", None)
 
@@ -117,7 +117,7 @@ def both(outside):
         toolbox = Toolbox(
             corpus, index, others={"bm25": index, "dense": index}, limits=Limits(searches=30)
         )
-        apart = isolated.Isolated(name, f"{outside}:{name}", [])(toolbox)
+        apart = isolated.IsolatedProgram(name, f"{outside}:{name}", [])(toolbox)
         assert "outside" not in sys.modules, "what nobody vouches for is not imported here"
         here = find_program(f"{outside}:{name}")(toolbox)
         return (
@@ -149,13 +149,16 @@ def test_every_program_and_agent_and_every_end_comes_out_as_it_does_without(name
     apart, here, query, *world = both(name)
     for way in ways:
         asked = replace(query, query_id=way)
-        there, wanted = runner.attempt(apart, asked, *world), runner.attempt(here, asked, *world)
+        there, wanted = (
+            runner.answer_with_model(apart, asked, *world),
+            runner.answer_with_model(here, asked, *world),
+        )
         assert timeless(there) == timeless(wanted) and (name == "Odd" or wanted["error"] is None), (
             way
         )
     if name == "Odd":
         first = frozenset(there["ranking"][:1])
-        masked = runner.attempt(apart, replace(asked, excluded=first), *world)["ranking"]
+        masked = runner.answer_with_model(apart, replace(asked, excluded=first), *world)["ranking"]
         assert masked and not first & set(masked), (
             "the program has opened its session without the mask"
         )
@@ -171,11 +174,13 @@ def test_a_process_that_dies_is_the_programs_fault_and_one_that_hangs_is_ended(
         {},
     )
     impatient = language_model.connect(
-        "offline", Terms(query_seconds=0.5), statistics=BM25(corpus).statistics
+        "offline", RunResources(query_seconds=0.5), statistics=BM25(corpus).statistics
     )
     with run_folder.claim(place, CONFIG) as folder:
-        runner.run(apart, queries[:2], corpus, folder, model)
-        runner.run(apart, queries[2:], corpus, folder, impatient, on_pending=pending.__setitem__)
+        runner.run_queries(apart, queries[:2], corpus, folder, model)
+        runner.run_queries(
+            apart, queries[2:], corpus, folder, impatient, on_pending=pending.__setitem__
+        )
     error = folder.outcomes["is killed"]["error"]
     assert error == "ProcessEnded: the program's process ended by itself with exit code -9"
     assert (

@@ -29,13 +29,13 @@ from run_folders import CONFIG  # noqa: E402
 
 import environments  # noqa: E402
 from evals import run_folder  # noqa: E402
-from evals.running.runner import run  # noqa: E402
+from evals.running.runner import run_queries  # noqa: E402
 from evals.scoring.score_run import score  # noqa: E402
 from programs.multihop import MultiHop  # noqa: E402
 from tools.models import language_model  # noqa: E402
-from tools.models.run_resources import Terms  # noqa: E402
+from tools.models.run_resources import RunResources  # noqa: E402
 from tools.models.storage.response_cache import open_ledger  # noqa: E402
-from tools.models.transport.rate_limiter import Gate  # noqa: E402
+from tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
 from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402
 
@@ -164,11 +164,15 @@ class Killed:
         return True
 
     def _work(self, path: Path) -> None:
-        model = language_model.connect(self.server.spec, Terms(gate=Gate(AT_ONCE)))
+        model = language_model.connect(
+            self.server.spec, RunResources(gate=ConcurrencyLimiter(AT_ONCE))
+        )
         with run_folder.claim(path, CONFIG | {"split": "all"}) as folder:
             model.begin(folder.path, folder.usage)
             world = self.environment
-            left = run(self.program, world.queries, world.documents, folder, model, workers=AT_ONCE)
+            left = run_queries(
+                self.program, world.queries, world.documents, folder, model, workers=AT_ONCE
+            )
         assert left is None, left
 
     def told(self, path: Path):

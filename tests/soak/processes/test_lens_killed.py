@@ -10,7 +10,7 @@ from waiting import wait_for
 
 from tools import retrievers
 from tools.corpus import Corpus
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.records import Document
 
 CORPUS = Corpus(Document(f"d{number:02}", f"text of number{number:02}") for number in range(40))
@@ -52,9 +52,9 @@ def test_nothing_is_annotated_twice_but_the_batch_that_was_in_flight(server, tmp
     before = sent(server)
     server.requests.clear()
     server.delay = 0.0
-    index = retrievers.build(spec, CORPUS, tmp_path, terms=Terms())
+    index = retrievers.build(spec, CORPUS, tmp_path, terms=RunResources())
     after = sent(server)
     assert len(before) == 3 and not (before[0] | before[1]) & set().union(*after)
     assert set().union(*before, *after) == set(CORPUS.texts())
-    fresh = retrievers.build(spec, CORPUS, terms=Terms())
+    fresh = retrievers.build(spec, CORPUS, terms=RunResources())
     assert index.search("about number11", 3) == fresh.search("about number11", 3)

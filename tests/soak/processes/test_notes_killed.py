@@ -13,9 +13,9 @@ from conftest import ROOT
 from openai_server import Failure, ids
 
 import environments
-from agents.notes import Notes
+from agents.notes import NotesAgent
 from tools.models import language_model
-from tools.models.run_resources import Patience
+from tools.models.run_resources import RetryPolicy
 from tools.records import Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -56,7 +56,7 @@ def sitting(folder, spec):
     model = language_model.connect(spec, statistics=index.statistics)
     model.begin(folder, Usage())
     with model.active():
-        return Notes(Toolbox(mini.documents, index, checkpoints=folder), per_hop=4)(
+        return NotesAgent(Toolbox(mini.documents, index, checkpoints=folder), per_hop=4)(
             query=mini.queries[0]
         )
 
@@ -160,7 +160,7 @@ def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(
 def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(
     server, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tools.models.run_resources.PATIENCE", Patience(first=0.0))
+    monkeypatch.setattr("tools.models.run_resources.PATIENCE", RetryPolicy(first=0.0))
     folder = tmp_path / "runs/task/run"
 
     def failing(prompt):

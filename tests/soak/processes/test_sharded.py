@@ -17,7 +17,7 @@ from tools.corpus import open_or_store
 from tools.errors import DataError
 from tools.records import Document
 from tools.retriever import Search
-from tools.retrievers import build, check, contract
+from tools.retrievers import build, canonicalize, contract
 
 CHANCE = random.Random(0)
 WORDS = [
@@ -124,7 +124,9 @@ input()
 
 def test_in_parts_it_keeps_the_contract_of_retrievers():
     assert {
-        holds: wrong for holds, wrong in contract.run(check("sharded(bm25,parts=3)")) if wrong
+        holds: wrong
+        for holds, wrong in contract.run(canonicalize("sharded(bm25,parts=3)"))
+        if wrong
     } == {}
 
 

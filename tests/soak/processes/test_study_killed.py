@@ -178,14 +178,14 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
         return call
 
     rows = {"program": ["rewrite", "multihop"], "retriever": ["bm25", "rank_bm25"]}
-    study = study_file.Study(
+    study = study_file.StudyFile(
         name="cost", tasks=["congress", "legal_qa"], fixed={"data": "mini"}, rows=rows
     )
-    cells = study_file.cells(study, tmp_path / "runs")
+    cells = study_file.expand_cells(study, tmp_path / "runs")
     run_cells.run_cells(cells[:1])  # what is read and compiled once
-    monkeypatch.setattr(run_cells, "run", timed(run_cells.run))
+    monkeypatch.setattr(run_cells, "run", timed(run_cells.run_request))
     monkeypatch.setattr(
-        run_cells, "open_task", timed(run_cells.open_task)
+        run_cells, "open_task", timed(run_cells.load_task)
     )  # which each run would do by itself
     began = time.process_time()
     run_cells.run_cells(cells)
@@ -197,17 +197,17 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
 def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many_it_has(tmp_path):
     alive = []
 
-    class Counts(run_cells.Board):
+    class Counts(run_cells.StudyProgress):
         def end(self, made):
             gc.collect()
             every = gc.get_objects()
             alive.append([sum(type(one) is kind for one in every) for kind in (BM25, Corpus)])
 
     rows = {"program": "retrieve", "retriever": [f"bm25(b=0.{number})" for number in range(10, 19)]}
-    study = study_file.Study(
+    study = study_file.StudyFile(
         name="many", tasks=["congress", "legal_qa"], fixed={"data": "mini", "limit": 1}, rows=rows
     )
-    cells = study_file.cells(study, tmp_path / "runs")
+    cells = study_file.expand_cells(study, tmp_path / "runs")
     run_cells.run_cells(cells, Counts(cells))
     indexes, corpora = zip(*alive, strict=True)
     assert (

@@ -18,8 +18,8 @@ from evals import run_folder
 from evals.running import runner
 from programs.query_rewriting import Rewrite
 from tools.models import language_model
-from tools.models.run_resources import Terms
-from tools.models.transport.rate_limiter import Gate
+from tools.models.run_resources import RunResources
+from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
@@ -81,7 +81,7 @@ def sitting(tmp_path, system, queries, model, **more):
     owed = {}
     with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
-        problem = runner.run(
+        problem = runner.run_queries(
             system, queries, MINI.documents, folder, model, on_pending=owed.__setitem__, **more
         )
         return problem, dict(folder.outcomes), owed
@@ -93,7 +93,9 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     monkeypatch.setattr(runner, "GRACE", 0.2)
     queries = MINI.queries
     hanging = Hanging(system, {queries[0].query_id, queries[5].query_id})
-    model = language_model.connect(bad.spec, Terms(gate=Gate(2), query_seconds=2.5))
+    model = language_model.connect(
+        bad.spec, RunResources(gate=ConcurrencyLimiter(2), query_seconds=2.5)
+    )
     try:
         problem, outcomes, owed = sitting(tmp_path, hanging, queries, model, workers=2)
         assert owed.keys() == hanging.hangs and all(
@@ -111,7 +113,7 @@ def test_a_program_that_hangs_outside_of_calls_is_given_up_and_the_others_finish
     assert on_disk.keys() == outcomes.keys(), (
         "what a thread that was given up hands in later is not taken"
     )
-    again = language_model.connect(bad.spec, Terms(gate=Gate(2)))
+    again = language_model.connect(bad.spec, RunResources(gate=ConcurrencyLimiter(2)))
     problem, outcomes, owed = sitting(tmp_path, system, queries, again, workers=2)
     assert (problem, owed, len(outcomes)) == (None, {}, len(queries))
     assert sum(one.paid for one in bad.tries) <= before + 2

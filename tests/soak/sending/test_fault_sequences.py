@@ -24,14 +24,14 @@ from run_folders import CONFIG
 
 import environments
 from evals import run_folder
-from evals.running.runner import run
+from evals.running.runner import run_queries
 from programs.multihop import MultiHop
 from programs.pointwise import Score
 from programs.query_rewriting import Rewrite
 from tools.errors import ProviderRefused
 from tools.models import language_model
-from tools.models.run_resources import Patience, Terms
-from tools.models.transport.rate_limiter import Gate
+from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
@@ -41,7 +41,7 @@ BLOCKS = 20  # tests, so that two processes share the work
 AT_ONCE = 8  # runs side by side: they wait most of the time
 SITTINGS = 30  # after which a provider that is well again must have answered everything
 # The waits of a run, a hundredth of what they are otherwise. A call is cut off late enough for a busy machine.
-QUICK = Patience(attempts=4, first=0.005, before=0.4, after=0.4, call=1.5)
+QUICK = RetryPolicy(attempts=4, first=0.005, before=0.4, after=0.4, call=1.5)
 UNIT = 0.01  # the first wait of an open circuit, in seconds
 
 SLOW = {
@@ -107,7 +107,7 @@ def toolbox():
 
 def work(drawn, folder, model):
     queries, documents = drawn.queries, environment().documents
-    run(
+    run_queries(
         PROGRAMS[drawn.program](toolbox()), queries, documents, folder, model, workers=drawn.workers
     )
 
@@ -133,12 +133,15 @@ class Undisturbed:
 @contextmanager
 def sitting(
     drawn: Drawn, server: BadServer, runs: Path
-) -> Iterator[tuple[run_folder.RunFolder, language_model.Model]]:
+) -> Iterator[tuple[run_folder.RunFolder, language_model.ConnectedModel]]:
     """The run folder of a seed, and the model for one sitting in it."""
     # A name of its own for each seed: they share the file of answers, and must not answer each other's calls.
     spec = f"tiny-{drawn.seed}@{server.url}"
     model = language_model.connect(
-        spec, Terms(patience=QUICK, gate=Gate(drawn.workers, unit=UNIT), query_seconds=20.0)
+        spec,
+        RunResources(
+            patience=QUICK, gate=ConcurrencyLimiter(drawn.workers, unit=UNIT), query_seconds=20.0
+        ),
     )
     with run_folder.claim(runs / "task" / f"seed-{drawn.seed}", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
@@ -183,7 +186,7 @@ def bounded(tries: list[Try]) -> None:
     )
 
 
-def books(server: BadServer, model: language_model.Model) -> None:
+def books(server: BadServer, model: language_model.ConnectedModel) -> None:
     """The ledger says what the server's books say, over all sittings, and no call was paid twice."""
     ours, tries = model.terms.books, server.tries
     twice = [tries for tries in server.by_call().values() if sum(one.paid for one in tries) > 1]

@@ -29,7 +29,7 @@ from bad_server import (
 )
 from waiting import wait_for
 
-from tools.models.run_resources import Patience
+from tools.models.run_resources import RetryPolicy
 
 TASK = (
     "--program",
@@ -44,8 +44,8 @@ TASK = (
     "3",
 )
 # As ever, and fifty times as impatient; less so where calls hang, which a busy machine must not look like.
-QUICK = Patience(attempts=5, first=0.01, before=0.25, after=0.25, call=5.0)
-HANGING = Patience(attempts=5, first=0.01, before=0.8, after=0.8, call=0.4)
+QUICK = RetryPolicy(attempts=5, first=0.01, before=0.25, after=0.25, call=5.0)
+HANGING = RetryPolicy(attempts=5, first=0.01, before=0.8, after=0.8, call=0.4)
 HANG = {"silent", "stalls"}
 LONGEST = 20.0  # seconds that a run of three queries may take before it gives up; a busy machine is allowed for
 PROVIDERS = {**PASSING, "429, ms": throttled(0.05, "ms"), "429, 0.1": throttled(0.1)}
@@ -278,7 +278,7 @@ def test_a_provider_that_asks_for_an_hour_is_not_waited_for(ask, bad):
 def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeypatch):
     monkeypatch.setattr(
         "tools.models.run_resources.PATIENCE",
-        Patience(attempts=9, first=0.05, before=5.0, after=5.0),
+        RetryPolicy(attempts=9, first=0.05, before=5.0, after=5.0),
     )
 
     def too_many(number, body):

@@ -29,7 +29,7 @@ from waiting import wait_for
 
 from tools.models import language_model, provider_errors
 from tools.models.prices import price
-from tools.models.run_resources import Patience, Terms
+from tools.models.run_resources import RetryPolicy, RunResources
 from tools.models.transport.body_limits import bounding
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -159,13 +159,15 @@ def test_an_answer_has_the_bounds_of_our_own_client_and_leaves_no_thread(
     fault, kind, bad, monkeypatch
 ):
     leads_to(monkeypatch, bad)
-    model = language_model.connect(SPEC, Terms(patience=Patience(attempts=1, call=3.0))).lm
+    model = language_model.connect(
+        SPEC, RunResources(patience=RetryPolicy(attempts=1, call=3.0))
+    ).lm
     model("yes?")
     before = threading.active_count()
     bad.script = always(fault)
     with pytest.raises(dspy.LMError) as caught:
         model("no?")
-    assert provider_errors.kind(caught.value) == kind
+    assert provider_errors.error_label(caught.value) == kind
     wait_for(lambda: threading.active_count() == before)
 
 
@@ -193,7 +195,7 @@ def test_whose_fault_it_is_is_told_as_by_our_own_client(kind, whose, bad, monkey
         model.terms.answered_before = True  # else whatever is not clear is refused
         with pytest.raises(dspy.LMError) as caught:
             model.lm("yes?")
-        assert provider_errors.fault(caught.value) == whose
+        assert provider_errors.responsible_party(caught.value) == whose
 
 
 def test_a_key_that_the_server_says_back_is_in_no_file(run, litellm, tmp_path):
@@ -264,10 +266,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(
         "HOSTED_VLLM_API_BASE", litellm.spec.partition("@")[2].replace("http:", "https:")
     )
     with pytest.raises(dspy.LMError, match=r"\$SSL_CERT_FILE") as error:
-        language_model.connect(SPEC, Terms(patience=Patience(attempts=1))).lm("x")
-    assert provider_errors.fault(error.value) == "refused" and not dspy.is_retryable_lm_error(
+        language_model.connect(SPEC, RunResources(patience=RetryPolicy(attempts=1))).lm("x")
+    assert provider_errors.responsible_party(
         error.value
-    )
+    ) == "refused" and not dspy.is_retryable_lm_error(error.value)
 
 
 def test_a_missing_key_and_a_provider_that_nobody_knows_are_said_before_anything_is_made(

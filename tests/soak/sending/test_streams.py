@@ -9,7 +9,7 @@ import dspy
 import pytest
 
 from tools.models import language_model
-from tools.models.run_resources import Patience, Terms
+from tools.models.run_resources import RetryPolicy, RunResources
 
 SILENCE = 1.0  # seconds; gateways have 60
 
@@ -51,8 +51,8 @@ def test_a_streamed_answer_comes_through_where_a_silent_one_is_cut_off(server, g
     def ask(stream):
         return language_model.connect(
             gateway,
-            Terms(patience=Patience(attempts=1)),
-            settings=language_model.Settings(stream=stream),
+            RunResources(patience=RetryPolicy(attempts=1)),
+            settings=language_model.ModelSettings(stream=stream),
         ).lm("yes?")
 
     server.pace = 0.1

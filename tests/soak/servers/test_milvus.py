@@ -16,7 +16,7 @@ from tiny_models import bert
 from waiting import wait_for
 
 from tools.errors import DataError, RunIncomplete
-from tools.retrievers import FILLS, build, check, contract, milvus
+from tools.retrievers import FILLS, build, canonicalize, contract, milvus
 
 pymilvus = pytest.importorskip("pymilvus", reason="pip install '.[milvus]'")
 SERVERS = ("milvus-lite", "milvus-server")  # the second is of the package milvus==2.3.5
@@ -70,7 +70,9 @@ def test_both_kinds_keep_the_contract_of_retrievers(command, tmp_path, fills):
     with started(command, tmp_path / "data") as (url, _):
         specs = [f"milvus_vectors:dense:{bert(tmp_path / 'bert')}(url={url})", WORDS.format(url)]
         for spec in specs if command == "milvus-lite" else specs[:1]:
-            assert {holds: wrong for holds, wrong in contract.run(check(spec)) if wrong} == {}
+            assert {
+                holds: wrong for holds, wrong in contract.run(canonicalize(spec)) if wrong
+            } == {}
 
 
 def test_scores_are_those_of_the_formula(

@@ -10,15 +10,15 @@ from typing import Any
 import environments
 from environments.base import Environment
 from evals.build import recipe, run_recipe
-from evals.running.request import Common
-from tools.plugins import pick
+from evals.running.request import SharedRequest
+from tools.plugins import load_object
 
-PROGRAM = {"program": "programs.build_stages.stage_program:Fill", "task": "build"}
+PROGRAM = {"program": "programs.build_stages.stage_program:StageProgram", "task": "build"}
 
 
 def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, Any]) -> Path:
     """A folder with the recipe, with other values in some sections."""
-    made = pick("recipe", name, recipe.RECIPES)()
+    made = load_object("recipe", name, recipe.RECIPES)()
     sections = {"corpus": {}, **sections}
     sections["corpus"] = {"path": corpus, **sections["corpus"]}
     made = replace(
@@ -33,7 +33,7 @@ def build(folder: Path, lm: str = "offline", **more: Any) -> dict[str, Any]:
     """Run the recipe; `more` are options of the request, or of evals.build.run_recipe.run."""
     names = ("until", "dry_run", "cassette", "limit", "follow_links")
     own = {name: more.pop(name) for name in names if name in more}
-    found = run_recipe.run(folder, Common(**PROGRAM, lm=lm, **more), **own)
+    found = run_recipe.run(folder, SharedRequest(**PROGRAM, lm=lm, **more), **own)
     if "folder" in found:
         check_dropped(Path(found["folder"]), found["stages"])
     return found

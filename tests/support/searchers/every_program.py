@@ -5,7 +5,7 @@ from typing import Any
 from agents import AGENTS
 from programs import PROGRAMS
 from tools.cli_options import list_parameters
-from tools.plugins import pick
+from tools.plugins import load_object
 from tools.records import Query, Submission
 from tools.retrievers import Expression, Expressions
 from tools.session import Toolbox
@@ -27,7 +27,7 @@ class All:
         others: dict[str, Any] = {"ties": ties, "retrievers": retrievers}
         self.systems = []
         for name in sorted(PROGRAMS | AGENTS):
-            made = pick("system", name, PROGRAMS | AGENTS)
+            made = load_object("system", name, PROGRAMS | AGENTS)
             known = {one: others[one] for one in list_parameters(made) if one in others}
             self.systems.append(made(toolbox, depth=depth, **known))
 

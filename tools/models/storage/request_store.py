@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from tools import files, schemas
 from tools.errors import DataError, RunIncomplete
-from tools.schemas import Amount, Key, UsageForm
+from tools.schemas import Amount, Key, UsageSchema
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS parts (
@@ -49,7 +49,7 @@ Packed = tuple[str, Mapping[int, bytes]]
 """A request: the list of its parts, and the texts of those that were not known."""
 
 
-class Known(set[int]):
+class StoredPartIds(set[int]):
     """Parts that are on disk, as far as a process remembers them."""
 
     def note(self, parts: Iterable[int]) -> None:
@@ -59,14 +59,14 @@ class Known(set[int]):
         self.update(parts)
 
 
-class Output(TypedDict, total=False):
+class StoredOutput(TypedDict, total=False):
     """An answer with what came beside it, as DSPy has it, or as a turn of an agent."""
 
     text: str | None
     content: str | None
 
 
-Outputs = Annotated[list[str | Output | None], Field(min_length=1)]
+Outputs = Annotated[list[str | StoredOutput | None], Field(min_length=1)]
 
 
 class CassetteLine(TypedDict):
@@ -74,13 +74,13 @@ class CassetteLine(TypedDict):
 
     key: Key
     outputs: Outputs
-    usage: UsageForm
+    usage: UsageSchema
     finish: str
     seconds: Amount
     reasoning: NotRequired[str]
 
 
-class Cells(TypedDict, total=False):
+class CallRow(TypedDict, total=False):
     """Cells of a row in answers.sqlite3."""
 
     key: str
@@ -92,7 +92,7 @@ class Cells(TypedDict, total=False):
     ]  # the year 6325: dates end with 9999
     seconds: Amount
     fault: str
-    usage: UsageForm
+    usage: UsageSchema
     outputs: Outputs
     finish: str
     request: str | None
@@ -100,16 +100,18 @@ class Cells(TypedDict, total=False):
     first: Amount | None
 
 
-def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+def parse_row(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
     """Return a row by its columns, with its JSON read. ValueError for other than was written there."""
     named = dict(zip(columns, row, strict=True))
     for column in named.keys() & {"usage", "outputs"}:
-        named[column] = schemas.read(Any, named[column])
-    schemas.check(Cells, named)
+        named[column] = schemas.parse_json(Any, named[column])
+    schemas.validate(CallRow, named)
     return named
 
 
-def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> Packed:
+def split_and_compress(
+    request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()
+) -> Packed:
     """Cut a request into parts, without the `secrets`; return their list, and those not `known` to be on disk."""
     for secret in secrets:
         request = request.replace(secret, b"***")
@@ -135,7 +137,7 @@ def _cut(request: bytes) -> Iterator[bytes]:
     yield request[start:]
 
 
-def insert(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
+def insert_many(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
     """Insert many rows by one statement: Python's lock is given away and taken again once, and not once a row."""
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
@@ -157,7 +159,7 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
         "LIMIT 1"
     )
     with (
-        readable(path),
+        translate_sqlite_errors(path),
         closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader,
     ):
         reader.row_factory = sqlite3.Row
@@ -165,7 +167,7 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
         if row is None:
             return None
         try:
-            call = cells(row.keys(), row)
+            call = parse_row(row.keys(), row)
             sent = _parse(_join(reader, call["request"]) if call.get("request") else b"")
         except (ValueError, TypeError, AttributeError, LookupError, zstandard.ZstdError) as error:
             mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
@@ -228,7 +230,7 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def translate_sqlite_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors about the file at `path` into ours, which say what to do."""
     try:
         yield

@@ -30,7 +30,7 @@ from tools import files
 from tools.cli import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.models.storage import request_store
-from tools.models.storage.request_store import cells, readable
+from tools.models.storage.request_store import parse_row, translate_sqlite_errors
 from tools.records import Usage, usage_from_json, usage_json
 from tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 
@@ -68,7 +68,7 @@ _LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers
 _SHORT = 15.0
 
 
-class Answer(NamedTuple):
+class ModelResponse(NamedTuple):
     """The answer of a model, and the tokens and dollars that it used."""
 
     outputs: list[Any]
@@ -79,7 +79,7 @@ class Answer(NamedTuple):
     first: float | None = None  # seconds to its first token; None where it was not streamed
 
 
-class Books(NamedTuple):
+class UsageTotals(NamedTuple):
     """The number of requests that one run has sent, and what they used."""
 
     sent: int = 0
@@ -105,7 +105,7 @@ class Books(NamedTuple):
 _Row = dict[str, Any]  # of one request, by the names of the columns, of which each row has the same
 
 
-class _Batch:
+class _WriteBatch:
     """What goes to disk together."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Batch:
         self.led = False  # whether a thread is going to write it
 
 
-class _Writing:
+class _BatchWriter:
     """Writes rows in batches, because a transaction costs twenty times what a row does. Threads share it.
 
     What comes while one batch is on its way to disk is the next one, which the first thread that waits for it writes.
@@ -123,7 +123,7 @@ class _Writing:
 
     def __init__(self, writer: sqlite3.Connection) -> None:
         self.writer = writer
-        self._batch = _Batch()
+        self._batch = _WriteBatch()
         self.writer.execute("PRAGMA busy_timeout = 200")  # `begin_writing` waits for longer
         self._lock = threading.Lock()
         self.alone = threading.Lock()  # held while a batch is written
@@ -146,15 +146,15 @@ class _Writing:
         with self.alone:
             with self._lock:
                 batch = self._batch
-                self._batch = _Batch()
+                self._batch = _WriteBatch()
             try:
                 with self.writer:
                     begin_writing(self.writer)
-                    request_store.insert(
+                    request_store.insert_many(
                         self.writer, "OR IGNORE INTO parts (id, text)", list(batch.parts.items())
                     )
                     columns = ", ".join(batch.rows[0]) if batch.rows else ""
-                    request_store.insert(
+                    request_store.insert_many(
                         self.writer,
                         f"INTO calls ({columns})",
                         [[*row.values()] for row in batch.rows],
@@ -165,20 +165,20 @@ class _Writing:
                 batch.done.set_result(None)
 
 
-class Answers:
+class ResponseCache:
     """The file of answers. Threads and processes share it."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or make it. DataError when it is none of ours, or damaged."""
         self.path = path
         self._lock = threading.Lock()
-        with readable(path):
-            files.make_private(path.parent)
+        with translate_sqlite_errors(path):
+            files.mkdir_private(path.parent)
             files.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
             self._reader = _open_table(path)
-            self._writing = _Writing(_open_table(path))
+            self._writing = _BatchWriter(_open_table(path))
             self.parts = (
-                request_store.Known()
+                request_store.StoredPartIds()
             )  # of requests: those that this process has written, which are not made again
             # Most requests are new: looking each up would give Python's lock away, and cost a tenth
             # of a call.
@@ -189,7 +189,9 @@ class Answers:
         self.close = weakref.finalize(self, _close, path, self._writing, self._reader, self._lock)
         AT_END.append(self.close)
 
-    def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
+    def take(
+        self, key: str, run: str = "", query_id: str = ""
+    ) -> tuple[ModelResponse, str, str] | None:
         """Return an answer, and the run and query that paid for it, or None; this query's first, then this run's."""
         if hash(key) not in self._known:
             return None
@@ -200,7 +202,7 @@ class Answers:
             usage = usage_from_json(row["usage"])
             thought = row["reasoning"] or ""
             return (
-                Answer(row["outputs"], usage, row["finish"], row["seconds"], thought),
+                ModelResponse(row["outputs"], usage, row["finish"], row["seconds"], thought),
                 row["run"],
                 row["query_id"],
             )
@@ -229,7 +231,7 @@ class Answers:
         self.settle()
         return Ledger(self, run)
 
-    def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
+    def books_and_marks(self, run: str) -> tuple[UsageTotals, set[int]]:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
         sent = Counter[str]()
         usage = Usage()
@@ -253,9 +255,9 @@ class Answers:
             sent[fault] += used.calls if fault == INDEX else 1
         answered = sent.pop("", 0) + sent.pop(INDEX, 0)
         cached = sent.pop(CACHED, 0)
-        return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
+        return UsageTotals(sent.total() + answered, answered, cached, dict(sent), usage), marks
 
-    def of_run(self, run: str) -> Iterator[tuple[str, Answer]]:
+    def of_run(self, run: str) -> Iterator[tuple[str, ModelResponse]]:
         """Yield the key and the answer of each request of a run, by key; its own answer, where it has paid for one."""
         self.settle()
         statement = "SELECT DISTINCT key FROM calls WHERE run = ? AND fault IN ('', ?) ORDER BY key"
@@ -271,11 +273,11 @@ class Answers:
         self, columns: Sequence[str], rest: str, values: Sequence[Any] = (), *, damage: str = ""
     ) -> Iterator[dict[str, Any]]:
         """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage` says what to do."""
-        with self._lock, readable(self.path):
+        with self._lock, translate_sqlite_errors(self.path):
             statement = f"SELECT {', '.join(columns)} FROM calls {rest}"
             for row in self._reader.execute(statement, [_storable(value) for value in values]):
                 try:
-                    yield cells(columns, row)
+                    yield parse_row(columns, row)
                 except ValueError as error:
                     key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))[:16]
                     mend = (
@@ -298,7 +300,7 @@ class Answers:
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement of the command that lists and clears answers; return its rows."""
-        with self._lock, readable(self.path):
+        with self._lock, translate_sqlite_errors(self.path):
             return self._reader.execute(
                 statement, [_storable(value) for value in parameters]
             ).fetchall()
@@ -317,7 +319,7 @@ def _open_table(path: Path) -> sqlite3.Connection:
 
 
 def _close(
-    path: Path, writing: _Writing, reader: sqlite3.Connection, reading: threading.Lock
+    path: Path, writing: _BatchWriter, reader: sqlite3.Connection, reading: threading.Lock
 ) -> None:
     """Put everything into the one file; of several processes that have it open, the last one completes that."""
     writing.write()
@@ -341,17 +343,17 @@ def _storable(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else value
 
 
-_OPENED = weakref.WeakValueDictionary[Path, Answers]()
+_OPENED = weakref.WeakValueDictionary[Path, ResponseCache]()
 _OPENING = threading.Lock()
 
 
-def open_answers(path: Path) -> Answers:
+def open_answers(path: Path) -> ResponseCache:
     """Open the answers kept in the file `path`, once in a process: its rows are written by one thread."""
     path = path.resolve()
     with _OPENING:
         answers = _OPENED.get(path)
         if answers is None or not answers.close.alive:
-            answers = _OPENED[path] = Answers(path)
+            answers = _OPENED[path] = ResponseCache(path)
         return answers
 
 
@@ -377,7 +379,7 @@ _Price = Callable[[Usage], float | None]
 class Ledger:
     """The ledger of one run: it takes answers that are kept and books what the run sends. Threads share it."""
 
-    def __init__(self, answers: Answers, run: str) -> None:
+    def __init__(self, answers: ResponseCache, run: str) -> None:
         self.answers = answers
         self.run = _storable(run)
         self._lock = threading.Lock()
@@ -387,7 +389,7 @@ class Ledger:
         self.books, self._marks = answers.books_and_marks(
             self.run
         )  # those of earlier sittings included
-        self.cassette: tuple[Mapping[str, Answer], str] | None = None  # as in Terms
+        self.cassette: tuple[Mapping[str, ModelResponse], str] | None = None  # as in Terms
 
     @contextmanager
     def turn(
@@ -398,7 +400,7 @@ class Ledger:
         price: _Price = lambda usage: None,
         *,
         deadline: float = math.inf,
-    ) -> Iterator[Answer | None]:
+    ) -> Iterator[ModelResponse | None]:
         """Give the block an answer to its request; None where there is none, and the block has to send and book it.
 
         `price` gives the list price of an answer, where that was not known when it came. An equal request that is in
@@ -438,7 +440,7 @@ class Ledger:
                     failure[1]
                 )  # where it went wrong, without those that have waited
 
-    def _take(self, query_id: str, key: str, model: str, price: _Price) -> Answer | None:
+    def _take(self, query_id: str, key: str, model: str, price: _Price) -> ModelResponse | None:
         if self.cassette is None:
             taken = self.answers.take(key, self.run, query_id)
         elif key in self.cassette[0]:
@@ -462,7 +464,7 @@ class Ledger:
             self._marks.add(mark)
         if not known:
             self._book(cached=1, usage=Usage(list_usd=listed))
-            row = self._row(query_id, key, model, Answer([], usage, answer.finish), CACHED)
+            row = self._row(query_id, key, model, ModelResponse([], usage, answer.finish), CACHED)
             self.answers.write([row | {"outputs": None}], wait=False)
         return answer._replace(usage=usage)
 
@@ -471,7 +473,7 @@ class Ledger:
         query_id: str,
         key: str,
         model: str,
-        answer: Answer,
+        answer: ModelResponse,
         sent: request_store.Packed | None = None,
     ) -> None:
         """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
@@ -517,7 +519,7 @@ class Ledger:
             query_id,
             key,
             model,
-            Answer([], usage, "" if fault else "stop", seconds),
+            ModelResponse([], usage, "" if fault else "stop", seconds),
             fault or INDEX,
         )
         with suppress(RunIncomplete) if fault else nullcontext():  # the failure itself is reported
@@ -533,7 +535,7 @@ class Ledger:
         with self._lock:
             old = self.books
             faults = {**old.faults, fault: old.faults.get(fault, 0) + 1} if fault else old.faults
-            self.books = Books(
+            self.books = UsageTotals(
                 old.sent + sent,
                 old.answered + answered,
                 old.cached + cached,
@@ -541,7 +543,7 @@ class Ledger:
                 old.usage + usage,
             )
 
-    def _row(self, query_id: str, key: str, model: str, answer: Answer, fault: str) -> _Row:
+    def _row(self, query_id: str, key: str, model: str, answer: ModelResponse, fault: str) -> _Row:
         try:
             outputs = json.dumps(answer.outputs)
         except TypeError:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import httpcore
 import httpx
 
-from tools.session import setting
+from tools.session import set_contextvar
 
 _WRITTEN = 64 << 10  # bytes after which a request that is being sent looks at the deadline
 _UNPACKED = 1 << 20  # bytes that are unpacked at a time
@@ -56,7 +56,7 @@ def bounding(deadline: float, largest: int) -> Iterator[None]:
     another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
     """
     _patch()
-    with setting(_BOUNDS, _Bounds(deadline, largest)):
+    with set_contextvar(_BOUNDS, _Bounds(deadline, largest)):
         yield
 
 

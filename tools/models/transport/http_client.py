@@ -52,7 +52,7 @@ _KINDS: dict[int, Kind] = {
 }
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """The answer of a server, whatever its status; headers have names in lower case, and of several the last counts."""
 
     status: int
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
     left: bool = False  # whether there might have been more that was not waited for
 
 
-class Unanswered(Exception):
+class TransportError(Exception):
     """No whole answer; `kind` says why in a word."""
 
     def __init__(self, message: str, kind: Kind) -> None:
@@ -72,7 +72,7 @@ class Unanswered(Exception):
         self.kind = kind
 
 
-class Server:
+class HttpClient:
     """Connections to one server, shared by any number of threads; the one used last is used next."""
 
     def __init__(
@@ -91,13 +91,15 @@ class Server:
         # and pop atomically
         self._idle: deque[tuple[Any, float]] = deque()
 
-    def post(self, path: str, body: bytes, *, deadline: float, enough: Enough = None) -> Answer:
+    def post(
+        self, path: str, body: bytes, *, deadline: float, enough: Enough = None
+    ) -> HttpResponse:
         """Return the answer to `body`, or where that is empty to a GET, by `deadline`. Raises Unanswered only."""
         left = deadline - time.monotonic()
         if left <= 0:
-            raise Unanswered("no time is left to send anything", "timeout")
+            raise TransportError("no time is left to send anything", "timeout")
         handle = self._borrow() or self._handle()
-        exchange = _Exchange(body, self._largest, enough)
+        exchange = _Transfer(body, self._largest, enough)
         handle.setopt(pycurl.POST if body else pycurl.HTTPGET, 1)
         handle.setopt(pycurl.URL, self._url + path)  # libcurl takes a ".." in it away
         handle.setopt(pycurl.TIMEOUT_MS, max(1, math.ceil(1000 * min(left, LONGEST))))
@@ -154,28 +156,32 @@ class Server:
             handle.setopt(option, value)
         return handle
 
-    def _failure(self, handle: Any, code: int, words: str, exchange: "_Exchange") -> Exception:
+    def _failure(self, handle: Any, code: int, words: str, exchange: "_Transfer") -> Exception:
         if exchange.wrong:
-            return Unanswered(f"the server's answer is not HTTP: {exchange.wrong}", "unreadable")
+            return TransportError(
+                f"the server's answer is not HTTP: {exchange.wrong}", "unreadable"
+            )
         kind = _KINDS.get(code, "unreadable")
         if kind == "too large":
-            return Unanswered(f"the server's answer is larger than {self._largest:,} bytes", kind)
+            return TransportError(
+                f"the server's answer is larger than {self._largest:,} bytes", kind
+            )
         if exchange.sent and code == pycurl.E_COULDNT_CONNECT:
             kind = "reset"  # and it was not connected to again
         elif not exchange.sent:
             return self._unconnected(handle, kind, words)
         if kind == "timeout":
-            return Unanswered("no whole answer in time", kind)
+            return TransportError("no whole answer in time", kind)
         if kind == "reset":
-            return Unanswered(
+            return TransportError(
                 f"the server closed the connection without a whole answer: {words}", kind
             )
-        return Unanswered(f"the server's answer is not HTTP: {words}", "unreadable")
+        return TransportError(f"the server's answer is not HTTP: {words}", "unreadable")
 
     def _unconnected(self, handle: Any, kind: Kind, words: str) -> Exception:
         place = urlsplit(self._url).netloc
         if kind == "timeout" and handle.getinfo(pycurl.TOTAL_TIME) < CONNECT - 0.1:
-            return Unanswered(f"no connection to {place} in time", kind)
+            return TransportError(f"no connection to {place} in time", kind)
         if kind == "TLS" or (
             words.startswith("TLS connect error: error:") and "unexpected eof" not in words
         ):
@@ -183,12 +189,12 @@ class Server:
         elif number := handle.getinfo(pycurl.OS_ERRNO):
             words = os.strerror(number)
         through = f" through the proxy {_hide_secrets(self._proxy)}" if self._proxy else ""
-        return Unanswered(
+        return TransportError(
             f"cannot connect to {place}{through}: {words}", "TLS" if kind == "TLS" else "connection"
         )
 
 
-class _Exchange:
+class _Transfer:
     """A request on its way out, and what has come back so far."""
 
     def __init__(self, body: bytes, largest: int, enough: Enough) -> None:
@@ -232,7 +238,7 @@ class _Exchange:
         self.left = self._enough is not None and self._enough(data)
         return len(data) if len(self._body) <= self._largest and not self.left else -1
 
-    def answer(self) -> Answer:
+    def answer(self) -> HttpResponse:
         """Return the answer, which is whole."""
         headers = {}
         for line in self._lines[1:]:
@@ -240,7 +246,7 @@ class _Exchange:
             if not colon:
                 break  # behind the empty line are trailers
             headers[name.lower()] = value.strip()
-        return Answer(
+        return HttpResponse(
             int(self._lines[0].split(b" ", 2)[1]),
             headers,
             bytes(self._body),

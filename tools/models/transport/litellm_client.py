@@ -10,9 +10,9 @@ from typing import Any
 
 from dspy.clients.lm import litellm_completion
 
-from tools.models.model_spec import no_such_limit
-from tools.models.prompting import Message, mark
-from tools.models.transport.openai_client import Reply, read
+from tools.models.model_spec import unsupported_reasoning_limit
+from tools.models.prompting import Message, mark_cacheable_prefix
+from tools.models.transport.openai_client import Completion, read_completion
 
 _THINKING = (
     "anthropic/",
@@ -24,24 +24,24 @@ _THINKING = (
 
 def converse(
     model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
-) -> Reply:
+) -> Completion:
     """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
     # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is
     # missing.
     said = [message if message["content"] else message | {"content": None} for message in messages]
     asked = {
         "model": model,
-        "messages": mark(model, said, grows=True),
+        "messages": mark_cacheable_prefix(model, said, grows=True),
         "tools": [*tools],
         **settings,
     }
     # Looking for tools of its MCP gateway, it imports a package that it comes without.
     answered = litellm_completion(asked | {"_skip_mcp_handler": True}, num_retries=0)
-    return read("chat", answered.model_dump_json().encode(), model)
+    return read_completion("chat", answered.model_dump_json().encode(), model)
 
 
 def limit_reasoning(model: str, tokens: int) -> dict[str, Any]:
     """Return the option for --reasoning-tokens; UsageError where LiteLLM has none that is a limit."""
     if not model.startswith(_THINKING):
-        raise no_such_limit(f"{model}, by way of LiteLLM,")
+        raise unsupported_reasoning_limit(f"{model}, by way of LiteLLM,")
     return {"thinking": {"type": "enabled", "budget_tokens": tokens}}

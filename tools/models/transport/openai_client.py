@@ -28,17 +28,17 @@ from tools.models.model_spec import (
     PROVIDERS,
     SECRET,
     SERVER_KEY,
-    Kind,
-    Settings,
+    ModelSettings,
+    ServerKind,
     header_values,
-    hide_within,
+    redact_nested,
 )
-from tools.models.prompting import Message, mark
+from tools.models.prompting import Message, mark_cacheable_prefix
 from tools.models.thoughts import part_thoughts
 from tools.models.transport import sse
-from tools.models.transport.http_client import Answer, Enough, Server, Unanswered
+from tools.models.transport.http_client import Enough, HttpClient, HttpResponse, TransportError
 from tools.models.transport.rate_limiter import retry_after
-from tools.session import Shared
+from tools.session import SharedOnDeepcopy
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 # Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has
@@ -50,7 +50,7 @@ FINISH = 100  # letters of why an answer ended; the longest word for it has 20
 Clean = Callable[[str], str]  # takes secrets out of a server's words
 
 
-class Reply(NamedTuple):
+class Completion(NamedTuple):
     """The answer of a model."""
 
     text: str
@@ -62,7 +62,7 @@ class Reply(NamedTuple):
     first: float | None = None  # seconds to the first token, where the answer was streamed
 
 
-class Unreadable(dspy.LMTransportError):
+class UnreadableResponse(dspy.LMTransportError):
     """An answer that cannot be read; `billed` where a credible `usage` was reported: another try costs as much."""
 
     kind = "unreadable"
@@ -74,11 +74,11 @@ class Unreadable(dspy.LMTransportError):
         self.billed = read_report(usage) is not None
 
 
-class Wire(Shared):
+class OpenAIClient(SharedOnDeepcopy):
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
     def __init__(
-        self, model: str, url: str = "", *, provider: str = "", settings: Settings = DEFAULTS
+        self, model: str, url: str = "", *, provider: str = "", settings: ModelSettings = DEFAULTS
     ) -> None:
         """Name a server at `url`, or a `provider`; `model` is as the server calls it."""
         place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
@@ -86,7 +86,7 @@ class Wire(Shared):
         self.model, self.api, self.key, self._settings = (
             model,
             settings.api,
-            models.secret(self.variable),
+            models.get_secret(self.variable),
             settings,
         )
         self._headers = header_values(settings.headers)
@@ -95,8 +95,8 @@ class Wire(Shared):
         ]  # others are words: a region, a team
         self._secrets = [value for value in (self.key, *long) if value]
         self._needs_key = bool(provider)
-        self.server = server_detection.known(self.url, model)
-        self._server: Server | None = None  # made for the first request
+        self.server = server_detection.server_from_url(self.url, model)
+        self._server: HttpClient | None = None  # made for the first request
         # Whether answers begin with their first field, so that the last line of their form is their
         # end: a model that thinks aloud may write it in a draft, long before the answer.
         self._answers_at_once = False
@@ -106,7 +106,7 @@ class Wire(Shared):
     def meet(self, kept: dict[str, Any], *, ask: bool) -> None:
         """Ask a server of the user's own what it is, or take it from what a cassette has `kept`."""
         if ask and not self._needs_key:
-            self.server = server_detection.find(self, self.model)
+            self.server = server_detection.detect_server(self, self.model)
             kept |= {"kind": self.server.kind.name, "window": self.server.window}
         elif "kind" in kept:
             self.server = self.server._replace(
@@ -118,7 +118,7 @@ class Wire(Shared):
         """Return --reasoning-tokens as this server has it; UsageError where it is asked for and there is no place."""
         words: Any = self._settings.reasoning_tokens
         if words and not (self.server.kind.reasoning and self.api == "chat"):
-            raise models.no_such_limit(f"{self.model} at {self.url}")
+            raise models.unsupported_reasoning_limit(f"{self.model} at {self.url}")
         for name in reversed(self.server.kind.reasoning):
             words = {name: words}
         return words
@@ -128,8 +128,8 @@ class Wire(Shared):
     ) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
 
-        This is what is kept and what keys are made of, whatever server it goes to; see `dialect`. Settings come first,
-        the limit of an answer before all, and --extra-body has the last word.
+        This is what is kept and what keys are made of, whatever server it goes to; see
+        `write_server_limits`. Settings come first, the limit of an answer before all, and --extra-body has the last word.
         """
         limit = settings.get("max_completion_tokens") or settings.get("max_tokens")
         request: dict[str, Any] = {"max_tokens": limit} if limit else {}
@@ -162,7 +162,7 @@ class Wire(Shared):
                 ]
                 if "temperature" not in request:  # a reasoning model's; others refuse this
                     request["include"] = ["reasoning.encrypted_content"]
-        request = merge(request, self._settings.extra_body)
+        request = deep_merge(request, self._settings.extra_body)
         try:
             return orjson.dumps(request)
         except TypeError:  # lone surrogates
@@ -176,7 +176,7 @@ class Wire(Shared):
         limit: int | None = None,
         tools: bool = False,
         last: str = "",
-    ) -> tuple[Reply, Mapping[str, str]]:
+    ) -> tuple[Completion, Mapping[str, str]]:
         """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
 
         A stream is left after the line `last`, where it says all along what was used. Raises as `post`, or Unreadable.
@@ -186,10 +186,14 @@ class Wire(Shared):
         chat = self.api == "chat"
         when = self._settings.stream
         streams = when == "on" or (when == "auto" and kind.stream)
-        more = sse.words(chat=chat, each=kind.stops == "stream") if streams else {}
-        body = adapt(body, kind, last if self._answers_at_once else "") if chat else body
-        made = dialect(body, kind.limit if chat else ("max_output_tokens",), limit, more)
-        enough = sse.enough(last) if more and last and kind.stops == "stream" else None
+        more = sse.stream_options(chat=chat, each=kind.stops == "stream") if streams else {}
+        body = (
+            add_stop_and_schema(body, kind, last if self._answers_at_once else "") if chat else body
+        )
+        made = write_server_limits(
+            body, kind.limit if chat else ("max_output_tokens",), limit, more
+        )
+        enough = sse.make_stop_condition(last) if more and last and kind.stops == "stream" else None
         began = time.monotonic()
         try:
             answer = self.post(PATHS[self.api], made, deadline, tools=tools, enough=enough)
@@ -200,7 +204,7 @@ class Wire(Shared):
             raise dspy.LMTransportError(
                 "the limit of an answer has another name here", model=self.model
             ) from error
-        reply = read(
+        reply = read_completion(
             self.api,
             answer.body + sse.DONE if answer.left else answer.body,
             self.model,
@@ -209,12 +213,12 @@ class Wire(Shared):
         if last:
             self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
             self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
-        if more and (place := sse.begins(answer.body)):
+        if more and (place := sse.first_token_offset(answer.body)):
             reply = reply._replace(
                 first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began
             )
         if max(map(len, self._secrets), default=0) >= SECRET:
-            reply = Reply(*hide_within(list(reply), partial(self.clean, least=SECRET)))
+            reply = Completion(*redact_nested(list(reply), partial(self.clean, least=SECRET)))
         return reply, answer.headers
 
     def _adapt(self, body: bytes, *, tools: bool) -> bytes:
@@ -229,17 +233,18 @@ class Wire(Shared):
         ):
             request = json.loads(body)
             body = json.dumps(
-                request | {"messages": mark(self.model, request["messages"], grows=tools)}
+                request
+                | {"messages": mark_cacheable_prefix(self.model, request["messages"], grows=tools)}
             ).encode()
         return body
 
     def post(
         self, path: str, body: bytes, deadline: float, *, tools: bool = False, enough: Enough = None
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
         try:
             answer = self._connect().post(path, body, deadline=deadline, enough=enough)
-        except Unanswered as error:
+        except TransportError as error:
             words = self.clean(str(error))
             if error.kind == "TLS":
                 raise provider_errors.tls_error(words, self.model) from None
@@ -248,10 +253,10 @@ class Wire(Shared):
             unreached.kind = error.kind  # for tools/models/provider_errors.py
             raise unreached from None
         if answer.status != 200:
-            raise failure(answer, self.model, tools=tools, clean=self.clean)
+            raise error_from_response(answer, self.model, tools=tools, clean=self.clean)
         return answer
 
-    def _connect(self) -> Server:
+    def _connect(self) -> HttpClient:
         with self._lock:
             if self._server is None:
                 if not self.key and self._needs_key:
@@ -263,7 +268,7 @@ class Wire(Shared):
                     "content-type": "application/json",
                 }
                 headers |= models.openai_account(self.url) | self._headers
-                self._server = Server(
+                self._server = HttpClient(
                     self.url,
                     headers,
                     largest=LARGEST,
@@ -278,12 +283,12 @@ class Wire(Shared):
         return text
 
 
-def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def deep_merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with `more` in it, which wins; mappings that both have are merged."""
     made = {**body, **more}
     for name in body.keys() & more.keys():
         if isinstance(body[name], Mapping) and isinstance(more[name], Mapping):
-            made[name] = merge(body[name], more[name])
+            made[name] = deep_merge(body[name], more[name])
     return made
 
 
@@ -291,7 +296,7 @@ def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 _NO_STOP = (b'"stop":', b'"json_schema":', b'"reasoning_effort":', b'"thinking_budget_tokens":')
 
 
-def adapt(body: bytes, kind: Kind, last: str) -> bytes:
+def add_stop_and_schema(body: bytes, kind: ServerKind, last: str) -> bytes:
     """Return a request by Chat that ends before its `last` line, with a schema by the name that the server knows."""
     if kind.name == "llama-cpp-python" and b'"json_schema":' in body:
         request = json.loads(body)
@@ -308,7 +313,7 @@ def adapt(body: bytes, kind: Kind, last: str) -> bytes:
     return body
 
 
-def dialect(
+def write_server_limits(
     body: bytes, words: Sequence[str], limit: int | None = None, more: Mapping[str, Any] = {}
 ) -> bytes:
     """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server.
@@ -345,14 +350,14 @@ def _items(message: Message) -> list[dict[str, Any]]:
     return [*message.get("reasoning_items", ()), *said, *calls]
 
 
-def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
+def read_completion(api: str, data: bytes, model: str, *, clean: Clean = str) -> Completion:
     """Read the answer of a chat in a body with status 200; Unreadable, or DSPy's LM error for one that it reports."""
-    answer = parse(data, model, clean=clean)
+    answer = parse_body(data, model, clean=clean)
     usage = answer.get("usage") if isinstance(answer, dict) else None
     try:
         reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        raise Unreadable("it has no message", model, usage) from None
+        raise UnreadableResponse("it has no message", model, usage) from None
     # Cleaned before it is cut, so that no secret is cut in two.
     finish = reply.finish if len(reply.finish) <= FINISH else clean(reply.finish)[:FINISH]
     return reply._replace(
@@ -360,11 +365,11 @@ def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
     )
 
 
-def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
+def parse_body(data: bytes, model: str, *, clean: Clean = str) -> Any:
     """Parse a body with status 200. Unreadable when it is no JSON, an LM error where it reports one."""
     try:
         streamed = sse.is_stream(data)
-        text = sse.events_json(data) if streamed else data
+        text = sse.events_to_json(data) if streamed else data
         try:
             answer = orjson.loads(text)
         except ValueError:
@@ -374,9 +379,9 @@ def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
                 text
             )  # halves of surrogate pairs, which are no UTF-8: models write them
         if streamed:
-            answer = sse.join(answer)
+            answer = sse.merge_chunks(answer)
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise Unreadable(
+        raise UnreadableResponse(
             f"{str(error).partition(':')[0]} in {_start(data, 80, clean)!r}", model
         ) from None
     if isinstance(answer, dict) and (failed := _failure_inside(answer, model, clean)):
@@ -431,7 +436,7 @@ _CUT_OFF = (
 )
 
 
-def _chat(answer: Any, usage: Any) -> Reply:
+def _chat(answer: Any, usage: Any) -> Completion:
     choice = answer["choices"][0]
     message = choice["message"]
     written = message.get("tool_calls") or ()
@@ -460,7 +465,7 @@ def _chat(answer: Any, usage: Any) -> Reply:
         parts["tool_calls"] = [
             {name: call[name] for name in call if name != "index"} for call in written
         ]
-    return Reply(_text(content) or refusal, calls, finish, usage, reasoning, parts)
+    return Completion(_text(content) or refusal, calls, finish, usage, reasoning, parts)
 
 
 def _is_thought(part: Mapping[str, Any]) -> bool:
@@ -499,7 +504,7 @@ def _text_within(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _responses(answer: Any, usage: Any) -> Reply:
+def _responses(answer: Any, usage: Any) -> Completion:
     texts = list[str]()
     calls = list[dict[str, str]]()
     thoughts = list[str]()
@@ -525,7 +530,9 @@ def _responses(answer: Any, usage: Any) -> Reply:
         why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
         finish = "length" if why == "max_output_tokens" else why
     parts = {"reasoning_items": items} if calls and items else {}
-    return Reply("".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)), parts)
+    return Completion(
+        "".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)), parts
+    )
 
 
 def _text(content: Any) -> str:
@@ -563,7 +570,9 @@ _OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
 }
 
 
-def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = str) -> dspy.LMError:
+def error_from_response(
+    answer: HttpResponse, model: str, *, tools: bool = False, clean: Clean = str
+) -> dspy.LMError:
     """Return the error for an answer of another status than 200."""
     status = answer.status
     page = ""
@@ -574,7 +583,7 @@ def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = s
     except ValueError:
         page = _start(answer.body, 4000, clean)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
-        said = provider_errors.Said(
+        said = provider_errors.ProviderErrorBody(
             f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ()
         )
     error = _error(status, said, model, clean, tools, page)
@@ -583,9 +592,14 @@ def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = s
 
 
 def _error(
-    status: int, said: provider_errors.Said, model: str, clean: Clean, tools: bool, page: str = ""
+    status: int,
+    said: provider_errors.ProviderErrorBody,
+    model: str,
+    clean: Clean,
+    tools: bool,
+    page: str = "",
 ) -> dspy.LMError:
-    about = provider_errors.classify(status, said.codes, page or said.words)
+    about = provider_errors.classify_topic(status, said.codes, page or said.words)
     error = _type(status, about, said, tools)(
         message=clean(said.words) or f"status {status}",
         model=model,
@@ -597,7 +611,10 @@ def _error(
 
 
 def _type(
-    status: int, about: provider_errors.Subject, said: provider_errors.Said, tools: bool
+    status: int,
+    about: provider_errors.Subject,
+    said: provider_errors.ProviderErrorBody,
+    tools: bool,
 ) -> Any:
     if tools and provider_errors.CALL_IDS.search(
         said.words

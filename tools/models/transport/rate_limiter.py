@@ -28,7 +28,7 @@ LONGEST_WAIT = 60.0  # seconds; a provider that asks for more is not waited for
 _LOOK = 5.0  # seconds after which a waiting request looks again, whether it was notified or not
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Lets requests through. Threads share it."""
 
     def __init__(

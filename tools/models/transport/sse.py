@@ -26,7 +26,7 @@ _GROWING = (
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
-def words(*, chat: bool, each: bool) -> dict[str, Any]:
+def stream_options(*, chat: bool, each: bool) -> dict[str, Any]:
     """Return what asks for a stream with what was used at its end, or with `each` of its events."""
     options = {"include_usage": True} | ({"continuous_usage_stats": True} if each else {})
     return {"stream": True} | ({"stream_options": options} if chat else {})
@@ -37,7 +37,7 @@ def is_stream(body: bytes) -> bool:
     return body[:100].lstrip().startswith(_STARTS)
 
 
-def events_json(body: bytes) -> bytes:
+def events_to_json(body: bytes) -> bytes:
     """Return the events of a stream as one JSON array, with null for the mark of its end."""
     events = [found[1] for found in _DATA.finditer(body)]
     return (
@@ -47,13 +47,13 @@ def events_json(body: bytes) -> bytes:
     )
 
 
-def begins(body: bytes) -> int:
+def first_token_offset(body: bytes) -> int:
     """Return the byte up to which a stream has said something: text, thought or the arguments of a tool; 0 for none."""
     found = _SAID.search(body) if is_stream(body) else None
     return found.end() if found else 0
 
 
-def join(events: Sequence[Any]) -> dict[str, Any]:
+def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
     """Return the answer that the events of a stream make up, with "error" for one that has or meets an error."""
     usage = None
     finish = None
@@ -113,7 +113,7 @@ def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, An
     return items[-1]
 
 
-def enough(marker: str) -> Callable[[bytes], bool]:
+def make_stop_condition(marker: str) -> Callable[[bytes], bool]:
     """Return what tells, given the pieces of a stream one by one, whether it may be left.
 
     It may after a line of the content that is the `marker`, behind a whole event that says what was used; but only

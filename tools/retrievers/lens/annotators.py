@@ -23,11 +23,11 @@ from tools import schemas
 from tools.errors import BudgetReached, DataError, RunIncomplete, SextantError, UsageError
 from tools.models import language_model, model_spec, prompting
 from tools.models.adapter import Adapter
-from tools.models.provider_errors import fault, refusal
-from tools.models.run_resources import Terms
+from tools.models.provider_errors import format_refusal, responsible_party
+from tools.models.run_resources import RunResources
 from tools.records import Document, Query, Usage
-from tools.retriever import NoRetriever
-from tools.retrievers.index_store import code
+from tools.retriever import NullRetriever
+from tools.retrievers.index_store import index_code_digest
 from tools.retrievers.lens import surface_cues
 from tools.session import Session, Toolbox
 from tools.text import TermStatistics
@@ -40,8 +40,8 @@ ANSWER_TOKENS = 80  # of an annotation, for the estimate, which leaves out reaso
 _PASSAGE_TOKENS = 15  # of a passage beside its text
 
 
-class Annotated(NamedTuple):
-    """The annotations of one batch. They are paid for, so they are kept when a `fault` ended it, too."""
+class AnnotatedBatch(NamedTuple):
+    """The annotations of one batch. They are paid for, so they are kept when a `responsible_party` ended it, too."""
 
     texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
     usage: Usage
@@ -85,9 +85,9 @@ def annotate(
     """
 
     def fit(passages: list[prompting.Passage]) -> bool:
-        return prompting.fits(predictor, attribute=wording, passages=passages)
+        return prompting.prompt_fits(predictor, attribute=wording, passages=passages)
 
-    for passages in prompting.batches(session, doc_ids, chars, fit):
+    for passages in prompting.passage_batches(session, doc_ids, chars, fit):
         notes |= _annotate_shown(predictor, wording, passages)
         for passage in passages:
             if passage.id not in notes:
@@ -102,7 +102,7 @@ def _annotate_shown(
     be used.
     """
     doc_ids = [passage.id for passage in passages]
-    known = prompting.known_ids("annotations", doc_ids, needed=True)
+    known = prompting.require_known_ids("annotations", doc_ids, needed=True)
 
     def check_ids(outputs: prompting.Outputs) -> None:
         known({"annotations": [note.id for note in outputs["annotations"]]})
@@ -110,7 +110,7 @@ def _annotate_shown(
     try:
         answer = prompting.ask(predictor, check_ids, attribute=wording, passages=passages)
     except (prompting.UnusableAnswer, dspy.LMInvalidRequestError) as error:
-        if fault(error) != "system" or getattr(
+        if responsible_party(error) != "system" or getattr(
             error, "learnt", False
         ):  # nothing that these texts are refused for
             raise
@@ -125,7 +125,7 @@ def _annotate_shown(
 def annotate_text(predictor: dspy.Predict, wording: str, text: str) -> str:
     """Return the annotation of one text; "" where the answer cannot be used."""
     return _annotate_shown(
-        predictor, wording, [prompting.Passage(id="1", text=prompting.defuse(text))]
+        predictor, wording, [prompting.Passage(id="1", text=prompting.escape_markers(text))]
     ).get("1", "")
 
 
@@ -171,7 +171,7 @@ def check(model: str, attribute: str) -> None:
     except UsageError as error:
         raise UsageError(str(error).replace("--lm", "lens: the model", 1)) from None
     if " " not in attribute:
-        prompting.lens(attribute)
+        prompting.get_lens(attribute)
     elif model == "offline":
         known = ", ".join(prompting.LENSES)
         raise UsageError(
@@ -191,12 +191,12 @@ class ModelAnnotator:
     paid = True  # costs are reported also where a command prints JSON
 
     def __init__(
-        self, model: str, attribute: str, terms: Terms, window: int = 0, prompts: str = ""
+        self, model: str, attribute: str, terms: RunResources, window: int = 0, prompts: str = ""
     ) -> None:
         self._attribute = attribute
         self._wording = attribute if " " in attribute else prompting.LENSES[attribute].annotate
         self._model = language_model.connect(
-            model, terms, settings=language_model.Settings(context=window or None)
+            model, terms, settings=language_model.ModelSettings(context=window or None)
         )
         self._model.lm.repeats = True  # a repeated prompt is the same call, and no further sample
         self._prompt = (
@@ -204,7 +204,7 @@ class ModelAnnotator:
         )
         told = self._prompt["instructions"] or AnnotateDocuments.instructions
         self._predictor = dspy.Predict(
-            prompting.instructed(AnnotateDocuments, told, self._prompt["descriptions"])
+            prompting.with_instructions(AnnotateDocuments, told, self._prompt["descriptions"])
         )
         self._predictor.demos = self._prompt["demos"]
         self._queries = dict[str, str]()
@@ -270,14 +270,14 @@ class ModelAnnotator:
             raise error.saying(f"{line}: {error}; nothing was sent") from None
         return line
 
-    def annotate(self, texts: Sequence[str]) -> Annotated:
+    def annotate(self, texts: Sequence[str]) -> AnnotatedBatch:
         """Annotate one batch, in a session of its own, which counts its usage; "" where no
         answer could be used.
         """
         documents = {
             str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)
         }
-        session = Toolbox(documents, NoRetriever()).open(
+        session = Toolbox(documents, NullRetriever()).open(
             Query("annotations", "", candidates=frozenset(documents))
         )
         notes = dict[str, str]()
@@ -311,7 +311,7 @@ class ModelAnnotator:
         self._useful |= any(notes.values())
         shortened = sum(step.tool == "shorten" for step in session.trace.steps)
         unusable = sum(session.trace.unusable.values())
-        return Annotated(
+        return AnnotatedBatch(
             [notes.get(doc_id) for doc_id in documents], session.usage, problem, unusable, shortened
         )
 
@@ -329,9 +329,9 @@ class ModelAnnotator:
         return self._queries.setdefault(text, note)  # of several answers, the first
 
     def _explain(self, error: Exception, kept: str) -> Exception:
-        match "" if isinstance(error, SextantError) else fault(error):
+        match "" if isinstance(error, SextantError) else responsible_party(error):
             case "refused":
-                return refusal(error, self._model.name)
+                return format_refusal(error, self._model.name)
             case "provider":
                 first = str(error).strip().partition("\n")[0]
                 return RunIncomplete(
@@ -353,7 +353,7 @@ class OfflineAnnotator:
 
     def key(self) -> Mapping[str, object]:
         """Return the lens and the code that counts."""
-        digest = code("tools.retrievers.lens.surface_cues", "tools.text")
+        digest = index_code_digest("tools.retrievers.lens.surface_cues", "tools.text")
         return {"model": "offline", "attribute": self._attribute, "code": digest}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
@@ -361,13 +361,13 @@ class OfflineAnnotator:
         what = surface_cues.COUNTED[self._attribute]
         return f"lens: offline annotates {texts:,} texts by counting: {what}; no language model"
 
-    def annotate(self, texts: Sequence[str]) -> Annotated:
+    def annotate(self, texts: Sequence[str]) -> AnnotatedBatch:
         """Return the words that stand for what was counted in each text."""
-        return Annotated([self.query(text) for text in texts], Usage())
+        return AnnotatedBatch([self.query(text) for text in texts], Usage())
 
     def query(self, text: str) -> str:
         """Return the words that stand for what was counted in one text."""
-        return surface_cues.seen(self._attribute, text, self._statistics)
+        return surface_cues.surface_cues(self._attribute, text, self._statistics)
 
 
 Annotator = ModelAnnotator | OfflineAnnotator

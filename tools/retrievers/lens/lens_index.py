@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from tools import files
-from tools.cli import Progress, check_interrupts, in_thread
+from tools.cli import Progress, check_interrupts, start_thread
 from tools.corpus import Corpus, digest_text, indexed_text
-from tools.errors import DataError, UsageError, at_least
+from tools.errors import DataError, UsageError, require_at_least
 from tools.installation import find_page
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
 from tools.retriever import Retriever, Search
-from tools.retrievers import Value, spell
+from tools.retrievers import Value, format_expression
 from tools.retrievers.fusion import Fusion, check_options
-from tools.retrievers.index_store import name_of, open_index
+from tools.retrievers.index_store import index_name, open_index
 from tools.retrievers.lens.annotators import (
-    Annotated,
+    AnnotatedBatch,
     Annotator,
     ModelAnnotator,
     OfflineAnnotator,
@@ -68,7 +68,7 @@ class LensIndex(Retriever):
         home: Path | None,
         part: Callable[[Corpus], Retriever],
         *,
-        terms: Terms | None = None,
+        terms: RunResources | None = None,
         attribute: str = "",
         model: str = "offline",
         chars: int = 2500,
@@ -87,7 +87,7 @@ class LensIndex(Retriever):
         if model == "offline":
             annotator = OfflineAnnotator(attribute, lambda: BM25(corpus, home).statistics())
         else:
-            annotator = ModelAnnotator(model, attribute, terms or Terms(), context, prompts)
+            annotator = ModelAnnotator(model, attribute, terms or RunResources(), context, prompts)
         key = {
             **annotator.key(),
             "kind": "annotations",
@@ -108,7 +108,9 @@ class LensIndex(Retriever):
             home, key, build=build, load=load, salvage=True
         )  # what was paid for and is whole stays
         if not any(note.text.strip() for note in notes.stream()):
-            again = f"or `python -m tools.retrievers delete {name_of(key)}` to have them made again"
+            again = (
+                f"or `python -m tools.retrievers delete {index_name(key)}` to have them made again"
+            )
             raise DataError(
                 f"lens: none of the annotations by {model} says anything; take another attribute, "
                 f"{again}"
@@ -127,8 +129,8 @@ class LensIndex(Retriever):
             "depth": depth,
         }
         options |= {"prompts": prompts} if prompts else {}
-        self.name = spell("lens", parts=[text.name], options=options | {"digest": made})
-        second = _ThroughLens(annotations, annotator, chars) if query else annotations
+        self.name = format_expression("lens", parts=[text.name], options=options | {"digest": made})
+        second = _LensQueryRetriever(annotations, annotator, chars) if query else annotations
         self.parts = (
             Fusion(corpus, home, text, second, constant=constant, depth=depth, weights=weights),
         )
@@ -136,8 +138,8 @@ class LensIndex(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range, and a model or an attribute that there is not."""
-        at_least(1, "lens", chars=options["chars"])
-        at_least(0, "lens", context=options["context"])
+        require_at_least(1, "lens", chars=options["chars"])
+        require_at_least(0, "lens", context=options["context"])
         check_options("lens", 2, options)
         if options["prompts"] and options["model"] == "offline":
             raise UsageError(
@@ -149,7 +151,7 @@ class LensIndex(Retriever):
         return self.parts[0].search_many(searches, k)
 
 
-class _ThroughLens(Retriever):  # the annotations, searched with the annotation of the query
+class _LensQueryRetriever(Retriever):  # the annotations, searched with the annotation of the query
     def __init__(self, notes: Retriever, annotator: Annotator, chars: int) -> None:
         self.name = notes.name
         self._notes = notes
@@ -184,7 +186,7 @@ def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
     notes = dict[str, str]()
     usage = Usage()
     for number, line in enumerate(
-        files.lines(path, repair=True), start=1
+        files.iter_lines(path, repair=True), start=1
     ):  # a torn line is a batch still pending
         try:
             row = json.loads(line)
@@ -227,7 +229,7 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     tally = Counter[str]()
     fault = None
 
-    def annotate(batch: list[str]) -> Annotated:
+    def annotate(batch: list[str]) -> AnnotatedBatch:
         return annotator.annotate([_beginning(corpus[texts[digest]], chars) for digest in batch])
 
     for some in (
@@ -281,8 +283,8 @@ def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict
     return texts, characters
 
 
-Annotate = Callable[[list[str]], Annotated]  # of a batch, which is a list of digests
-Finished = tuple[list[str], Annotated]
+Annotate = Callable[[list[str]], AnnotatedBatch]  # of a batch, which is a list of digests
+Finished = tuple[list[str], AnnotatedBatch]
 
 
 def _annotate_in_threads(
@@ -292,13 +294,13 @@ def _annotate_in_threads(
     they are paid for.
     """
     todo = list(batches)
-    running = dict[Future[Annotated], list[str]]()
+    running = dict[Future[AnnotatedBatch], list[str]]()
     until = math.inf
     interrupt: KeyboardInterrupt | None = None
     while (todo or running) and time.monotonic() < until:
         while todo and len(running) < workers:
             batch = todo.pop(0)
-            running[in_thread(partial(annotate, batch))] = (
+            running[start_thread(partial(annotate, batch))] = (
                 batch  # a daemon: Ctrl-C does not wait for the slowest call
             )
         for ended in wait(running, _TICK, FIRST_COMPLETED).done:

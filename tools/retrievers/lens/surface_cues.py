@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
-from tools.text import TermStatistics, sentences, words
+from tools.text import TermStatistics, content_words, sentences
 
 COUNTED = {  # lens -> what is counted, in words for people
     "recollection": "the rarest words of a text, and its names",
@@ -136,7 +136,7 @@ _MARKS = {
 }
 
 
-def seen(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
+def surface_cues(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
     """Return the words for the signs of the lens in `text`; "" where there are none."""
     if lens == "recollection":
         return _recollection(text, statistics())
@@ -146,7 +146,9 @@ def seen(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
 
 
 def _recollection(text: str, statistics: TermStatistics) -> str:
-    weight = {word: statistics.weight(word) * n**0.5 for word, n in Counter(words(text)).items()}
+    weight = {
+        word: statistics.weight(word) * n**0.5 for word, n in Counter(content_words(text)).items()
+    }
     heaviest = sorted(weight, key=lambda word: (-weight[word], word))[:HEAVIEST]
     names = re.findall(
         r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+", text
@@ -201,6 +203,6 @@ def _signs(signs: Mapping[str, str], text: str) -> list[str]:
 
 
 def _alike(first: str, second: str) -> bool:
-    a = set(words(first))
-    b = set(words(second))
+    a = set(content_words(first))
+    b = set(content_words(second))
     return len(a & b) > 0.6 * max(1, min(len(a), len(b)))

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search, find_floor
-from tools.retrievers import Value, spell
-from tools.retrievers.index_store import code, find_relatives, open_index
+from tools.retriever import Ranker, Retriever, Search, kth_score_lower_bound
+from tools.retrievers import Value, format_expression
+from tools.retrievers.index_store import find_relatives, index_code_digest, open_index
 from tools.retrievers.lexical import inverted_index, numba_kernels
-from tools.retrievers.lexical.inverted_index import Analyzer, Totals
+from tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals
 from tools.retrievers.lexical.numba_kernels import Ints, Rows, run_in_threads
-from tools.text import STOP_WORDS, TermStatistics, words
+from tools.text import STOP_WORDS, TermStatistics, content_words
 
 _SOURCES = (
     "tools.text",
@@ -43,7 +43,7 @@ _WORD_CHARACTERS = (
 )
 
 
-class WordRetriever(Retriever):
+class LexicalRetriever(Retriever):
     """Ranks documents by the weights of the query's words, for which a subclass has the formula."""
 
     mapped = True
@@ -71,14 +71,14 @@ class WordRetriever(Retriever):
         self._reading = analyzer.reading()
         later_first = None if self.ties_by_id else np.arange(len(corpus))[::-1]
         self.ranker = Ranker(corpus.doc_ids, tie_order=later_first)
-        key = {**key, "corpus": corpus.fingerprint, "code": code(*_SOURCES)}
+        key = {**key, "corpus": corpus.fingerprint, "code": index_code_digest(*_SOURCES)}
 
         def build(folder: Path) -> None:
             inverted_index.build(
                 corpus, analyzer, folder, () if self.ordered else find_relatives(home, key)
             )
 
-        self._index = open_index(home, key, build=build, load=inverted_index.Index)
+        self._index = open_index(home, key, build=build, load=inverted_index.InvertedIndex)
 
     @abstractmethod
     def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
@@ -96,7 +96,7 @@ class WordRetriever(Retriever):
         return TermStatistics(documents, words / documents, self._index.frequencies(self._reading))
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> CorpusTotals:
         """The size of the corpus."""
         return self._index.totals
 
@@ -124,7 +124,7 @@ class WordRetriever(Retriever):
         self,
         searches: Sequence[Search],
         k: int,
-        totals: Totals,
+        totals: CorpusTotals,
         frequencies: Sequence[Ints] | None = None,
     ) -> list[list[Hit]]:
         """Return the hits of every search as if the corpus were a part of one with these `totals`.
@@ -156,21 +156,21 @@ class WordRetriever(Retriever):
                         )
                     scores = buffer[: len(segment.rows)]
                     scores.fill(0)
-                    numba_kernels.add_counts(
+                    numba_kernels.accumulate_counts(
                         segment.lists, rows[number], weights, segment.shares[1], scores
                     )
                     if allowed is not None:
                         scores[~allowed[segment.rows]] = -np.inf
                     if segment.gone is not None:
                         scores[segment.rows < 0] = -np.inf
-                    floor = find_floor(scores, k) if floor == -np.inf else floor
+                    floor = kth_score_lower_bound(scores, k) if floor == -np.inf else floor
                     found = np.flatnonzero(
                         scores >= floor if floor > self.above else scores > self.above
                     )
                     of = np.concatenate((of, segment.rows[found]))
                     best = np.concatenate((best, scores[found]))
                     if len(best) > room:
-                        floor = max(floor, find_floor(best, k))
+                        floor = max(floor, kth_score_lower_bound(best, k))
                         of = of[best >= floor]
                         best = best[best >= floor]
                         room = 2 * max(k, len(best))  # there can be thousands of equal ones
@@ -190,13 +190,13 @@ class WordRetriever(Retriever):
 def analyzer_of(name: str) -> Analyzer:
     """Return the analyzer "plain" or "english"."""
     if name == "plain":
-        return Analyzer(words, _WORD_CHARACTERS, STOP_WORDS)
+        return Analyzer(content_words, _WORD_CHARACTERS, STOP_WORDS)
     from tools.retrievers.lexical import english_analyzer  # imports nltk, half a second
 
     return Analyzer(english_analyzer.words)
 
 
-class BM25(WordRetriever):
+class BM25(LexicalRetriever):
     """Lucene's BM25 over one corpus, with Anserini's defaults, which CRUMB's Pyserini baseline also has.
 
     The analyzer "plain" gives words in lower case, of two characters or more, without English stop words; "english" is
@@ -213,7 +213,7 @@ class BM25(WordRetriever):
         analyzer: Literal["plain", "english"] = "plain",
     ) -> None:
         options: dict[str, Value] = {"k1": k1, "b": b}
-        self.name = spell(
+        self.name = format_expression(
             "bm25", options=options | ({} if analyzer == "plain" else {"analyzer": analyzer})
         )
         self._k1 = k1

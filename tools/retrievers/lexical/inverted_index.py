@@ -33,13 +33,13 @@ from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.retrievers.lexical import numba_kernels
 from tools.retrievers.lexical.numba_kernels import (
-    Block,
-    Counts,
     Ints,
-    Lists,
-    Reading,
+    PostingLists,
     Rows,
-    Words,
+    TermCounts,
+    TextBlock,
+    TokenizerSettings,
+    WordTable,
     map_array,
 )
 
@@ -61,14 +61,14 @@ class Analyzer(NamedTuple):
     characters: str = ""
     stop_words: frozenset[str] = frozenset()
 
-    def reading(self) -> Reading:
+    def reading(self) -> TokenizerSettings:
         """Return the table of bytes for the compiled loop."""
         table = np.zeros((2, 256), dtype=np.uint8)
         for character in self.characters:
             table[0, ord(character)] = ord(character.lower())
         table[1] = np.arange(256)
         table[1, ord(" ")] = 0
-        return Reading(table, len(self.stop_words))
+        return TokenizerSettings(table, len(self.stop_words))
 
     def encode(self, text: str) -> tuple[bytes, bool]:
         """Encode `text` for the compiled loop; the flag says whether it is words joined by
@@ -79,7 +79,7 @@ class Analyzer(NamedTuple):
         return " ".join(self.words(text)).encode("utf-8", "surrogatepass"), True
 
 
-class Totals(NamedTuple):
+class CorpusTotals(NamedTuple):
     """The size of a corpus, or of several that are searched as one."""
 
     documents: int
@@ -90,8 +90,10 @@ class Segment:
     """Word counts of some documents, mapped; document n is in row rows[n] of the corpus, -1 where it is deleted."""
 
     def __init__(self, folder: Path, rows: Rows, gone: Ints | None) -> None:
-        self.words = Words(*(map_array(folder / f"{name}.npy") for name in Words._fields))
-        self.lists = Lists(*(map_array(folder / f"{name}.npy") for name in Lists._fields))
+        self.words = WordTable(*(map_array(folder / f"{name}.npy") for name in WordTable._fields))
+        self.lists = PostingLists(
+            *(map_array(folder / f"{name}.npy") for name in PostingLists._fields)
+        )
         self.pairs = map_array(
             folder / "pairs.npy"
         )  # count and length of each kind of posting, shape (2, kinds)
@@ -104,14 +106,14 @@ class Segment:
         )  # of each kind, at an average length
 
     def look_up(
-        self, data: NDArray[np.uint8], prepared: bool, reading: Reading, frequencies: Ints
+        self, data: NDArray[np.uint8], prepared: bool, reading: TokenizerSettings, frequencies: Ints
     ) -> Rows:
         """Return the row of each word of an encoded text that is no stop word, -1 for none;
         add its frequency.
         """
         found = np.empty(len(data), dtype=np.int32)
         found = found[
-            : numba_kernels.look_up(
+            : numba_kernels.look_up_words(
                 data, prepared, reading, self.words, self.lists.indptr, found, frequencies
             )
         ]
@@ -119,7 +121,7 @@ class Segment:
             frequencies[: len(found)] -= np.where(found < 0, 0, self.gone[found])
         return found
 
-    def list_words(self, reading: Reading) -> list[str]:
+    def list_words(self, reading: TokenizerSettings) -> list[str]:
         """Return its words, by row."""
         letters = self.words.letters.tobytes()
         ends = self.words.starts[reading.skipped :].tolist()
@@ -133,14 +135,14 @@ class Segment:
         return found if self.gone is None else found - self.gone
 
 
-class Index:
+class InvertedIndex:
     """The segments of one corpus, mapped from the folder that `build` filled; threads share it."""
 
     def __init__(self, folder: Path) -> None:
         summary = json.loads((folder / "summary.json").read_text())
         rows = map_array(folder / "rows.npy")
         first = 0
-        self.totals = Totals(*summary["totals"])
+        self.totals = CorpusTotals(*summary["totals"])
         self.segments = list[Segment]()
         for name, size in summary["segments"].items():
             gone = folder / f"gone-{name}.npy"
@@ -150,7 +152,7 @@ class Index:
             )
             first += size
 
-    def frequencies(self, reading: Reading) -> dict[str, int]:
+    def frequencies(self, reading: TokenizerSettings) -> dict[str, int]:
         """Return in how many documents each word of the corpus is, in the order of the segments."""
         total = dict[str, int]()
         for segment in self.segments:
@@ -197,7 +199,7 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
     np.save(folder / "rows.npy", np.concatenate(list(rows_of.values())).astype(np.int32))
     sizes = {name: len(rows) for name, rows in rows_of.items()}
     (folder / "summary.json").write_text(
-        json.dumps({"totals": Totals(len(digests), words), "segments": sizes})
+        json.dumps({"totals": CorpusTotals(len(digests), words), "segments": sizes})
     )
 
 
@@ -249,7 +251,7 @@ def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
     So an index to which documents are added again and again has few segments.
     """
     own = {path.name: np.load(path / "digests.npy") for path in _list(folder)}
-    rows = numba_kernels.find_rows(np.concatenate([digests[:0], *own.values()]), digests)
+    rows = numba_kernels.find_digest_rows(np.concatenate([digests[:0], *own.values()]), digests)
     rows_of = dict(zip(own, np.split(rows, np.cumsum([*map(len, own.values())])), strict=False))
     size = {name: int(np.count_nonzero(rows >= 0)) for name, rows in rows_of.items()}
     missing = len(digests) - sum(size.values())
@@ -267,12 +269,12 @@ class _Counter:
         self._analyzer = analyzer
         self._reading = analyzer.reading()
         integers = np.empty(0, dtype=np.int64)
-        self._words = Words(
+        self._words = WordTable(
             np.full(2, -1, np.int32), integers, np.zeros(1, np.int64), np.empty(0, np.uint8)
         )
         self._seen = self._place = integers  # see kernels.count
         self._known = self._documents = 0  # words and documents
-        self._counts = list[Counts]()
+        self._counts = list[TermCounts]()
         if analyzer.stop_words:
             self._count([(" ".join(sorted(analyzer.stop_words)).encode(), True)])
 
@@ -290,16 +292,16 @@ class _Counter:
                 block = []
                 size = 0
 
-    def _count(self, texts: Sequence[tuple[bytes, bool]]) -> Counts:
+    def _count(self, texts: Sequence[tuple[bytes, bool]]) -> TermCounts:
         data = np.frombuffer(b"".join(text for text, _ in texts), dtype=np.uint8)
         ends = np.cumsum([len(text) for text, _ in texts], dtype=np.int64)
-        block = Block(data, ends, np.array([prepared for _, prepared in texts]))
+        block = TextBlock(data, ends, np.array([prepared for _, prepared in texts]))
         most = len(data) // 2 + len(texts)  # words: two are a blank or an end apart
         self._make_room(most, len(data))
         rows, numbers = np.empty((2, most), dtype=np.int32)
         distinct, lengths = np.zeros((2, len(texts)), dtype=np.int64)
-        counts = Counts(rows, numbers, distinct, lengths)
-        self._known, postings = numba_kernels.count(
+        counts = TermCounts(rows, numbers, distinct, lengths)
+        self._known, postings = numba_kernels.count_terms(
             block,
             self._reading,
             self._words,
@@ -332,7 +334,7 @@ class _Counter:
     def save(self, folder: Path) -> None:
         _, codes, starts, letters = self._words
         slots = self._hash(codes, self._known)
-        whole = Words(
+        whole = WordTable(
             slots, codes[: self._known], starts[: self._known + 1], letters[: starts[self._known]]
         )
         frequency = np.zeros(self._known - self._reading.skipped, dtype=np.int64)
@@ -346,11 +348,11 @@ class _Counter:
         first = 0
         free = indptr[:-1].copy()
         for counts in self._counts:
-            numba_kernels.place_postings(
-                counts, first, bases, numbers, free, Lists(indptr, documents, kinds)
+            numba_kernels.scatter_postings(
+                counts, first, bases, numbers, free, PostingLists(indptr, documents, kinds)
             )
             first += len(counts.distinct)
-        arrays = Lists(indptr, documents, kinds)._asdict() | whole._asdict()
+        arrays = PostingLists(indptr, documents, kinds)._asdict() | whole._asdict()
         for name, array in {**arrays, "pairs": pairs, "lengths": lengths}.items():
             np.save(folder / f"{name}.npy", array)
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tools.records import Hit
 from tools.retriever import Ids, Ranker
-from tools.retrievers.index_store import new_array
+from tools.retrievers.index_store import create_memmap
 from tools.retrievers.lexical.numba_cache import compile_loop
 
 A = TypeVar("A")
@@ -43,7 +43,7 @@ _COMMON = (
 )  # of the documents have a common term; from a quarter on, a row takes less time than a list
 
 
-class Words(NamedTuple):
+class WordTable(NamedTuple):
     """A hash table of words. Row n is the word letters[starts[n]:starts[n + 1]], with its hash in codes[n]."""
 
     slots: Rows  # rows, found by hash; -1 is free; there are 2**n, more than half of them free
@@ -52,7 +52,7 @@ class Words(NamedTuple):
     letters: Bytes
 
 
-class Reading(NamedTuple):
+class TokenizerSettings(NamedTuple):
     """How bytes become words."""
 
     # (2, 256): what each byte counts as, 0 where it separates words; of plain and of prepared texts
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     skipped: int  # the stop words are the first rows; other rows count from there
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Some texts end to end."""
 
     data: Bytes
@@ -70,7 +70,7 @@ class Block(NamedTuple):
     ]  # whether it is words joined by blanks; elsewhere a word has two letters or more
 
 
-class Counts(NamedTuple):
+class TermCounts(NamedTuple):
     """The words of a block of documents, document after document."""
 
     rows: Rows  # a word of the document, shape (postings,)
@@ -79,7 +79,7 @@ class Counts(NamedTuple):
     lengths: Ints  # words of each document, shape (documents,)
 
 
-class Lists(NamedTuple):
+class PostingLists(NamedTuple):
     """The posting lists of a segment: that of word n is indptr[n]:indptr[n + 1] of the others."""
 
     indptr: Ints
@@ -87,8 +87,8 @@ class Lists(NamedTuple):
     kinds: Kinds
 
 
-class WeighedLists(NamedTuple):
-    """The arrays of posting lists, see `complete_lists`."""
+class WeightedPostingLists(NamedTuple):
+    """The arrays of posting lists, see `finish_posting_lists`."""
 
     indptr: Ints
     documents: Rows
@@ -98,7 +98,7 @@ class WeighedLists(NamedTuple):
 
 
 @compile_loop()
-def _find(word: Bytes, length: int, code: int, words: Words) -> int:
+def _find(word: Bytes, length: int, code: int, words: WordTable) -> int:
     slots, codes, starts, letters = words
     last = len(slots) - 1
     slot = (code ^ (code >> 29)) & last
@@ -142,7 +142,7 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 
 @compile_loop()
-def find_rows(wanted: Ints, digests: Ints) -> Ints:
+def find_digest_rows(wanted: Ints, digests: Ints) -> Ints:
     """Return the row of each wanted digest, -1 for none; a table of all is only made where
     their orders differ.
     """
@@ -165,11 +165,11 @@ def find_rows(wanted: Ints, digests: Ints) -> Ints:
 
 
 @compile_loop()
-def look_up(
+def look_up_words(
     data: Bytes,
     prepared: bool,
-    reading: Reading,
-    words: Words,
+    reading: TokenizerSettings,
+    words: WordTable,
     indptr: Ints,
     found: Rows,
     frequencies: Ints,
@@ -195,15 +195,15 @@ def look_up(
 
 
 @compile_loop()
-def count(
-    block: Block,
-    reading: Reading,
-    words: Words,
+def count_terms(
+    block: TextBlock,
+    reading: TokenizerSettings,
+    words: WordTable,
     known: int,
     first: int,
     seen: Ints,
     place: Ints,
-    counts: Counts,
+    counts: TermCounts,
 ) -> tuple[int, int]:
     """Count the words of a block of documents, and enter the new ones; return the numbers of words
     and of postings.
@@ -253,8 +253,8 @@ def count(
 
 
 @compile_loop()
-def place_postings(
-    counts: Counts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: Lists
+def scatter_postings(
+    counts: TermCounts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: PostingLists
 ) -> None:
     """Put the counts of a block, which begins with document `first`, where they belong by word.
 
@@ -273,8 +273,8 @@ def place_postings(
 
 
 @compile_loop()
-def add_counts(
-    lists: Lists,
+def accumulate_counts(
+    lists: PostingLists,
     rows: Rows,
     weights: NDArray[np.float64],
     shares: NDArray[np.float64],
@@ -347,7 +347,9 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 
 
 @compile_loop()
-def add(lists: WeighedLists, terms: Ints, amounts: Floats, scores: Floats) -> None:
+def accumulate_weights(
+    lists: WeightedPostingLists, terms: Ints, amounts: Floats, scores: Floats
+) -> None:
     """Add to every document's score, term after term, the amount of the term times its weight in
     the document.
 
@@ -384,7 +386,7 @@ def map_array(path: Path) -> NDArray[Any]:
         return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)
 
 
-def complete_lists(folder: Path, size: int) -> None:
+def finish_posting_lists(folder: Path, size: int) -> None:
     """Complete the postings of a corpus of `size` documents in `folder`, for `Postings` to open.
 
     There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy`
@@ -400,18 +402,21 @@ def complete_lists(folder: Path, size: int) -> None:
     places = np.full(len(indptr) - 1, -1, dtype=np.int32)
     places[terms] = np.arange(len(terms))
     np.save(folder / "places.npy", places)
-    common = new_array(folder / "common.npy", (len(terms), size), weights.dtype)
+    common = create_memmap(folder / "common.npy", (len(terms), size), weights.dtype)
     for row, first, end in zip(common, indptr[terms], indptr[terms + 1], strict=True):
         row[documents[first:end]] = weights[first:end]
     common.flush()
 
 
 class Postings:
-    """The posting lists of a corpus, from `complete_lists`; threads share it. Scores have the weights' precision."""
+    """The posting lists of a corpus, from `finish_posting_lists`.
+
+    Threads share it. Scores have the precision of the weights.
+    """
 
     def __init__(self, folder: Path, ranker: Ranker) -> None:
-        self._lists = WeighedLists(
-            *(map_array(folder / f"{name}.npy") for name in WeighedLists._fields)
+        self._lists = WeightedPostingLists(
+            *(map_array(folder / f"{name}.npy") for name in WeightedPostingLists._fields)
         )
         self._ranker = ranker
 
@@ -431,7 +436,7 @@ class Postings:
         """
         dtype = self._lists.weights.dtype
         scores = np.zeros(len(self._ranker), dtype)
-        add(self._lists, terms.astype(np.int64), amounts.astype(dtype), scores)
+        accumulate_weights(self._lists, terms.astype(np.int64), amounts.astype(dtype), scores)
         return self._ranker.top(scores, k, excluded=excluded, among=among, above=0.0)
 
 

@@ -28,8 +28,8 @@ from rank_bm25 import BM25Okapi
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers import spell
-from tools.retrievers.lexical.bm25 import WordRetriever
+from tools.retrievers import format_expression
+from tools.retrievers.lexical.bm25 import LexicalRetriever
 from tools.retrievers.lexical.inverted_index import Analyzer
 from tools.retrievers.lexical.numba_kernels import Ints
 
@@ -47,7 +47,7 @@ def words(text: str) -> list[str]:
 _ANALYZER = Analyzer(words, string.ascii_letters + string.digits)
 
 
-class RankBM25(WordRetriever):
+class RankBM25(LexicalRetriever):
     """`rank_bm25.BM25Okapi` over one corpus, same scores, a fraction of the time."""
 
     dtype = np.float64
@@ -67,7 +67,7 @@ class RankBM25(WordRetriever):
         self._k1 = k1
         self._b = b
         self._epsilon = epsilon
-        self.name = spell("rank_bm25", options={"k1": k1, "b": b, "epsilon": epsilon})
+        self.name = format_expression("rank_bm25", options={"k1": k1, "b": b, "epsilon": epsilon})
         self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25"})
 
     @cached_property

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tools import session
-from tools.cli import brief
+from tools.cli import abbreviate
 from tools.corpus import Corpus
 from tools.errors import (
     BudgetReached,
@@ -22,15 +22,15 @@ from tools.errors import (
     ProviderRefused,
     RunIncomplete,
     UsageError,
-    at_least,
+    require_at_least,
 )
-from tools.models.embeddings import Embeddings, NotAccepted, place
+from tools.models.embeddings import EmbeddingRefused, Embeddings, place
 from tools.models.prices import Price, price
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.records import Usage
 from tools.retriever import Search
-from tools.retrievers.neural.model_table import Row, find_row, name_model
-from tools.retrievers.vectors.embedder import Embedder, Vectors, require_finite, runs
+from tools.retrievers.neural.model_table import ModelRow, find_row, name_model
+from tools.retrievers.vectors.embedder import Embedder, Vectors, chunk_by_size, require_finite
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from tools.text import encodable
 
@@ -61,17 +61,17 @@ class ApiEmbedder(Embedder):
     sends = True
 
     def __init__(
-        self, model: str, *, dimensions: int = 0, like: str = "", terms: Terms | None = None
+        self, model: str, *, dimensions: int = 0, like: str = "", terms: RunResources | None = None
     ) -> None:
         """`dimensions` asks for shorter vectors (0: the model's own); `like` takes the row of
         another model.
 
         UsageError when `model` names no provider and no server.
         """
-        at_least(0, "api", dimensions=dimensions)
+        require_at_least(0, "api", dimensions=dimensions)
         self.name = name_model("api", model, dimensions=dimensions, like=like)
         self._row = _row(model, like)
-        terms = terms or Terms()
+        terms = terms or RunResources()
         self._api = Embeddings(
             model, terms, dimensions=dimensions, cost=list_price(model, like, terms.prices)
         )
@@ -138,7 +138,7 @@ class ApiEmbedder(Embedder):
             known = {text: self._queries[text] for text in texts if text in self._queries}
         new = [text for text in dict.fromkeys(texts) if text not in known]
         for text, one in zip(new, self._embed(new, kept=True), strict=True):
-            require_finite(one.vector, self.name, f"the query {brief(text)!r}")
+            require_finite(one.vector, self.name, f"the query {abbreviate(text)!r}")
             with self._lock:  # of several answers, the first
                 known[text] = self._queries.setdefault(text, one)
                 while len(self._queries) > _KEPT_QUERIES:
@@ -172,7 +172,7 @@ class ApiEmbedder(Embedder):
         lengths = [len(text.encode("utf-8", "replace")) for text in texts]
         while len(embedded) < len(texts):  # a batch may teach how many texts the next one has
             first = len(embedded)
-            batch = next(runs(lengths[first:], _MOST_BYTES, self.batch))
+            batch = next(chunk_by_size(lengths[first:], _MOST_BYTES, self.batch))
             embedded += self._embed_batch(texts[first : first + batch.stop], kept)
         return embedded
 
@@ -182,7 +182,7 @@ class ApiEmbedder(Embedder):
         """
         try:
             return [_Embedded(vector) for vector in self._request(texts, kept)]
-        except NotAccepted as refusal:
+        except EmbeddingRefused as refusal:
             if len(texts) == 1:
                 return [self._shortened(texts[0], refusal, kept)]
         middle = len(texts) // 2
@@ -191,7 +191,7 @@ class ApiEmbedder(Embedder):
             self.batch = min(self.batch, len(texts) - middle)
         return embedded
 
-    def _shortened(self, text: str, refusal: NotAccepted, kept: bool) -> _Embedded:
+    def _shortened(self, text: str, refusal: EmbeddingRefused, kept: bool) -> _Embedded:
         # Tokens cannot be counted here, so a refused text is sent again and again, each time
         # without its last tenth, until it is accepted. Between 90 and 100 per cent of what the
         # model takes is kept.
@@ -204,7 +204,7 @@ class ApiEmbedder(Embedder):
             text = text[: len(text) * 9 // 10]
             try:
                 [vector] = self._request([text], kept)
-            except NotAccepted as again:
+            except EmbeddingRefused as again:
                 refusal = again
                 continue
             return _Embedded(vector, max(1, round(longest * (whole - len(text)) / len(text))))
@@ -214,14 +214,14 @@ class ApiEmbedder(Embedder):
                 if longest or refusal.about == "content"
                 else "; (like=MODEL) says how long a text may be"
             )
-            raise NotAccepted(
-                f"{name} refuses the text {brief(text)!r}: {refusal}{hint}", refusal.about
+            raise EmbeddingRefused(
+                f"{name} refuses the text {abbreviate(text)!r}: {refusal}{hint}", refusal.about
             ) from None
         if not self._api.caller.answered:  # so it is not the text
             refuses = f"{name} refuses: {refusal}; check the name and the options"
             raise ProviderRefused(refuses, source=name) from None
         raise RunIncomplete(
-            f"{name} does not answer for the text {brief(text)!r}: {refusal}"
+            f"{name} does not answer for the text {abbreviate(text)!r}: {refusal}"
         ) from None
 
     def _request(self, texts: Sequence[str], kept: bool) -> Vectors:
@@ -247,7 +247,7 @@ def _resumable(
 ) -> Iterator[None]:  # errors say that the same command goes on, and what is `kept`
     try:
         yield
-    except NotAccepted as refusal:
+    except EmbeddingRefused as refusal:
         raise DataError(str(refusal)) from refusal
     except RunIncomplete as outage:
         raise outage.saying(f"{outage}; {kept}the same command goes on") from outage
@@ -256,7 +256,7 @@ def _resumable(
         raise reached.saying(f"{reached}; {kept}the same command{more} goes on") from None
 
 
-class Api(VectorRetriever):
+class ApiRetriever(VectorRetriever):
     """Exact search in the vectors of an API."""
 
     sends = True
@@ -270,7 +270,7 @@ class Api(VectorRetriever):
         dimensions: int = 0,
         like: str = "",
         search: Precision = "float32",
-        terms: Terms | None = None,
+        terms: RunResources | None = None,
     ) -> None:
         embedder = ApiEmbedder(model, dimensions=dimensions, like=like, terms=terms)
         super().__init__(corpus, home, embedder, embedder.name, search)
@@ -281,7 +281,7 @@ class Api(VectorRetriever):
         ApiEmbedder(model, dimensions=options["dimensions"], like=options["like"])
 
 
-def _row(spec: str, like: str) -> Row:
+def _row(spec: str, like: str) -> ModelRow:
     """Return a model's row: a provider's is in the table by its whole name; a server may have
     any model of vectors.
     """

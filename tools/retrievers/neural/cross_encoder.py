@@ -21,13 +21,18 @@ from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit
-from tools.retriever import Retriever, Search, best
-from tools.retrievers.neural.model_table import RunsHere, name_model, open_model, require_model
+from tools.retriever import Retriever, Search, top_k
+from tools.retrievers.neural.model_table import (
+    LocalModelMixin,
+    name_model,
+    open_model,
+    require_model,
+)
 
 _REMEMBERED = 1 << 18  # scores that are kept in memory, at about 200 bytes each
 
 
-class CrossEncoder(RunsHere, Retriever):
+class CrossEncoder(LocalModelMixin, Retriever):
     """The documents of a pool by the score that a model gives each of them together with the search's text.
 
     Where the two are longer than the model takes, or than `max_tokens`, the document is cut at its end; the query only
@@ -49,7 +54,7 @@ class CrossEncoder(RunsHere, Retriever):
         run_code: str = "",
     ) -> None:
         from tools.retrievers.neural.cross_encoder_model import (  # imports torch: seconds
-            PairReader,
+            PairScorer,
             load,
             workers,
         )
@@ -68,7 +73,7 @@ class CrossEncoder(RunsHere, Retriever):
         self._workers = workers
         # Loaded here and not with the first search, so that a model that cannot rank stops a run
         # before it starts.
-        self._encoder: PairReader = PairReader(*load(self._found), self._row, max_tokens)
+        self._encoder: PairScorer = PairScorer(*load(self._found), self._row, max_tokens)
         self._scores = dict[
             tuple[str, str], float
         ]()  # of a query as the model reads it, and a doc_id
@@ -87,7 +92,7 @@ class CrossEncoder(RunsHere, Retriever):
         with self._workers() as workers:
             for search, pool in zip(searches, pools, strict=True):
                 query = self._row.query_text(search.text, search.instruction)
-                rankings.append(best(self._scored(query, pool, workers, progress), k))
+                rankings.append(top_k(self._scored(query, pool, workers, progress), k))
         return rankings
 
     def _pool(self, search: Search) -> list[str]:

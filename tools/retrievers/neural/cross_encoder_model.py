@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tools.errors import DataError, UsageError
 from tools.retrievers.devices import device
 from tools.retrievers.neural import loading
-from tools.retrievers.neural.model_table import LocalModel, Row, find_base
+from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model
 from tools.text import encodable
 
 
@@ -29,7 +29,7 @@ def workers() -> Iterator[ThreadPoolExecutor]:
     """
     count = loading.cores() if device() == "cpu" else 1
     with (
-        loading.threads(1),
+        loading.torch_threads(1),
         ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool,
     ):
         try:
@@ -41,12 +41,12 @@ def workers() -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-@loading.keep_loaded
+@loading.cache_last_two
 def load(found: LocalModel) -> tuple[Any, Any]:
     """Return the model with its head, ready to compute, and its tokenizer."""
     folder = found.folder
     row = found.row
-    base = find_base(folder, row.base)
+    base = find_base_model(folder, row.base)
     model, missing = _with_head(base or folder, row, labels=1 if base else None)
     if base:
         adapter = loading.import_peft(folder).load_peft_weights(str(folder), device="cpu")
@@ -74,10 +74,10 @@ def load(found: LocalModel) -> tuple[Any, Any]:
 
 
 def _with_head(
-    folder: Path, row: Row, labels: int | None
+    folder: Path, row: ModelRow, labels: int | None
 ) -> tuple[Any, list[str]]:  # and what weights it lacks
-    options = loading.from_files(row)
-    with loading.explaining("model", folder, row):
+    options = loading.local_only_options(row)
+    with loading.translate_load_errors("model", folder, row):
         config = transformers.AutoConfig.from_pretrained(folder, **options)
         if labels:
             config.num_labels = labels
@@ -87,17 +87,17 @@ def _with_head(
         model, report = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
             folder,
             config=config,
-            dtype=loading.dtype(row, device()),
+            dtype=loading.weights_dtype(row, device()),
             output_loading_info=True,
             **options,
         )
     return model, sorted(report["missing_keys"])
 
 
-class PairReader:
+class PairScorer:
     """Scores a query and a document, as the row formats them, with a loaded model."""
 
-    def __init__(self, model: Any, tokenizer: Any, row: Row, max_tokens: int) -> None:
+    def __init__(self, model: Any, tokenizer: Any, row: ModelRow, max_tokens: int) -> None:
         self._model = model
         self._row = row
         self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -111,7 +111,7 @@ class PairReader:
                 f"the tokenizer of {row.name} has no token {lacking!r}; is it a model of another "
                 f"family?"
             )
-        own = min(loading.positions(model.config), int(tokenizer.model_max_length))
+        own = min(loading.max_positions(model.config), int(tokenizer.model_max_length))
         self._most = min(max_tokens or row.max_document_tokens or own, own)
         fixed = len(self._tokens("", "").ids)
         if self._most - fixed < 2:

@@ -16,7 +16,7 @@ from tools.corpus import Corpus
 from tools.retriever import Search
 from tools.retrievers.neural.model_table import (
     BUNDLED,
-    RunsHere,
+    LocalModelMixin,
     index_key,
     name_model,
     open_model,
@@ -64,7 +64,7 @@ class Dense(VectorRetriever):
         require_model(model, "dense", options["like"], options["run_code"])
 
 
-class SentenceEmbedder(RunsHere, Embedder):
+class SentenceEmbedder(LocalModelMixin, Embedder):
     """An Embedder by one local model, which is loaded for the first text.
 
     `like` takes another model's row. `weights` pins the digest of the model's files; `run_code` allows code of the

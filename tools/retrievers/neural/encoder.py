@@ -23,7 +23,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tools.errors import DataError
 from tools.retrievers.devices import device
 from tools.retrievers.neural import loading
-from tools.retrievers.neural.model_table import LocalModel, Row, find_base, read_class
+from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model, read_class
 from tools.text import encodable
 
 # Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one
@@ -35,7 +35,9 @@ _TOKENIZED = 256  # texts that are tokenized at a time, to know their lengths
 class Encoder:
     """A loaded model of sentence-transformers, or one for queries and one for documents. Threads share it."""
 
-    def __init__(self, row: Row, model: Any, for_queries: Any = None, *, batch_tokens: int) -> None:
+    def __init__(
+        self, row: ModelRow, model: Any, for_queries: Any = None, *, batch_tokens: int
+    ) -> None:
         """`batch_tokens` is the most tokens of documents that are computed at a time."""
         self.models = {"document": model, "query": for_queries or model}
         self.dimension = int(model.get_embedding_dimension())  # numbers in a vector
@@ -48,7 +50,7 @@ class Encoder:
         for task, each in self.models.items():
             longest = each.max_seq_length or 1 << 30
             if isinstance(each[0], Transformer):
-                longest = loading.positions(each[0].config)
+                longest = loading.max_positions(each[0].config)
             self._most[task] = min(self._most[task], longest)
             if each.max_seq_length and each.max_seq_length > longest:
                 each.max_seq_length = longest
@@ -76,7 +78,7 @@ class Encoder:
             count = loading.cores()
         for places in batches:
             batch = [texts[place] for place in places]
-            with loading.threads(count):
+            with loading.torch_threads(count):
                 made = encode(
                     batch, prompt=prompt, batch_size=len(batch), show_progress_bar=False, **options
                 )
@@ -147,7 +149,7 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
             yield places[length][start : start + size]
 
 
-@loading.keep_loaded
+@loading.cache_last_two
 def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     """Load a model of one vector a text.
 
@@ -156,7 +158,7 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     folder = model.folder
     row = model.row
     where = "cpu" if precision == "int8" else device()
-    with loading.explaining("model", folder, row):
+    with loading.translate_load_errors("model", folder, row):
         made = _sentence_transformer(folder, row, where, row.task_document)
         same = row.task_query == row.task_document
         for_queries = None if same else _sentence_transformer(folder, row, where, row.task_query)
@@ -169,7 +171,7 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     return Encoder(row, made, for_queries, batch_tokens=1 if precision == "int8" else 1024)
 
 
-@loading.keep_loaded
+@loading.cache_last_two
 def load_sparse(model: LocalModel, form: str) -> Encoder:
     """Load a model of weights of terms; `form` is "saved", "masked" or "causal", see form_of in
     sparse.py.
@@ -181,7 +183,7 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     folder = model.folder
     row = model.row
     where = device()
-    with loading.explaining("model", folder, row):
+    with loading.translate_load_errors("model", folder, row):
         if form == "saved":
             made = SparseEncoder(str(folder), device=where, **_options(row, where))
             _mend_tokenizer(made[0])
@@ -189,13 +191,15 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
             first = _transformer(
                 folder, row, where, "fill-mask" if form == "masked" else "text-generation"
             )
-            divided = [_Divide(float(first.config.hidden_size) ** 0.25)] if form == "causal" else []
+            divided = (
+                [_ScaleLayer(float(first.config.hidden_size) ** 0.25)] if form == "causal" else []
+            )
             made = SparseEncoder(modules=[first, *divided, SpladePooling("max")], device=where)
     made.prompts = {}  # the folder's own are in the row's formats, and go in once
     return Encoder(row, made, batch_tokens=1024)  # whose logits are 125 MB with BERT's vocabulary
 
 
-@loading.keep_loaded
+@loading.cache_last_two
 def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     """Load a model of one vector a token.
 
@@ -207,7 +211,7 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     folder = model.folder
     row = model.row
     where = device()
-    with loading.explaining("model", folder, row):
+    with loading.translate_load_errors("model", folder, row):
         if trained:
             made = MultiVectorEncoder(str(folder), device=where, **_options(row, where))
             _mend_tokenizer(made[0])
@@ -222,17 +226,22 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     return Encoder(row, made, batch_tokens=4096)
 
 
-def _options(row: Row, where: str) -> dict[str, Any]:
-    return {**loading.from_files(row), "model_kwargs": {"dtype": loading.dtype(row, where)}}
+def _options(row: ModelRow, where: str) -> dict[str, Any]:
+    return {
+        **loading.local_only_options(row),
+        "model_kwargs": {"dtype": loading.weights_dtype(row, where)},
+    }
 
 
-def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> SentenceTransformer:
+def _sentence_transformer(
+    folder: Path, row: ModelRow, where: str, task: str
+) -> SentenceTransformer:
     modules: list[Any] = []
     if (folder / "modules.json").is_file():
         if (kind := read_class(folder)) != "SentenceTransformer":
             raise DataError(f"the model folder {folder} is a {kind}; use another kind of retriever")
         modules = list(SentenceTransformer(str(folder), device="cpu", **_options(row, where)))
-    if not modules or find_base(folder, row.base):
+    if not modules or find_base_model(folder, row.base):
         modules[:1] = [_transformer(folder, row, where)]
     elif isinstance(modules[0], Transformer):
         _require_weights(modules[0].model, folder, row)
@@ -261,12 +270,12 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
 
 
 def _transformer(
-    folder: Path, row: Row, where: str, task: Any = "feature-extraction"
+    folder: Path, row: ModelRow, where: str, task: Any = "feature-extraction"
 ) -> Transformer:
     """Load a transformer and its tokenizer, with an adapter merged; other tasks than the
     default give all logits.
     """
-    if base := find_base(folder, row.base):
+    if base := find_base_model(folder, row.base):
         made = _transformer(base, row._replace(base=""), where, task)
         made.model = loading.merge_adapter(made.model, folder)
         made.processor = loading.load_tokenizer(folder, row)
@@ -275,9 +284,12 @@ def _transformer(
         made = Transformer(
             str(folder),
             transformer_task=task,
-            model_kwargs={**loading.from_files(row), "dtype": loading.dtype(row, where)},
-            processor_kwargs=dict(loading.from_files(row)),
-            config_kwargs=dict(loading.from_files(row)),
+            model_kwargs={
+                **loading.local_only_options(row),
+                "dtype": loading.weights_dtype(row, where),
+            },
+            processor_kwargs=dict(loading.local_only_options(row)),
+            config_kwargs=dict(loading.local_only_options(row)),
             modality_config={
                 "text": {"method": "forward", "method_output_name": output}
             },  # and no chat template
@@ -301,7 +313,7 @@ def _mend_tokenizer(module: Any) -> None:
         module.processor = loading.mend_tokenizer(module.processor)
 
 
-def _require_weights(model: Any, folder: Path, row: Row) -> None:
+def _require_weights(model: Any, folder: Path, row: ModelRow) -> None:
     """Raise DataError when weights of `model` are not in its folder: the library has drawn
     random ones.
     """
@@ -312,7 +324,7 @@ def _require_weights(model: Any, folder: Path, row: Row) -> None:
         config=model.config,
         device_map="meta",
         output_loading_info=True,
-        **loading.from_files(row),
+        **loading.local_only_options(row),
     )
     if missing := [
         name for name in report["missing_keys"] if "pooler" not in name
@@ -337,7 +349,7 @@ def _attend_both_ways(model: Any, folder: Path) -> None:
         raise DataError(f"the model in {folder} needs {lacking}")
 
 
-class _Divide(torch.nn.Module):  # divides the logits, between a language model and the pooling
+class _ScaleLayer(torch.nn.Module):  # divides the logits, between a language model and the pooling
     def __init__(self, by: float) -> None:
         super().__init__()
         self._by = by

@@ -34,7 +34,7 @@ from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.index_store import open_index
 from tools.retrievers.neural import model_table
-from tools.retrievers.vectors.embedder import require_finite, runs
+from tools.retrievers.vectors.embedder import chunk_by_size, require_finite
 
 if TYPE_CHECKING:
     from tools.retrievers.neural.encoder import Encoder
@@ -129,14 +129,17 @@ class TokenVectors:
         places = [self._places[digest] for digest in digests]
         asked = [n for n, query in enumerate(queries) if len(query)]
         filled = [n for n, place in enumerate(places) if place.tokens]
-        for some in (asked[run] for run in runs([len(queries[n]) for n in asked], _QUERY_TOKENS)):
+        for some in (
+            asked[run] for run in chunk_by_size([len(queries[n]) for n in asked], _QUERY_TOKENS)
+        ):
             tokens, scales = (
                 np.concatenate(each)
                 for each in zip(*(_round(queries[n]) for n in some), strict=True)
             )
             ends = np.cumsum([0, *(len(queries[n]) for n in some)])
             for texts in (
-                filled[run] for run in runs([places[n].tokens for n in filled], _BLOCK_TOKENS)
+                filled[run]
+                for run in chunk_by_size([places[n].tokens for n in filled], _BLOCK_TOKENS)
             ):
                 block = [_unpack(mapped, places[n]) for n in texts]
                 products = (
@@ -239,7 +242,7 @@ def _write(descriptor: int, content: bytes, offset: int) -> None:
         offset = offset + written
 
 
-class LateInteraction(model_table.RunsHere, Retriever):
+class LateInteraction(model_table.LocalModelMixin, Retriever):
     """The sum, over the query's tokens, of the best match among the document's; a plain encoder is used untrained.
 
     Khattab and Zaharia, ColBERT (SIGIR 2020). Inner products of token vectors, those of documents rounded to 8 bits.
@@ -363,7 +366,7 @@ def _load(folder: Path) -> TokenVectors:
             return TokenVectors(temporary)
 
 
-def _row(model: str, like: str, run_code: str) -> model_table.Row:
+def _row(model: str, like: str, run_code: str) -> model_table.ModelRow:
     """Return the row of a model, less what sentence-transformers does by itself."""
     trained = is_trained(model_table.find_folder(model))
     row = model_table.require_model(model, "late" if trained else "dense", like, run_code)

@@ -29,9 +29,9 @@ from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.index_store import open_index
-from tools.retrievers.lexical.numba_kernels import Postings, complete_lists, run_in_threads
+from tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists, run_in_threads
 from tools.retrievers.neural import model_table
-from tools.retrievers.vectors.embedder import order_of, require_finite
+from tools.retrievers.vectors.embedder import plan_embedding, require_finite
 
 if TYPE_CHECKING:
     from tools.retrievers.neural.encoder import Encoder
@@ -47,7 +47,7 @@ _INDEX_MODULES = (
 )  # their code decides the content of an index
 
 
-class Sparse(model_table.RunsHere, Retriever):
+class LearnedSparse(model_table.LocalModelMixin, Retriever):
     """The documents whose learned term weights have the largest inner product with the query's; 0 is no hit."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Sparse(model_table.RunsHere, Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
-        form_of(
+        sparse_model_type(
             model_table.find_folder(model),
             model_table.require_model(model, "sparse", options["like"], options["run_code"]),
         )
@@ -105,11 +105,11 @@ class Sparse(model_table.RunsHere, Retriever):
     def _encoder(self) -> "Encoder":
         from tools.retrievers.neural.encoder import load_sparse  # imports torch: seconds
 
-        return load_sparse(self._found, form_of(self._found.folder, self._found.row))
+        return load_sparse(self._found, sparse_model_type(self._found.folder, self._found.row))
 
     def _build(self, corpus: Corpus, folder: Path) -> None:
         """Encode each distinct text once, block by block, then sort all weights by term."""
-        order = order_of(corpus, _BLOCK_TEXTS)
+        order = plan_embedding(corpus, _BLOCK_TEXTS)
         bounds = pairwise(order.blocks.tolist())
         files = {folder / f"block-{first}.npz": order.rows[first:last] for first, last in bounds}
         done = sum(
@@ -123,7 +123,7 @@ class Sparse(model_table.RunsHere, Retriever):
                 weights = self._weigh_documents(
                     [corpus.doc_ids[row] for row in block], corpus, progress.add
                 )
-                with disk.drafting(file, disk.SHARED) as draft, draft.open("wb") as opened:
+                with disk.temporary_sibling(file, disk.SHARED) as draft, draft.open("wb") as opened:
                     sparse.save_npz(opened, weights)
                     draft.replace(file)
             blocks.append(weights)
@@ -169,7 +169,7 @@ def _save_by_term(weights: Weights, folder: Path) -> None:
     )
     np.save(folder / "documents.npy", by_term.indices.astype(np.int32))
     np.save(folder / "weights.npy", by_term.data)
-    complete_lists(folder, weights.shape[0])
+    finish_posting_lists(folder, weights.shape[0])
 
 
 def _read(file: Path, texts: int) -> Weights | None:
@@ -180,7 +180,7 @@ def _read(file: Path, texts: int) -> Weights | None:
     return weights if weights.shape[0] == texts else None
 
 
-def form_of(folder: Path, row: model_table.Row) -> str:
+def sparse_model_type(folder: Path, row: model_table.ModelRow) -> str:
     """Name the kind of model in a folder: "saved" (by SparseEncoder), "masked" or "causal" (with
     its head).
 

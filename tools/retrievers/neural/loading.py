@@ -24,7 +24,13 @@ from transformers.utils import logging
 
 from tools.errors import DataError
 from tools.installation import explain_missing
-from tools.retrievers.neural.model_table import PIECES, TOKENIZERS, Row, digest_code, find_base
+from tools.retrievers.neural.model_table import (
+    PIECES,
+    TOKENIZERS,
+    ModelRow,
+    find_base_model,
+    hash_model_code,
+)
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -34,7 +40,7 @@ T = TypeVar("T")
 _PROBE = "a retriever reads documents"  # lower case and single blanks, which no family rewrites
 
 
-def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
+def cache_last_two(load: Callable[..., T]) -> Callable[..., T]:
     """Return `load` with its last two results kept (a model may fill the memory), for threads
     to share.
     """
@@ -48,7 +54,7 @@ def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
     return loaded
 
 
-def dtype(row: Row, where: str) -> str:
+def weights_dtype(row: ModelRow, where: str) -> str:
     """Return the type of a model's weights: the row's on an accelerator, float32 on a CPU,
     where others are slower.
     """
@@ -63,7 +69,7 @@ def cores() -> int:
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
     """Let PyTorch compute with `count` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -73,7 +79,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def from_files(row: Row) -> dict[str, bool]:
+def local_only_options(row: ModelRow) -> dict[str, bool]:
     """Return options by which transformers loads from this machine alone, and a model's own
     code only if allowed.
     """
@@ -81,7 +87,7 @@ def from_files(row: Row) -> dict[str, bool]:
 
 
 @contextmanager
-def explaining(what: str, folder: Path, row: Row) -> Iterator[None]:
+def translate_load_errors(what: str, folder: Path, row: ModelRow) -> Iterator[None]:
     """Turn the libraries' exceptions from loading `what`, a part of a model, into a DataError."""
     try:
         yield
@@ -96,7 +102,7 @@ def explaining(what: str, folder: Path, row: Row) -> Iterator[None]:
     ) as error:
         if "trust_remote_code" in str(error) and not row.run_code:
             allow = (
-                f"allow just that code with the option run_code={digest_code(folder, row.base)} "
+                f"allow just that code with the option run_code={hash_model_code(folder, row.base)} "
                 f"of this retriever"
             )
             can = "which may do anything with your files and keys"
@@ -107,12 +113,12 @@ def explaining(what: str, folder: Path, row: Row) -> Iterator[None]:
         raise DataError(f"the {what} in {folder} cannot be loaded: {line}") from error
 
 
-def load_tokenizer(folder: Path, row: Row) -> Any:
+def load_tokenizer(folder: Path, row: ModelRow) -> Any:
     """Return the tokenizer of a model folder, or of the base model of an adapter that has none."""
     own = any((folder / name).is_file() for name in TOKENIZERS)
-    place = folder if own else find_base(folder, row.base) or folder
-    with explaining("tokenizer", place, row):
-        tokenizer = AutoTokenizer.from_pretrained(place, **from_files(row))
+    place = folder if own else find_base_model(folder, row.base) or folder
+    with translate_load_errors("tokenizer", place, row):
+        tokenizer = AutoTokenizer.from_pretrained(place, **local_only_options(row))
     return mend_tokenizer(tokenizer)
 
 
@@ -162,7 +168,7 @@ def _cut(tokenizer: Any) -> list[str]:
     return pieces
 
 
-def positions(config: Any) -> int:
+def max_positions(config: Any) -> int:
     """Return the most tokens that a model takes."""
     most = getattr(config, "max_position_embeddings", None) or 1 << 30
     if config.model_type in ("roberta", "xlm-roberta", "mpnet", "camembert"):

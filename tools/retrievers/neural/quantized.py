@@ -18,7 +18,7 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.index_store import code, open_index
+from tools.retrievers.index_store import index_code_digest, open_index
 from tools.retrievers.neural import loading
 from tools.retrievers.neural.model_table import LocalModel, versions
 
@@ -45,7 +45,7 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
         "kind": "encoder",
         "weights": model.weights,
         "versions": libraries,
-        "code": code("tools.retrievers.neural.quantized"),
+        "code": index_code_digest("tools.retrievers.neural.quantized"),
     }
     build = partial(_export, transformer, model.folder)
     return open_index(
@@ -60,7 +60,7 @@ class _Quantized(torch.nn.Module):
         super().__init__()
         self.config = config
         self._weights = file.read_bytes()
-        self._session = loading.keep_loaded(
+        self._session = loading.cache_last_two(
             self._open
         )  # by its number of threads: one, or as many as there are cores
 

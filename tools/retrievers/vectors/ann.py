@@ -17,13 +17,18 @@ from typing import Any
 import numpy as np
 
 from tools.corpus import Corpus
-from tools.errors import DataError, UsageError, at_least
+from tools.errors import DataError, UsageError, require_at_least
 from tools.installation import explain_missing
-from tools.retrievers import spell
-from tools.retrievers.index_store import in_blocks, open_index
-from tools.retrievers.vectors.approximate_base import Approximate, Index, Near, Rows
+from tools.retrievers import format_expression
+from tools.retrievers.index_store import iter_blocks, open_index
+from tools.retrievers.vectors.approximate_base import (
+    ApproximateIndex,
+    ApproximateRetriever,
+    Near,
+    Rows,
+)
 from tools.retrievers.vectors.embedder import Embedder, Vectors, open_vectors, vectors_key
-from tools.retrievers.vectors.exact_search import exact
+from tools.retrievers.vectors.exact_search import exact_scores
 
 _FORMAT = 1  # raised when the content of an index, or what its recall means, changes
 _ALL = 1000
@@ -33,7 +38,7 @@ _SAMPLE = 200  # vectors for which recall is measured
 _CUTS = (10, 100)
 
 
-class Ann(Approximate):
+class Ann(ApproximateRetriever):
     """The documents whose vectors have the largest inner product with the query's, nearly; its name has the recall."""
 
     def __init__(
@@ -56,7 +61,7 @@ class Ann(Approximate):
             "ann": _FORMAT,
             "faiss": faiss.__version__,
         }
-        self._index = Index(
+        self._index = ApproximateIndex(
             vectors, open_index(home, key, build=partial(_build, faiss, vectors), load=_open)
         )
 
@@ -77,12 +82,14 @@ class Ann(Approximate):
         if any(share < least for share, least in zip(found, recall, strict=False)):
             lacks = f"ann finds {found} of the best {_CUTS}, less than {recall}"
             raise DataError(f"{lacks}; raise nprobe, or search exactly")
-        self.name = spell("ann", parts=[embedder.name], options={"nprobe": nprobe, "recall": found})
+        self.name = format_expression(
+            "ann", parts=[embedder.name], options={"nprobe": nprobe, "recall": found}
+        )
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range, and a missing faiss."""
-        at_least(1, "ann", nprobe=options["nprobe"])
+        require_at_least(1, "ann", nprobe=options["nprobe"])
         if not find_spec("faiss"):
             raise UsageError(f"ann needs {explain_missing('faiss-cpu', 'ann')}")
 
@@ -93,7 +100,7 @@ def _build(faiss: Any, vectors: Vectors, folder: Path) -> None:
         lists = int(min(2 * count**0.5, count / _TRAINING))
         made = faiss.index_factory(dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
         made.train(vectors[_draw(count, lists * _TRAINING)])
-        for _, block in in_blocks(vectors):
+        for _, block in iter_blocks(vectors):
             made.add(np.ascontiguousarray(block))
         faiss.write_index(made, str(folder / "lists.faiss"))
 
@@ -135,7 +142,7 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
     queries = vectors[own]
     best = np.empty((len(own), 0), np.int64)
     scores = np.empty((len(own), 0), np.float32)
-    for place, block in in_blocks(vectors):
+    for place, block in iter_blocks(vectors):
         rows = np.broadcast_to(
             np.arange(place.start, place.start + len(block)), (len(own), len(block))
         )
@@ -147,7 +154,7 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
     for row, query, rows in zip(own, queries, best, strict=True):
         found = near(query[None], max(_CUTS) + 1, effort)[0]
         wanted, got = (
-            exact(np.asarray(vectors), some[some != row], query) for some in (rows, found)
+            exact_scores(np.asarray(vectors), some[some != row], query) for some in (rows, found)
         )
         shares.append([min(k, np.sum(got >= np.sort(wanted)[-k])) / k for k in _CUTS])
     return tuple(np.mean(shares, axis=0).round(3).tolist())

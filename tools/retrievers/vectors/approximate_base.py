@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tools.records import Hit
 from tools.retriever import Search
-from tools.retrievers.vectors.embedder import OfVectors, Vectors, embed_queries
-from tools.retrievers.vectors.exact_search import exact
+from tools.retrievers.vectors.embedder import VectorRetrieverBase, Vectors, embed_queries
+from tools.retrievers.vectors.exact_search import exact_scores
 
 Rows = NDArray[np.int64]  # positions in the corpus
 Scores = NDArray[np.float64]
@@ -21,7 +21,7 @@ Near = Callable[
 ]  # at least so many of the nearest documents of queries, by an effort
 
 
-class Index:
+class ApproximateIndex:
     """What finds the nearest vectors, nearly all of them, and the vectors themselves, in a file."""
 
     def __init__(self, vectors: Vectors, near: Near) -> None:
@@ -31,10 +31,10 @@ class Index:
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""
-        return np.asarray(exact(np.asarray(self._vectors), rows, query))
+        return np.asarray(exact_scores(np.asarray(self._vectors), rows, query))
 
 
-class Approximate(OfVectors):
+class ApproximateRetriever(VectorRetrieverBase):
     """The documents whose vectors have the largest inner product with the query's, nearly."""
 
     _index: Any

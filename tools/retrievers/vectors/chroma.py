@@ -32,15 +32,27 @@ from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
 from tools import files
 from tools.cli import Progress
 from tools.corpus import Corpus
-from tools.errors import DataError, RunIncomplete, UsageError, at_least
+from tools.errors import DataError, RunIncomplete, UsageError, require_at_least
 from tools.models.model_spec import is_server
 from tools.records import Hit
 from tools.retriever import Search
-from tools.retrievers import FILLS, Value, require_same, spell
-from tools.retrievers.index_store import name_of, open_index
-from tools.retrievers.vectors.approximate_base import Approximate, Index, Near, Rows, Scores
-from tools.retrievers.vectors.embedder import Embedder, Vectors, open_vectors, runs, vectors_key
-from tools.retrievers.vectors.exact_search import exact
+from tools.retrievers import FILLS, Value, check_same_corpus, format_expression
+from tools.retrievers.index_store import index_name, open_index
+from tools.retrievers.vectors.approximate_base import (
+    ApproximateIndex,
+    ApproximateRetriever,
+    Near,
+    Rows,
+    Scores,
+)
+from tools.retrievers.vectors.embedder import (
+    Embedder,
+    Vectors,
+    chunk_by_size,
+    open_vectors,
+    vectors_key,
+)
+from tools.retrievers.vectors.exact_search import exact_scores
 
 T = TypeVar("T")
 
@@ -52,7 +64,7 @@ _QUERIES = 100  # in one call
 _NAME = "vectors"  # of the one collection in a folder
 
 
-class Chroma(Approximate):
+class Chroma(ApproximateRetriever):
     """The documents whose vectors have the largest inner product with the query's, nearly."""
 
     def __init__(
@@ -76,7 +88,9 @@ class Chroma(Approximate):
         settings = settings_of(ef_construction, neighbors, len(corpus))
         if url:
             vectors = partial(open_vectors, embedder, corpus, home)
-            self._index = ServerIndex(url, name_of(key), settings, (server, corpus), vectors)
+            self._index = ChromaServerIndex(
+                url, index_name(key), settings, (server, corpus), vectors
+            )
             options = {"url": url, **options, "server": self._index.whole[0]}
         else:
             made = open_vectors(embedder, corpus, home)
@@ -84,18 +98,18 @@ class Chroma(Approximate):
             self._index = open_index(
                 home, key, build=partial(_build, settings, made), load=partial(_open, made)
             )
-        self.name = spell("chroma", parts=[embedder.name], options=options)
+        self.name = format_expression("chroma", parts=[embedder.name], options=options)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         found = super()._search_many(searches, k)
-        if isinstance(self._index, ServerIndex):
+        if isinstance(self._index, ChromaServerIndex):
             self._index.require_whole()
         return found
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
-        at_least(
+        require_at_least(
             2,
             "chroma",
             **{name: options[name] for name in ("ef_search", "ef_construction", "neighbors")},
@@ -136,7 +150,7 @@ def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[
     return nearest
 
 
-def _open(vectors: Vectors, folder: Path) -> Index:
+def _open(vectors: Vectors, folder: Path) -> ApproximateIndex:
     stack = ExitStack()
     private = stack.enter_context(files.temporary_folder())
     for path in (folder / "chroma").iterdir():
@@ -149,7 +163,7 @@ def _open(vectors: Vectors, folder: Path) -> Index:
     collection = client.get_collection(_NAME, embedding_function=None)
     if len(vectors):
         _nearest(collection, vectors[:1], 1, 1)  # reads the graph, whose files may go away now
-    opened = Index(vectors, partial(_nearest, collection))
+    opened = ApproximateIndex(vectors, partial(_nearest, collection))
     weakref.finalize(opened, stack.close)
     return opened
 
@@ -162,7 +176,7 @@ def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:
         with closing(client):
             collection = client.create_collection(_NAME, **settings)
             progress = Progress("chroma", len(vectors))
-            for block in runs([1] * len(vectors), _BLOCK):
+            for block in chunk_by_size([1] * len(vectors), _BLOCK):
                 ids = [str(row) for row in range(block.start, block.stop)]
                 collection.add(ids=ids, embeddings=vectors[block])
                 progress.add(len(ids))
@@ -192,7 +206,7 @@ def _connected(url: str) -> Any:
         ) from error
 
 
-class ServerIndex:
+class ChromaServerIndex:
     """A collection of a Chroma server, filled by its first user, and complete when its metadata has the dimension.
 
     Two users can fill it at once: vectors that are there stay. `whole` is looked for after every search.
@@ -231,7 +245,7 @@ class ServerIndex:
         # the collection's name is that of the corpus
         corpus = self.whole[1]
         count = self._ask(self._collection.count)
-        require_same(
+        check_same_corpus(
             f"the index on {self._url}",
             (self._ask(self._client.get_version), corpus, count),
             self.whole,
@@ -239,7 +253,7 @@ class ServerIndex:
 
     def _fill(self, vectors: Vectors, documents: int) -> None:
         progress = Progress(f"chroma at {self._url}", documents)
-        for block in runs([1] * documents, _BLOCK):
+        for block in chunk_by_size([1] * documents, _BLOCK):
             ids = [str(row) for row in range(block.start, block.stop)]
             there = set(self._ask(self._collection.get, ids=ids, include=[])["ids"])
             if missing := [row for row in ids if row not in there]:
@@ -253,9 +267,9 @@ class ServerIndex:
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""
         scores = np.empty(len(rows))
-        for block in runs([1] * len(rows), _BLOCK):
+        for block in chunk_by_size([1] * len(rows), _BLOCK):
             vectors = self._vectors(rows[block])
-            scores[block] = exact(vectors, np.arange(len(vectors)), query)
+            scores[block] = exact_scores(vectors, np.arange(len(vectors)), query)
         return scores
 
     def _vectors(self, rows: Rows) -> Vectors:

@@ -22,7 +22,7 @@ from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError
 from tools.records import Usage, usage_from_json, usage_json
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.index_store import new_array, open_index, release
+from tools.retrievers.index_store import create_memmap, drop_page_cache, open_index
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
 MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
@@ -88,7 +88,7 @@ ELSEWHERE: ContextVar[MakeBlocks | None] = ContextVar("elsewhere", default=None)
 
 
 @runtime_checkable
-class Paid(Protocol):
+class BilledEmbedder(Protocol):
     """What an embedder has beside where its calls cost money."""
 
     batch: int  # texts in a request, at most
@@ -100,7 +100,7 @@ class Paid(Protocol):
         """Count what an earlier process spent on an unfinished index."""
 
 
-class OfVectors(Retriever):
+class VectorRetrieverBase(Retriever):
     """Ranks documents by the inner products of their vectors with the query's."""
 
     def __init__(self, corpus: Corpus, embedder: Embedder) -> None:
@@ -132,7 +132,7 @@ def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
     return {**embedder.key(), "kind": "vectors", "format": FORMAT, "corpus": corpus.fingerprint}
 
 
-class Order(NamedTuple):
+class EmbeddingPlan(NamedTuple):
     """The order in which the distinct texts of a corpus are embedded, a function of the corpus alone.
 
     The longest go first: the memory peaks at once, and the estimate of the time left is never too short.
@@ -147,7 +147,7 @@ class Order(NamedTuple):
     ]  # where blocks of texts begin, and the end of the last, shape (blocks + 1,)
 
 
-def order_of(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> Order:
+def plan_embedding(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> EmbeddingPlan:
     """Return the order of a corpus, in blocks of at most `most` texts and, but for a single
     text, `characters`.
     """
@@ -159,15 +159,15 @@ def order_of(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> 
     _, rows, text_of = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     longest_first = np.argsort(-lengths[rows], kind="stable")
     places = np.argsort(longest_first)
-    blocks = runs(lengths[rows[longest_first]].tolist(), characters, most)
-    return Order(
+    blocks = chunk_by_size(lengths[rows[longest_first]].tolist(), characters, most)
+    return EmbeddingPlan(
         rows[longest_first],
         places[text_of.ravel()],
         np.array([0, *(block.stop for block in blocks)]),
     )
 
 
-def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slice]:
+def chunk_by_size(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slice]:
     """Yield runs of at most so many `items`, whose sizes add up to at most `most`; one that
     is larger is alone.
     """
@@ -183,16 +183,18 @@ def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slic
 
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
-    paid = embedder if isinstance(embedder, Paid) else None
+    paid = embedder if isinstance(embedder, BilledEmbedder) else None
     order = (
-        order_of(corpus, paid.batch, _PAID_CHARACTERS) if paid else order_of(corpus, _BLOCK_TEXTS)
+        plan_embedding(corpus, paid.batch, _PAID_CHARACTERS)
+        if paid
+        else plan_embedding(corpus, _BLOCK_TEXTS)
     )
     shape = (len(corpus), embedder.dimension)
     done, beyond, usage = _done_before(folder, shape)
     if paid:
         paid.resume(usage)
     file = folder / "vectors.npy"
-    vectors = open_memmap(file, "r+") if done or beyond else new_array(file, shape, np.float32)
+    vectors = open_memmap(file, "r+") if done or beyond else create_memmap(file, shape, np.float32)
     before = done + sum(last - first for first, last in beyond.items())
     progress = Progress(embedder.name, len(order.rows), "texts", done=before)
     spans = pairwise([done, *order.blocks[order.blocks > done].tolist()])
@@ -217,7 +219,7 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
             documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
             vectors[documents] = made[order.text_of[documents] - first]
             vectors.flush()
-            release(vectors)
+            drop_page_cache(vectors)
             beyond[first] = last
             while done in beyond:
                 done = beyond.pop(done)

@@ -19,14 +19,20 @@ from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.records import Hit
-from tools.retriever import Search, find_floor
+from tools.retriever import Search, kth_score_lower_bound
 from tools.retrievers.devices import device
-from tools.retrievers.index_store import accelerator, in_blocks, new_array, open_index, release
+from tools.retrievers.index_store import (
+    accelerator,
+    create_memmap,
+    drop_page_cache,
+    iter_blocks,
+    open_index,
+)
 from tools.retrievers.lexical.numba_cache import compile_loop
 from tools.retrievers.lexical.numba_kernels import run_in_threads
 from tools.retrievers.vectors.embedder import (
     Embedder,
-    OfVectors,
+    VectorRetrieverBase,
     Vectors,
     embed_queries,
     open_vectors,
@@ -52,7 +58,7 @@ _ANY_ORDER = {
 }  # sums may be regrouped; infinities keep their meaning
 
 
-class VectorRetriever(OfVectors):
+class VectorRetriever(VectorRetrieverBase):
     """The documents whose vectors have the largest inner products with the query's.
 
     `search` is what estimates are made from; it changes no ranking, so the name is without it. With int8, the vectors
@@ -78,9 +84,11 @@ class VectorRetriever(OfVectors):
             self._estimates = from_vectors(self._vectors)
         self._on_device = None
         if accelerator() and len(corpus):
-            from tools.retrievers.vectors.gpu_search import put_on  # PyTorch, which takes seconds
+            from tools.retrievers.vectors.gpu_search import (
+                copy_to_device,  # PyTorch, which takes seconds
+            )
 
-            self._on_device = put_on(device(), *self._estimates)
+            self._on_device = copy_to_device(device(), *self._estimates)
 
     def prepare(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension)."""
@@ -126,24 +134,25 @@ class VectorRetriever(OfVectors):
         if scores is None:
             scores = self._estimates.of_all(query)
         scores[self._ranker.rows(search.excluded)] = -np.inf
-        errors = self._estimates.errors * lengths(query[None])
+        errors = self._estimates.errors * vector_norms(query[None])
         # At least k true scores reach the kth largest lower bound, so a document whose upper bound
         # does not is beaten.
         return np.flatnonzero(
-            scores + errors >= max(np.finfo(np.float32).min, find_floor(scores - errors, k))
+            scores + errors
+            >= max(np.finfo(np.float32).min, kth_score_lower_bound(scores - errors, k))
         )
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
         if self._file is None:
-            scores = exact(np.asarray(self._vectors), rows, query)
+            scores = exact_scores(np.asarray(self._vectors), rows, query)
         elif len(rows) > max(_MANY, len(self._ranker) // _MANY_OF):
-            scores = exact(np.asarray(self._vectors), rows, query)
-            release(self._vectors)
+            scores = exact_scores(np.asarray(self._vectors), rows, query)
+            drop_page_cache(self._vectors)
         else:
             runs = (rows[first : first + _MANY] for first in range(0, max(1, len(rows)), _MANY))
             file = self._file.fileno()
             scores = np.concatenate(
-                [exact(self._read(file, some), np.arange(len(some)), query) for some in runs]
+                [exact_scores(self._read(file, some), np.arange(len(some)), query) for some in runs]
             )
         return self._ranker.hits(rows, scores, k)
 
@@ -156,7 +165,7 @@ class VectorRetriever(OfVectors):
         return np.frombuffer(data, dtype=np.float32).reshape(len(rows), self._vectors.shape[1])
 
 
-class Estimates(NamedTuple):
+class ScoreEstimates(NamedTuple):
     """Numbers from which scores are estimated, and how far an estimate can be off.
 
     The score of a document with a query is within `errors[row] * |query|` of `numbers[row] @ query * scales[row]`, up
@@ -172,7 +181,7 @@ class Estimates(NamedTuple):
         scores = np.empty(len(self.numbers), dtype=np.float32)
         middle = len(scores) // 2 if self.numbers.size >= _SPLIT and _two_threads() else 0
         halves = [(0, middle), (middle, len(scores))] if middle else [(0, len(scores))]
-        run_in_threads(lambda half: estimate(self.numbers, query, *half, scores), halves)
+        run_in_threads(lambda half: estimate_scores(self.numbers, query, *half, scores), halves)
         return scores if self.scales is None else scores * self.scales
 
     def of_many(self, queries: Vectors) -> NDArray[np.float32]:
@@ -186,12 +195,14 @@ class Estimates(NamedTuple):
         return scores
 
 
-def from_vectors(vectors: Vectors) -> Estimates:
+def from_vectors(vectors: Vectors) -> ScoreEstimates:
     """Return estimates from the vectors themselves; nothing is copied."""
-    return Estimates(np.asarray(vectors), None, _rounding(lengths(vectors), vectors.shape[1]))
+    return ScoreEstimates(
+        np.asarray(vectors), None, _rounding(vector_norms(vectors), vectors.shape[1])
+    )
 
 
-def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> Estimates:
+def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> ScoreEstimates:
     """Return estimates from 8-bit codes of the vectors that `key` determines; made if they
     are not under `home`.
     """
@@ -201,7 +212,7 @@ def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> Estim
     )
 
 
-def lengths(vectors: Vectors) -> NDArray[np.float32]:
+def vector_norms(vectors: Vectors) -> NDArray[np.float32]:
     """Return the Euclidean lengths of vectors, shape (vectors,)."""
     norms: NDArray[np.float32] = np.sqrt(
         np.einsum("ij,ij->i", vectors, vectors)
@@ -228,12 +239,12 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
     # The mean of all vectors, of which many models' have much, is subtracted first: it adds the
     # same to all scores of a query. The largest remaining number of each vector becomes 127.
     mean = np.zeros(vectors.shape[1])
-    for _, some in in_blocks(vectors):
+    for _, some in iter_blocks(vectors):
         mean += some.sum(axis=0, dtype=np.float64) / len(vectors)
-    codes = new_array(folder / "codes.npy", vectors.shape, np.int8)
+    codes = create_memmap(folder / "codes.npy", vectors.shape, np.int8)
     scales = np.empty(len(vectors), dtype=np.float32)
     errors = np.empty(len(vectors), dtype=np.float32)
-    for block, some in in_blocks(vectors):
+    for block, some in iter_blocks(vectors):
         rest = some - mean
         scales[block] = np.abs(rest).max(axis=1) / 127
         scale = scales[block, None].astype(np.float64)
@@ -242,14 +253,14 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
         rounding = _rounding(np.linalg.norm(coded, axis=1), vectors.shape[1])
         # By Cauchy and Schwarz, |query @ (rest - coded)| is at most |query| |rest - coded|.
         errors[block] = 1.01 * np.linalg.norm(rest - coded, axis=1) + rounding
-        release(codes)
+        drop_page_cache(codes)
     codes.flush()
     np.save(folder / "scales.npy", scales)
     np.save(folder / "errors.npy", errors)
 
 
-def _load_codes(folder: Path) -> Estimates:
-    return Estimates(
+def _load_codes(folder: Path) -> ScoreEstimates:
+    return ScoreEstimates(
         *(
             np.asarray(open_memmap(folder / f"{name}.npy", "r"))
             for name in ("codes", "scales", "errors")
@@ -258,7 +269,7 @@ def _load_codes(folder: Path) -> Estimates:
 
 
 @compile_loop(fastmath=_ANY_ORDER)
-def estimate(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
+def estimate_scores(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
     """Write the inner products of the float32 or int8 rows `first` to `last` with a float32
     query to `out`.
     """
@@ -270,7 +281,7 @@ def estimate(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
 
 
 @compile_loop()
-def exact(vectors: Any, rows: Any, query: Any) -> Any:
+def exact_scores(vectors: Any, rows: Any, query: Any) -> Any:
     """Return the inner products of some rows of float32 vectors with a float32 query, shape
     (rows,), float64.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.retrievers.index_store import in_blocks
+from tools.retrievers.index_store import iter_blocks
 
 # No import statement: rankings do not depend on PyTorch, so that the run does not either
 # (tools/code_digest.py).
@@ -23,17 +23,21 @@ _SHARE = 0.5  # of a device's free memory, at most: models are there as well
 _ROWS = 1 << 20  # codes that are converted at a time
 
 
-def put_on(
+def copy_to_device(
     where: str, numbers: Numbers, scales: NDArray[np.float32] | None, errors: NDArray[np.float32]
-) -> "OnDevice | None":
+) -> "GpuCandidateSearch | None":
     """Copy what estimates are made from (exact_search.Estimates) to a device of PyTorch; None
     if it has no room.
     """
     room = torch.cuda.mem_get_info(where)[0] if where.startswith("cuda") else np.inf
-    return OnDevice(where, numbers, scales, errors) if numbers.nbytes <= _SHARE * room else None
+    return (
+        GpuCandidateSearch(where, numbers, scales, errors)
+        if numbers.nbytes <= _SHARE * room
+        else None
+    )
 
 
-class OnDevice:
+class GpuCandidateSearch:
     """Finds candidates on a device. Threads share it."""
 
     def __init__(
@@ -46,7 +50,7 @@ class OnDevice:
         self._numbers = torch.empty(
             numbers.shape, dtype=torch.from_numpy(numbers[:0].copy()).dtype, device=where
         )
-        for place, some in in_blocks(numbers):
+        for place, some in iter_blocks(numbers):
             self._numbers[place] = torch.tensor(some)
         self._scales = None if scales is None else torch.tensor(scales, device=where)
         self._errors = torch.tensor(errors, device=where)

@@ -37,7 +37,7 @@ STARTS = 3
 
 
 @contextmanager
-def connected(address: str, share: str = "") -> Iterator[None]:
+def connect_ray(address: str, share: str = "") -> Iterator[None]:
     """Be connected to the cluster at ray://HOST:PORT; "ray" is that of $RAY_ADDRESS, or this
     machine's, or a new one.
 
@@ -78,7 +78,7 @@ def connected(address: str, share: str = "") -> Iterator[None]:
         ray.shutdown()
 
 
-def print_unless_of_ray(raised: threading.ExceptHookArgs) -> None:
+def ray_excepthook(raised: threading.ExceptHookArgs) -> None:
     """Print what a thread raised, as threading.excepthook does, unless Ray or gRPC began that
     thread.
 
