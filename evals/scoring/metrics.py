@@ -14,7 +14,7 @@ Flip     the share of comparisons that come out otherwise for the query's twin. 
 k is any whole number above 0; without @k the whole ranking counts. An undefined metric is None, and
 its query is left out of the mean: recall where nothing is relevant, Win(3) where no comparison has
 that label. To add a metric of a ranking, name its function in RANKING;
-tests/fast/measuring/test_metrics.py then holds it to ir_measures.
+tests/fast/evals/scoring/test_metrics.py then holds it to ir_measures.
 """
 
 import dataclasses

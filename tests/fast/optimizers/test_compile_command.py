@@ -127,7 +127,7 @@ def test_a_folder_of_ones_own_is_compiled_on_beside_a_miniature(tmp_path):
         plan(alone)
 
 
-# What every command refuses alike is in tests/fast/running/test_run.py.
+# What every command refuses alike is in tests/fast/evals/running/test_run.py.
 @pytest.mark.parametrize(
     ("words", "word"),
     [

@@ -129,7 +129,8 @@ class OpenAIClient(SharedOnDeepcopy):
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
 
         This is what is kept and what keys are made of, whatever server it goes to; see
-        `write_server_limits`. Settings come first, the limit of an answer before all, and --extra-body has the last word.
+        `write_server_limits`. Settings come first, the limit of an answer before all, and
+        --extra-body has the last word.
         """
         limit = settings.get("max_completion_tokens") or settings.get("max_tokens")
         request: dict[str, Any] = {"max_tokens": limit} if limit else {}

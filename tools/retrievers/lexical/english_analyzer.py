@@ -3,7 +3,7 @@ index with by default.
 
 StandardTokenizer (the word boundaries of Unicode's UAX #29, at most 255 characters), the English
 possessive off, lower case, Lucene's 33 stop words out, Porter's stemmer with the departures of its
-author's own program. The golden file of tests/fast/retrievers/test_lexical.py has what Lucene 8.8.1
+author's own program. The golden file of tests/fast/tools/retrievers/lexical/test_bm25.py has what Lucene 8.8.1
 itself makes of hard cases.
 
 Left out: the scripts that UAX #29 segments by character (Han, Hiragana) or by dictionary (Thai,

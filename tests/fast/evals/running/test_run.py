@@ -20,7 +20,7 @@ from tools.cli import CommandParser, run_command
 from tools.errors import DataError, RunConflict
 from tools.records import Query, Submission, Trace
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--split", "dev")
 

@@ -129,7 +129,7 @@ def test_the_ranking_is_that_of_brute_force_in_float64(large, retriever):
 
 
 @pytest.mark.parametrize(("many", "of"), [(7, 1), (1, 20_000)])
-def test_vectors_read_in_runs_and_from_the_map_are_the_same_and_the_map_is_given_back(
+def test_exact_search_read_in_runs_and_from_the_map_are_the_same_and_the_map_is_given_back(
     large, retriever, monkeypatch, many, of
 ):
     before = retriever.search("one", 500)
@@ -187,7 +187,7 @@ def test_a_document_of_no_tokens_scores_zero_and_a_query_of_none_ties_everything
 
 
 @PRECISIONS
-def test_vectors_of_any_length_and_direction_are_ranked_right(tmp_path, search):
+def test_exact_search_of_any_length_and_direction_are_ranked_right(tmp_path, search):
     # A common direction, as some models have it, lengths from 1e-3 to 1e3, and one number that outweighs the rest.
     class Uneven(Digests):
         def vector(self, text):
@@ -235,7 +235,7 @@ def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch)
     assert of.of_all(query).tolist() == whole.tolist()
 
 
-HERE = Path(__file__).parents[3]
+HERE = Path(__file__).parents[5]
 PLACES = [str(place) for place in (Path(__file__).parent, HERE / "tests/support", HERE)]
 
 
@@ -263,7 +263,7 @@ def test_the_longest_texts_are_embedded_first_and_each_distinct_one_once(tmp_pat
 KILLED = """
 import os, signal, sys; sys.path[:0] = {path!r}
 from pathlib import Path
-from test_vectors import *
+from test_exact_search import *
 embedding._BLOCK_TEXTS = 10
 def die(made, texts):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -318,7 +318,7 @@ def nan(made, texts):
         (lambda made, texts: made[:, 1:], r"shape \(20, 36\) where \(20, 37\)"),
     ],
 )
-def test_vectors_that_cannot_be_right_are_refused(tmp_path, spoil, says):
+def test_exact_search_that_cannot_be_right_are_refused(tmp_path, spoil, says):
     corpus = documents(["bad text" if n == 7 else f"text {n}" for n in range(20)])
     with pytest.raises(DataError, match=says):
         open_vectors(Spoilt(spoil), corpus, tmp_path)

@@ -30,7 +30,7 @@ from tools.errors import BudgetReached, DataError, ProviderRefused
 from tools.models.run_resources import CallStats
 from tools.records import Usage
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 USAGE = Usage(
     calls=1204,
     input_tokens=1_240_000,

@@ -24,7 +24,7 @@ from tools.retrievers.lexical.rank_bm25 import _ANALYZER as ANALYZER
 from tools.retrievers.lexical.rank_bm25 import words
 from tools.text import content_words as tokens
 
-GOLDEN = Path(__file__).parent / "golden" / "english_analyzer.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "english_analyzer.json"
 
 # Few words and short documents, so that words in most documents (negative idf), words in all of them, empty documents,
 # duplicates and ties are the rule.

@@ -16,7 +16,7 @@ import httpx
 import joblib
 import pytest
 from openai_server import Failure
-from test_own import outcome, steps
+from test_custom import outcome, steps
 
 from programs import custom
 from tools.errors import LimitReached, ProviderRefused, UsageError
@@ -371,7 +371,7 @@ def test_configuring_dspy_in_a_query_is_answered_with_what_works(corpus, monkeyp
         sys.modules["dspy.dsp.utils.settings"], "config_owner_thread_id", -1
     )  # as where a file has configured it
     assert (
-        "Use `with dspy.context(...)` instead of dspy.configure here. (test_own"
+        "Use `with dspy.context(...)` instead of dspy.configure here. (test_custom"
         in outcome(configuring, corpus)["error"]
     )
 

@@ -21,7 +21,7 @@ from evals.studies import run_cells as work
 from evals.studies import significance, study_file
 from tools.errors import UsageError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs/guide/study.md").read_text(encoding="utf-8")
 SMALL = {
     "name": "small",

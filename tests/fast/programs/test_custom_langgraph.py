@@ -20,7 +20,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send, interrupt
-from test_own import outcome
+from test_custom import outcome
 
 from programs.custom import search
 from tools.errors import UsageError

@@ -370,7 +370,7 @@ def test_the_schemas_in_the_docs_are_those_of_the_forms_and_a_run_is_valid_under
     make, tmp_path
 ):
     assert called(export, "--to", "schemas", "--out", tmp_path / "schemas") == 0
-    assert contents(tmp_path / "schemas") == contents(Path(__file__).parents[3] / "docs/schemas")
+    assert contents(tmp_path / "schemas") == contents(Path(__file__).parents[4] / "docs/schemas")
     run = make("react")
     for name in ("config.json", "outcomes.jsonl", "scores.json", "attribution.jsonl"):
         validator = Draft202012Validator(

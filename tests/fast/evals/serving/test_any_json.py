@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rest_client import opened
-from test_doors import HELLO, ask
+from test_servers import HELLO, ask
 
 pytest.importorskip("mcp")
 

@@ -34,7 +34,7 @@ from tools.records import Query, Usage, total, usage_json
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 
 
 def key(number):

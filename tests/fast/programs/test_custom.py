@@ -330,7 +330,7 @@ def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
     ]
     assert "no search brought 2 of the 6 ids" in found["trace"]["notes"][0]
     error = outcome(lambda query, search: ["d9"], corpus)["error"]
-    assert "e.g. 'd9' (test_own.py, line " in error
+    assert "e.g. 'd9' (test_custom.py, line " in error
 
 
 class Row(NamedTuple):
@@ -423,7 +423,7 @@ def test_scores_by_id_are_ordered_and_texts_are_split():
 )
 def test_what_is_no_list_of_ids_is_named_with_the_users_line(returned, said, corpus):
     error = outcome(lambda query: returned, corpus)["error"]
-    assert said in error and "(test_own.py, line " in error and "\n" not in error
+    assert said in error and "(test_custom.py, line " in error and "\n" not in error
 
 
 class Broken(dspy.Module):
@@ -465,7 +465,7 @@ class Bare:
         (SimpleNamespace, "and no program"),
         (lambda query, corpus: [], "asks for 'corpus'"),
         (lambda search: [search], "returned list"),
-        (Broken, "cannot be made: RuntimeError: no key (test_own.py, line "),
+        (Broken, "cannot be made: RuntimeError: no key (test_custom.py, line "),
         (TwoInputs, "has the inputs image, question"),
         (bare(function), "give its inner function @functools.wraps(function)"),
         (bare_but_for_the_query(function), "give its inner function @functools.wraps(function)"),

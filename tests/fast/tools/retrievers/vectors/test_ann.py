@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from test_vectors import Digests, documents
+from test_exact_search import Digests, documents
 
 from evals.scoring.scored_run import name_retriever
 from tools.errors import DataError

@@ -12,7 +12,7 @@ from tools.errors import UsageError
 from tools.retrievers import __main__ as command
 from tools.retrievers import canonicalize, contract
 
-GUIDE = Path(__file__).parents[3] / "docs/guide/retriever.md"
+GUIDE = Path(__file__).parents[4] / "docs/guide/retriever.md"
 CODE = GUIDE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 NONE = """
 from tools.retriever import Retriever
