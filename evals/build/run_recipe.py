@@ -59,7 +59,7 @@ def run(
     check_prices(request, lms.values(), _list_retrievers(parameters))
     for lm in dict.fromkeys(lms.values()):
         if not price_is_known(lm, request.prices):
-            say(
+            print_stderr(
                 f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
                 f"tells it, and --budget-calls limits what is sent"
             )

@@ -117,7 +117,7 @@ def convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None
 
 def _validate(annotation: Any, value: Any) -> Any:
     try:
-        return schemas.adapter(annotation).validate_python(value)
+        return schemas.type_adapter(annotation).validate_python(value)
     except TypeError as error:  # a type that cannot be hashed, or that pydantic does not know
         raise ValueError(str(error)) from None
 
