@@ -1,9 +1,8 @@
 """How a run ends: no thread that answers a query outlives it."""
 
-import time
-
 import pytest
 from run_folders import CONFIG
+from waiting import wait_for
 
 import environments
 from evals import run_folder
@@ -17,20 +16,20 @@ from tools.retrievers.lexical.bm25 import BM25
 def test_a_folder_that_cannot_be_written_ends_a_run_after_the_queries_in_flight(tmp_path):
     mini = environments.load("congress", "mini", "dev")
     model = language_model.connect("offline", statistics=BM25(mini.documents).statistics)
+    pending = {}
     ended = []
 
-    def answer_second_slowly(query):
-        if query is mini.queries[1]:
-            time.sleep(0.5)
+    def answer_later_ones_late(query):
+        if query is not mini.queries[0]:
+            wait_for(lambda: pending)  # until it is known that the first cannot be written
         ended.append(query)
         return Submission(query.query_id, [], Trace(query.query_id))
 
     with run_folder.claim(tmp_path / "runs/task/run", CONFIG) as folder:
         (folder.path / "outcomes.jsonl").mkdir()
-        pending = {}
         with pytest.raises(RunIncomplete, match="could not be written and is pending"):
             runner.run_queries(
-                answer_second_slowly, mini.queries, mini.documents, folder, model, workers=2,
+                answer_later_ones_late, mini.queries, mini.documents, folder, model, workers=2,
                 on_pending=pending.__setitem__,
             )  # fmt: skip
     assert mini.queries[1] in ended and len(ended) < len(mini.queries)
