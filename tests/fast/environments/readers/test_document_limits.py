@@ -68,7 +68,7 @@ def test_of_a_dump_the_pages_over_a_limit_are_left_out_alone(tmp_path):
         page(1, "One."),
         page(2, stalls),
         page(3, "Three."),
-        page(4, "long " * (1 << 20)),
+        page(4, "long " * (1 << 18)),
         page(5, "Five."),
     ]
     (tmp_path / "dump.xml").write_text(f"<mediawiki>{''.join(pages)}</mediawiki>")
