@@ -304,7 +304,7 @@ def read_config(path: Path, *, named: bool = True) -> Config:
     """
     try:
         config: Config = _forms().read_file(
-            _forms().ConfigForm, path / "config.json", "remove the folder, or mend it"
+            _forms().ConfigSchema, path / "config.json", "remove the folder, or mend it"
         )
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
@@ -347,7 +347,7 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Js
 
 def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
     """Parse a line of outcomes.jsonl. ValueError for one that is malformed or was edited."""
-    outcome: Outcome = _forms().read(_forms().OutcomeForm, line)
+    outcome: Outcome = _forms().read(_forms().OutcomeSchema, line)
     for step in outcome["trace"]["steps"]:
         has_lengths = "shown" in step or "lengths" in step
         if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(
