@@ -48,6 +48,7 @@ _UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 # Python's own float() also reads "1_0" and digits of other scripts, which in a data file are
 # damage.
 _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+_USUAL_GRADES = {str(grade): float(grade) for grade in range(-10, 101)}  # need no pattern
 _QUOTED_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?=\t|\Z)')
 _OPEN_CELL = re.compile(r'"[^"]*(?:""[^"]*)*\Z')  # a further line may close it
 _MARKS = re.compile('"+')
@@ -126,6 +127,7 @@ def read_cells(
         lines = (
             _split_tabs(path, many, counts) if separator == "\t" else _split_quoted(path, separator)
         )
+    name = str(path)
     for number, row in lines:
         if number == 1 and _SEPARATOR_LINE.fullmatch((separator or " ").join(row)):
             continue
@@ -138,7 +140,7 @@ def read_cells(
             raise DataError(
                 f"{path}, line {number}: {len(row)} columns where {many} are expected{form}"
             )
-        yield f"{path}, line {number}", row
+        yield f"{name}, line {number}", row
 
 
 def read_headed(
@@ -332,6 +334,9 @@ def _split_each(
 def _split_blanks(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
     for number, text in read_lines(path):
         cells = text.split()
+        if '"' not in text:  # as most lines are
+            yield number, cells
+            continue
         unquoted = [_unquote(cell) for cell in cells]
         counts[QUOTED] += sum(
             before != after for before, after in zip(cells, unquoted, strict=True)
@@ -603,11 +608,18 @@ def _describe_type(value: Any) -> str:
 
 def check_grade(value: Any, where: str) -> float:
     """Return `value`, a number or one in a cell of a table, as a grade."""
+    if isinstance(value, str) and value in _USUAL_GRADES:
+        return _USUAL_GRADES[value]
     number = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
-    if isinstance(number, Real) and not isinstance(number, bool):  # numpy's numbers as well
-        with suppress(OverflowError):
+    is_number = isinstance(number, float) or (
+        isinstance(number, Real) and not isinstance(number, bool)  # numpy's numbers as well
+    )
+    if is_number:
+        try:
             grade = float(number)
-            if abs(grade) <= LARGEST_GRADE:
-                return grade
+        except OverflowError:  # of a whole number that no float can hold
+            grade = math.inf
+        if abs(grade) <= LARGEST_GRADE:
+            return grade
     shown = repr(value[:20]) if isinstance(value, str) else abbreviate(value)
     raise DataError(f"{where}: the score {shown} is not a number up to {LARGEST_GRADE}")

@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -286,12 +287,13 @@ def _read_qrels(path: Path, queries: Container[str], documents: Container[str] =
     return qrels
 
 
-_START = re.compile(r"(?=<top(?:ic)?(?=[\s>]))", re.I)
+_START = re.compile(r"<top(?:ic)?(?=[\s>])", re.I)
 _TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*?)</\1\s*>(.*)", re.DOTALL | re.I)
 _OPEN_TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*)()", re.DOTALL | re.I)
 _END = re.compile(r"</top(?:ic)?\s*>", re.I)
 # The names of attributes and of tags that hold a topic's number, the usual one first.
 _NUMBERS = ("number", "num", "id", "qid", "topic_id", "topic-id", "query_id", "query-id")
+_NUMBER_NAMES = frozenset(_NUMBERS)
 _ATTRIBUTE = re.compile(r"(?<![\w-])([\w-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\"'>\s]+))")
 # A field ends where the next tag begins; "p < 0.05" is no tag.
 _TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?/?>)", re.I)
@@ -403,10 +405,16 @@ class TopicFields:
         DataError where none is of the query.
         """
         wanted = (self.wanted,) if self.wanted else _FIELDS
-        chosen = [(tag, text) for tag, text in fields if tag in wanted]
-        chosen.sort(key=lambda field: field[0] not in _LEADING)
-        self.taken.update(dict.fromkeys(tag for tag, _ in chosen))
-        self.left_out.update(dict.fromkeys(tag for tag, _ in fields if tag not in wanted))
+        chosen = list[tuple[str, str]]()
+        for field in fields:
+            if field[0] in wanted:
+                chosen.append(field)
+            else:
+                self.left_out[field[0]] = None
+        if len(chosen) > 1:
+            chosen.sort(key=lambda field: field[0] not in _LEADING)
+        for tag, _ in chosen:
+            self.taken[tag] = None
         if text := " ".join(" ".join(text for _, text in chosen).split()):
             return tables.check_text(text, where)
         if chosen:
@@ -426,11 +434,16 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
     """
     of_query = of_query or TopicFields()
     text = "\n".join(line for _, line in raw_files.read_lines(path))
-    entities = {f"&{name};": first or second for name, first, second in _ENTITY.findall(text)}
-    text = _strip_prefixes(_resolve_sections(text))
+    entities = dict[str, str]()
+    if "<!" in text:
+        entities = {f"&{name};": first or second for name, first, second in _ENTITY.findall(text)}
+        text = _resolve_sections(text)
+    text = _strip_prefixes(text)
     if entities:
         text = _replace_entities(text, entities, path)
-    before, *pieces = _START.split(text)
+    starts = [start.start() for start in _START.finditer(text)]
+    before = text[: starts[0]] if starts else text
+    pieces = [text[start:end] for start, end in pairwise([*starts, len(text)])]
     form = _TOPIC if _END.search(text) else _OPEN_TOPIC  # a topic may end where the next begins
     between = [before]
     for count, piece in enumerate(pieces, start=1):
@@ -498,7 +511,7 @@ def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str
 
 def _strip_prefixes(text: str) -> str:
     """Return XML without the prefixes of namespaces in its tags, where its topics have one."""
-    if not _PREFIX.search(text):
+    if ":top" not in text.lower() or not _PREFIX.search(text):
         return text
     return re.sub(r"(</?)[A-Za-z][\w.-]*:(?=[A-Za-z])", r"\1", text)
 
@@ -525,7 +538,7 @@ def _parse_topic(
     numbers = _find_numbers(attributes, fields)
     if len(numbers) != 1:
         raise DataError(f"{where} has {len(numbers)} numbers where one is expected")
-    texts = [(name, text) for name, text in fields if name not in _NUMBERS]
+    texts = [(name, text) for name, text in fields if name not in _NUMBER_NAMES]
     return {**dict(texts), "query_id": numbers[0].strip(), "query": of_query.join(texts, where)}
 
 
@@ -535,10 +548,11 @@ def _find_numbers(attributes: str, fields: Sequence[tuple[str, str]]) -> list[st
     """
     of_attributes = [
         (name.lower(), html.unescape(a or b or c))
-        for name, a, b, c in _ATTRIBUTE.findall(attributes)
+        for name, a, b, c in (_ATTRIBUTE.findall(attributes) if attributes else ())
     ]
     for pairs in (of_attributes, fields):
-        for wanted in _NUMBERS:
-            if numbers := [value for name, value in pairs if name == wanted]:
-                return numbers
+        names = _NUMBER_NAMES.intersection([name for name, _ in pairs])
+        if names:
+            usual = min(names, key=_NUMBERS.index)
+            return [value for name, value in pairs if name == usual]
     return []

@@ -165,7 +165,15 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
                         f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so no line of "
                         f"this data"
                     )
-                text = _decode(raw, path, number)
+                try:  # files that were put together have a mark at each joint
+                    text = raw.removeprefix(codecs.BOM_UTF8).decode()
+                except UnicodeDecodeError as error:
+                    raise _refuse_encoding(f"{path}, line {number}", raw, error) from None
+                if number == 1 and text[:8].count("\0") > 2:
+                    raise DataError(
+                        f"{path}, line 1: every second byte is 0, as in UTF-16; write the file in "
+                        f"UTF-8"
+                    )
                 if whole or text.strip():
                     yield number, text if whole else text.strip("\r\n")
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
@@ -204,18 +212,7 @@ def _split_lines(file: io.BufferedIOBase, path: Path) -> Iterator[bytes]:
         yield raw
 
 
-def _decode(raw: bytes, path: Path, number: int) -> str:
-    try:
-        text = raw.removeprefix(
-            codecs.BOM_UTF8
-        ).decode()  # files that were put together have one at each joint
-    except UnicodeDecodeError as error:
-        remedy = "write the file in UTF-8, e.g. with `iconv -f WINDOWS-1252 -t UTF-8`"
-        raise DataError(
-            f"{path}, line {number}: byte {raw[error.start]:#04x} is not UTF-8; {remedy}"
-        ) from None
-    if number == 1 and text[:8].count("\0") > 2:
-        raise DataError(
-            f"{path}, line 1: every second byte is 0, as in UTF-16; write the file in UTF-8"
-        )
-    return text
+def _refuse_encoding(where: str, raw: bytes, error: UnicodeDecodeError) -> DataError:
+    """Return the error for a line that is not UTF-8."""
+    remedy = "write the file in UTF-8, e.g. with `iconv -f WINDOWS-1252 -t UTF-8`"
+    return DataError(f"{where}: byte {raw[error.start]:#04x} is not UTF-8; {remedy}")
