@@ -332,7 +332,7 @@ def _decode(text: str, start: int, budget: RepairBudget) -> tuple[Any, int]:
     """Return the JSON value that begins at `start`, mended where it is broken, and where it ends; None for none."""
     with suppress(ValueError, RecursionError):
         return json.JSONDecoder(strict=False).raw_decode(text, start)
-    if not re.match(r"[\[{]\s*[\[{\"'\w]", text[start : start + 40]):
+    if budget.left < 0 or not re.match(r"[\[{]\s*[\[{\"'\w]", text[start : start + 40]):
         return None, start
     ends = re.compile(r"</|```|<\||\[/|<\uff5c|<tool_call\||\n\s*\n").search(text, start)
     end = ends.start() if ends else len(text)
