@@ -9,7 +9,6 @@ query that is being answered: a user's own program may import them, or ask for t
 
 import inspect
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -23,7 +22,7 @@ import dspy
 from tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from tools.models import prompting
 from tools.models.prompting import InvalidAnswer, escape_markers
-from tools.models.values import Ids, convert
+from tools.models.values import Ids, convert, fold_name
 from tools.records import Query, Snippet, Submission
 from tools.session import Session, current
 from tools.threads import REMEDY
@@ -161,8 +160,8 @@ def convert_arguments(
 
     Models write docIds for doc_ids, and add arguments of their own, which are left out where all others are there.
     """
-    own_names = {_fold(name): name for name in kinds}
-    named = {own_names.get(_fold(name), name): value for name, value in given.items()}
+    own_names = {fold_name(name): name for name in kinds}
+    named = {own_names.get(fold_name(name), name): value for name, value in given.items()}
     if len(named) == len(kinds) == 1:
         named = dict(zip(kinds, named.values(), strict=True))
     unknown = [name for name in named if name not in kinds]
@@ -174,10 +173,6 @@ def convert_arguments(
         with suppress(ValueError, TypeError):  # the tool says what it takes
             named[name] = convert(kinds[name], named[name])
     return named
-
-
-def _fold(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).casefold().removesuffix("s")
 
 
 def _kinds(function: Callable[..., Any]) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from typing_extensions import TypedDict
 
 from evals.scoring.attribution import anytime_ranking, submit_anytime
 from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
-from evals.serving.arguments import NO_BOOLEAN, read_object
-from evals.serving.arguments import read as read_arguments
 from programs.search_tools import SearchTools, as_json
 from tools import schemas, session
 from tools.errors import SessionRefusal, UsageError
+from tools.models.arguments import NO_BOOLEAN, read_object
+from tools.models.arguments import read as read_arguments
 from tools.models.prompting import InvalidAnswer
 from tools.records import Query, Submission, Usage, usage_json
 from tools.schemas import Amount, Count, UsageSchema
@@ -194,7 +194,7 @@ class Episode:
             return {**about, "left": left, "steps": done}
 
     def act(self, tool: str, arguments: Any) -> Observation:
-        """Use a tool, with arguments as evals/serving/arguments.py reads them.
+        """Use a tool, with arguments as tools/models/arguments.py reads them.
 
         A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors.
         """

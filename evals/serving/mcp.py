@@ -30,7 +30,6 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from evals.serving.arguments import SHOWN, list_unknown, read_object
 from evals.serving.client_config import ServerAddress, http_server_config
 from evals.serving.episode import NOT_BOOKED, TOOLS, Episode, EpisodeFactory, describe, told
 from evals.serving.episode_server import IDLE, MOST, EpisodeServer
@@ -47,6 +46,7 @@ from evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_to
 from programs.search_tools import as_json
 from tools.cli import start_thread, strip_control_characters, wait_until
 from tools.errors import SessionRefusal, UsageError
+from tools.models.arguments import SHOWN, list_unknown, read_object
 from tools.plugins import describe_exception as describe_error
 from tools.records import Query
 from tools.session import Toolbox

@@ -15,8 +15,8 @@ import anyio
 import mcp_types as types
 from pydantic import ValidationError
 
-from evals.serving.arguments import read_json
 from tools.cli import print_stderr
+from tools.models.arguments import read_json
 
 _FORMS = (
     "a request has a method, which is a text, and an id; a notification a method; an answer an id, "

@@ -24,13 +24,14 @@ with importing_extra("openenv", __name__):
     from evals.serving import web_auth
     from evals.serving.rest import Answer
 
-from evals.serving.arguments import SHOWN, read_text
 from evals.serving.client_config import ServerAddress
 from evals.serving.episode import TOOLS, Episode, told
 from evals.serving.episode_server import EpisodeServer
 from evals.serving.openenv_frames import FrameReader
 from programs.search_tools import as_json
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
+from tools.models.arguments import SHOWN
+from tools.models.values import read_text
 
 # What an environment raises -> the status of the answer to a request by HTTP alone
 _STATUSES: dict[type[Exception], HTTPStatus] = {

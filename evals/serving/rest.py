@@ -28,7 +28,14 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web_auth
-from evals.serving.arguments import (
+from evals.serving.client_config import ServerAddress
+from evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, told
+from evals.serving.episode_server import EpisodeServer, NoQueryAvailable
+from evals.serving.search_queue import TOGETHER, SearchQueue
+from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
+from tools import schemas
+from tools.errors import RunIncomplete, SessionRefusal, UsageError
+from tools.models.arguments import (
     Form,
     Text,
     Texts,
@@ -38,13 +45,6 @@ from evals.serving.arguments import (
     read_form,
     read_json,
 )
-from evals.serving.client_config import ServerAddress
-from evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, told
-from evals.serving.episode_server import EpisodeServer, NoQueryAvailable
-from evals.serving.search_queue import TOGETHER, SearchQueue
-from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
-from tools import schemas
-from tools.errors import RunIncomplete, SessionRefusal, UsageError
 from tools.records import Hit
 from tools.retriever import Retriever, Search
 

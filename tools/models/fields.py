@@ -17,7 +17,7 @@ from dspy.adapters.utils import apply_output_field_defaults, parse_value
 from tools.models import prompting
 from tools.models.elements import find_elements
 from tools.models.text_calls import read_calls
-from tools.models.values import TooBroken, convert, repair_json
+from tools.models.values import TooBroken, convert, plain_name, repair_json
 
 _LAST = "completed"
 _MARKER = re.compile(
@@ -39,7 +39,7 @@ def place_markers(signature: Any, answer: str) -> str:
         "{"
     ):  # JSON may have them in its texts
         return answer
-    names = {_plain(name): name for name in (*signature.output_fields, _LAST)}
+    names = {plain_name(name): name for name in (*signature.output_fields, _LAST)}
     placed = list[str]()
     place = 0  # up to which the answer is in `placed`
     counted = 0  # up to which the quotation marks of the line are counted
@@ -52,7 +52,7 @@ def place_markers(signature: Any, answer: str) -> str:
             quotes = 0
         quotes += sum(1 for _ in _QUOTES.finditer(answer, counted, marker.start()))
         counted = marker.start()
-        name = names.get(_plain(marker["name"]))
+        name = names.get(plain_name(marker["name"]))
         if not name:
             continue
         quote = answer[marker.start() - 1] if marker.start() > line_start else ""
@@ -95,7 +95,7 @@ def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
 
 def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
     """Yield what may be the fields, by their names, the most certain form first."""
-    names = {_plain(name): name for name in signature.output_fields}
+    names = {plain_name(name): name for name in signature.output_fields}
     yield _by_markers(names, answer)
     yield from _by_objects(names, answer)
     yield _by_tags(names, answer)
@@ -164,8 +164,8 @@ def _by_markers(names: Mapping[str, str], answer: str) -> dict[str, str]:
     parts = re.split(r"^\[\[ ## (\w+) ## \]\]", answer, flags=re.MULTILINE)
     texts = dict[str, str]()
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
-        if _plain(name) in names:
-            texts.setdefault(names[_plain(name)], text.strip())
+        if plain_name(name) in names:
+            texts.setdefault(names[plain_name(name)], text.strip())
     return texts
 
 
@@ -193,14 +193,14 @@ def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any
 
 
 def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> dict[str, Any]:
-    return {names[_plain(key)]: one for key, one in value.items() if _plain(key) in names}
+    return {names[plain_name(key)]: one for key, one in value.items() if plain_name(key) in names}
 
 
 def _by_tags(names: Mapping[str, str], answer: str) -> dict[str, str]:
     texts = dict[str, str]()
     for element in find_elements(answer, _TAG):
-        if _plain(element.tag) in names:
-            texts.setdefault(names[_plain(element.tag)], element.body.strip())
+        if plain_name(element.tag) in names:
+            texts.setdefault(names[plain_name(element.tag)], element.body.strip())
     return texts
 
 
@@ -222,11 +222,7 @@ def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
     found = list(label.finditer(answer))
     for place, match in enumerate(found):
         end = found[place + 1].start() if place + 1 < len(found) else len(answer)
-        name = names.get(_plain(match["heading"] or match["bold"] or match["colon"]))
+        name = names.get(plain_name(match["heading"] or match["bold"] or match["colon"]))
         if name:
             texts.setdefault(name, answer[match.end() : end].strip())
     return texts
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).lower()

@@ -6,6 +6,7 @@ Only what can mean one thing is taken. Ids are looked for among those that were 
 
 import ast
 import json
+import math
 import re
 import types
 import unicodedata
@@ -61,6 +62,19 @@ def repair_json(text: str, budget: RepairBudget | None = None) -> Any:
     return json_repair.loads(watched, skip_json_loads=True)
 
 
+# Names
+
+
+def plain_name(name: Any) -> str:
+    """Return a name without what differs between docIds, doc-ids and "Doc IDs"."""
+    return re.sub(r"[\W_]+", "", str(name)).casefold()
+
+
+def fold_name(name: str) -> str:
+    """Return a plain name without its plural: doc_ids and docId are one."""
+    return plain_name(name).removesuffix("s")
+
+
 # Types
 
 _ID_KEYS = (
@@ -76,6 +90,7 @@ _ID_KEYS = (
     "document",
     "identifier",
 )
+_FOLDED_ID_KEYS = tuple(dict.fromkeys(map(fold_name, _ID_KEYS)))
 _NOTHING = ("", "none", "null", "n/a", "nil", "[]", "-", "empty", "(none)", "(empty)")
 _TRUE = ("true", "yes", "y", "1", "correct")
 _FALSE = ("false", "no", "n", "0", "incorrect")
@@ -134,23 +149,34 @@ def _convert_to_one(kinds: Iterable[Any], value: Any, bounds: Mapping[str, Any] 
     raise ValueError(f"{value!r} is none of the types asked for")
 
 
-def _to_text(annotation: Any, value: Any, bounds: Any = None) -> str:
-    if isinstance(value, str):
-        return value
+def read_text(value: Any) -> str:
+    """Read a text, also where it came as a number or in a list of one. ValueError for anything else."""
+    if isinstance(value, list | tuple) and len(value) == 1:
+        return read_text(value[0])
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
+        value = int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (isinstance(value, str) or (is_number and math.isfinite(value))):
+        raise ValueError(f"{str(value)[:80]!r} is no text")
+    return str(value)
+
+
+def find_id(value: Mapping[Any, Any]) -> Any:
+    """Return the id in an object that stands for a document, as a search shows it; None where it has none."""
+    named = {fold_name(str(name)): content for name, content in value.items()}
+    return next((named[key] for key in _FOLDED_ID_KEYS if named.get(key) is not None), None)
+
+
+def _to_text(annotation: Any, value: Any, bounds: Any = None) -> str:
     if isinstance(value, list | tuple) and len(value) == 1:
         return _to_text(annotation, value[0])
     if isinstance(value, Mapping):
-        for key in _ID_KEYS:
-            named = next((name for name in value if str(name).lower() == key), None)
-            if named is not None and isinstance(value[named], str | int | float):
-                return _to_text(annotation, value[named])
+        doc_id = find_id(value)
+        if isinstance(doc_id, str | int | float):
+            return read_text(doc_id)
         if len(value) == 1:
             return _to_text(annotation, next(iter(value.values())))
-    raise ValueError(f"{str(value)[:80]!r} is no text")
+    return read_text(value)
 
 
 def _to_list(annotation: Any, value: Any, bounds: Any = None) -> list[Any]:
@@ -278,12 +304,12 @@ def _to_model(annotation: Any, value: Any, bounds: Any = None) -> Any:
         value = value[0]
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is no object")
-    given = {_plain_name(name): name for name in value}
+    given = {plain_name(name): name for name in value}
     made = dict[str, Any]()
     used = set[Any]()
     for name, field in annotation.model_fields.items():
         names = [name, field.alias or name, *(_ID_KEYS if name in ("id", "doc_id") else ())]
-        written = next((given[plain] for plain in map(_plain_name, names) if plain in given), None)
+        written = next((given[plain] for plain in map(plain_name, names) if plain in given), None)
         if written is not None and written not in used:
             made[field.alias or name] = convert(field.annotation, value[written])
             used.add(written)
@@ -337,10 +363,6 @@ def _parse(text: str) -> Any:
         repaired = repair_json(text)
         return text if repaired == "" else repaired
     return text
-
-
-def _plain_name(name: Any) -> str:
-    return re.sub(r"[\W_]+", "", str(name)).lower()
 
 
 def _fold(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The arguments of the tools, in the forms in which clients and models send them.
+"""The arguments of tools, in the forms in which clients and models send them.
 
 Clients send null for an argument that is left out, 5.0 for 5, numbers and lists as texts, numbers
 for ids, one id in place of a list, found documents in place of their ids, names in camelCase, and
@@ -7,8 +7,6 @@ which the agent reads.
 """
 
 import json
-import math
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
@@ -16,7 +14,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from tools import files
+from tools.models import values
 from tools.models.prompting import InvalidAnswer
+from tools.models.values import fold_name
 from tools.schemas import NESTED
 from tools.text import replace_surrogates
 
@@ -24,18 +24,6 @@ Form = TypeVar("Form", bound=BaseModel)
 
 _TOO_DEEP = f"JSON that is nested deeper than {NESTED} levels"
 SHOWN = 60  # characters of a value or a name in a refusal
-_ID_NAMES = ("docid", "id")  # of an object that stands for a document, as `_fold` has them
-
-
-def _fold(name: str) -> str:
-    """Return a name without what differs between doc_ids, docIds, doc-ids and doc_id."""
-    return re.sub(r"[-_ ]", "", name).casefold().removesuffix("s")
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def read_json(sent: str | bytes) -> Any:
@@ -75,22 +63,16 @@ def _refuse_boolean(value: Any) -> Any:
     return value
 
 
-def read_text(value: Any) -> str:
-    """Read a text, also one that a client has made a number of, or put into a list. ValueError for anything else."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not (isinstance(value, str) or _is_number(value)):
-        raise ValueError("this is no text")
-    return replace_surrogates(str(value))  # an index may not take them
+def _read_text(value: Any) -> str:
+    """Read a text, without halves of surrogate pairs, which an index may not take."""
+    return replace_surrogates(values.read_text(value))
 
 
 def _read_any_text(value: Any) -> str:
     """Read words of the agent, which may be any JSON."""
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)
-    return read_text(value)
+    return _read_text(value)
 
 
 def _read_id(value: Any) -> str:
@@ -98,8 +80,8 @@ def _read_id(value: Any) -> str:
     if isinstance(value, str):
         value = files.read_object(value) or value
     if isinstance(value, Mapping):
-        value = next((content for name, content in value.items() if _fold(name) in _ID_NAMES), None)
-    return read_text(value)
+        value = values.find_id(value)
+    return _read_text(value)
 
 
 def read_object(value: Any) -> Mapping[str, Any]:
@@ -132,7 +114,7 @@ def _read_list(value: Any) -> list[Any]:
 
 NO_BOOLEAN = BeforeValidator(_refuse_boolean)
 Whole = Annotated[int, NO_BOOLEAN]
-Text = Annotated[str, BeforeValidator(read_text)]
+Text = Annotated[str, BeforeValidator(_read_text)]
 AnyText = Annotated[str, BeforeValidator(_read_any_text)]
 DocId = Annotated[str, BeforeValidator(_read_id)]
 Texts = Annotated[list[Text], BeforeValidator(_read_list)]
@@ -225,10 +207,10 @@ def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
     """Return what is sent by the names of the form, without what stands for something that is left out."""
     object_sent = read_object(value)
     fields = form.model_fields
-    own_names = {_fold(name): name for name in fields}
+    own_names = {fold_name(name): name for name in fields}
     sent = dict[str, Any]()
     for name, content in object_sent.items():
-        own_name = own_names.get(_fold(name), name)
+        own_name = own_names.get(fold_name(name), name)
         optional = own_name in fields and not fields[own_name].is_required()
         left_out = content is None or (
             optional and isinstance(content, str) and not content.strip()
