@@ -124,7 +124,7 @@ def locate_task(name: str, data: str | None = None) -> tuple[str, str | None]:
         raise UsageError(f"{plain!r} is a task of several suites; say {' or '.join(matches)}")
     if not matches:
         moved = data if name.startswith("own/") else None
-        if found := _own().find(moved or name):
+        if found := _own().locate_custom_task(moved or name):
             if data and not moved:
                 raise UsageError(f"{name} is itself the place of its data; leave out --data {data}")
             return (name, found[1]) if moved else found
