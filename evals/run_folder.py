@@ -291,20 +291,17 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         yield RunFolder(path, digest(config), read_outcomes(path, repair=True))
 
 
-def _forms() -> Any:
-    from evals import run_schemas  # Pydantic, which --help does without
-
-    return run_schemas
-
-
 def read_config(path: Path, *, named: bool = True) -> Config:
     """Read the configuration of the run in `path`.
 
     DataError for none, or, if `named`, one of another name.
     """
+    from evals.run_schemas import ConfigSchema  # Pydantic, which --help does without
+    from tools.schemas import read_file  # the same
+
     try:
-        config: Config = _forms().read_file(
-            _forms().ConfigSchema, path / "config.json", "remove the folder, or mend it"
+        config: Config = read_file(
+            ConfigSchema, path / "config.json", "remove the folder, or mend it"
         )
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
@@ -347,7 +344,10 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Js
 
 def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
     """Parse a line of outcomes.jsonl. ValueError for one that is malformed or was edited."""
-    outcome: Outcome = _forms().read(_forms().OutcomeSchema, line)
+    from evals.run_schemas import OutcomeSchema  # Pydantic, which --help does without
+    from tools.schemas import parse_json  # the same
+
+    outcome: Outcome = parse_json(OutcomeSchema, line)
     for step in outcome["trace"]["steps"]:
         has_lengths = "shown" in step or "lengths" in step
         if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from tools import schemas
 from tools.plugins import load_object
-from tools.schemas import Amount, Count, Number, TraceSchema, UsageSchema, parse_json, read_file  # noqa: F401  # for folder.py
+from tools.schemas import Amount, Count, Number, TraceSchema, UsageSchema
 
 
 class Fate(StrEnum):

@@ -183,7 +183,7 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
     )
     cells = study_file.expand_cells(study, tmp_path / "runs")
     run_cells.run_cells(cells[:1])  # what is read and compiled once
-    monkeypatch.setattr(run_cells, "run", timed(run_cells.run_request))
+    monkeypatch.setattr(run_cells, "run_request", timed(run_cells.run_request))
     monkeypatch.setattr(
         run_cells, "load_task", timed(run_cells.load_task)
     )  # which each run would do by itself
