@@ -258,7 +258,11 @@ def unpickle(path: Path) -> Any:
     check_data(path)
     try:
         with open_input(path) as file:
-            command = [sys.executable, "-I", str(Path(__file__).with_name("plain_pickle.py"))]
+            command = [
+                sys.executable,
+                "-I",
+                str(Path(__file__).with_name("readers") / "safe_pickle.py"),
+            ]
             done = subprocess.run(command, stdin=file, capture_output=True)
         answer = json.loads(done.stdout)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A program that prints a pickle of plain data as JSON: `python -I plain_pickle.py < FILE`.
+"""A program that prints a pickle of plain data as JSON: `python -I safe_pickle.py < FILE`.
 
 A pickle can call whatever Python can import, and can bring Python down (a tuple nested a million
 deep for a key, a memo entry numbered four billion). So environments/birco.py runs this in a process
