@@ -32,7 +32,7 @@ _WITHOUT = {
     "k",
 }
 _BLANK = {"program": "programs.build_stages.stage_program:StageProgram", "task": "build"}
-# Commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
+# Commands with a file of their own: what is there has `add_options(parser)` and `command(arguments)`
 _ELSEWHERE = {
     "review": (
         "evals.build.human_review",
@@ -58,7 +58,7 @@ class _LateParser(CommandParser):
         if self._module:
             module = import_module(self._module)
             self._module = ""
-            module.add(self)
+            module.add_options(self)
             self.set_defaults(do=module.command)
         return super().parse_known_args(args, namespace)
 

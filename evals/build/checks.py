@@ -586,7 +586,7 @@ def _bound(text: str) -> tuple[str, float]:
     raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
 
 
-def add_check_options(parser: Any) -> None:
+def add_options(parser: Any) -> None:
     """Add the options of `check` to a command line."""
     add = parser.add_argument
     add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")

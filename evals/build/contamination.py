@@ -346,7 +346,7 @@ def render_contamination(found: Mapping[str, Any]) -> str:
     )
 
 
-def add_contamination_options(parser: Any) -> None:
+def add_options(parser: Any) -> None:
     """Add the options of `contamination` to a command line."""
     add = parser.add_argument
     add(

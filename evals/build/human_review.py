@@ -395,7 +395,7 @@ def _cell(value: Interval | None) -> str:
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
-def add_review_options(parser: CommandParser) -> None:
+def add_options(parser: CommandParser) -> None:
     """Add the arguments of `review`."""
     option = parser.add_argument
     taken = "take what people answered: the files that the page wrote"

@@ -83,7 +83,7 @@ def run(
             )
             made: Benchmark | None = None
             try:
-                made = import_module(type(parameters).__module__).make(build)
+                made = import_module(type(parameters).__module__).build_benchmark(build)
             except StageReached:
                 pass
             except DataError as problem:

@@ -63,7 +63,7 @@ class AdaptRecipe(Recipe):
     adapt: AdaptSection = field(default_factory=AdaptSection)
 
 
-def build_adapted(build: BuildPipeline) -> Benchmark:
+def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Return the task with the build's documents, and what could be carried over: judgements, queries, masks, pools.
 
     The task's own queries for dev stay those for dev.

@@ -53,7 +53,7 @@ class AuthorshipRecipe(Recipe):
     release: Release = field(default_factory=lambda: Release(objective=WANTED))
 
 
-def build_authorship(build: BuildPipeline) -> Benchmark:
+def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError where nothing is left."""
     source = build.source
     column = build.recipe.authors.field

@@ -74,7 +74,7 @@ class ConditionsRecipe(Recipe):
     )  # the protocol has its own
 
 
-def build_conditions(build: BuildPipeline) -> Benchmark:
+def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     kept = _extract(build)
     asked = _write(build, kept)

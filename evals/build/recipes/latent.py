@@ -109,7 +109,7 @@ Notes = Mapping[str, AttributeNote]  # by doc_id
 Groups = dict[str, list[str]]  # label -> documents, in the order of `stable_order`
 
 
-def build_latent(build: BuildPipeline) -> Benchmark:
+def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     recipe: LatentRecipe = build.recipe
     wording = recipe.attribute.attribute or get_lens(recipe.attribute.lens).annotate

@@ -95,7 +95,7 @@ class PoolRecipe(Recipe):
     pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
 
 
-def build_pool(build: BuildPipeline) -> Benchmark:
+def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     recipe: PoolRecipe = build.recipe
     corpus = recipe.corpus

@@ -68,7 +68,7 @@ class RecollectionRecipe(Recipe):
     release: Release = field(default_factory=lambda: Release(objective=WANTED))
 
 
-def build_recollection(build: BuildPipeline) -> Benchmark:
+def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     notes = _recollect(build)
     posts = {one: note["written"] for one, note in notes.items()}

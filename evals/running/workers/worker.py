@@ -36,7 +36,7 @@ from tools.retrievers.lexical.bm25 import BM25
 _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
 
 
-def run_forkserver(descriptor: int) -> None:
+def be_starter(descriptor: int) -> None:
     """Fork workers, with what nearly every query needs, numba's kernels among it, which take
     seconds to load.
     """

@@ -31,7 +31,7 @@ def look(capsys, tmp_path):
 
     def do(place, *words):
         parser = CommandParser(prog="check")
-        module.add_check_options(parser)
+        module.add_options(parser)
         given = [str(place), "--runs", str(tmp_path / "runs"), *map(str, words), "--json"]
         code = run_command(parser, module.command, given)
         out, err = capsys.readouterr()
@@ -285,7 +285,7 @@ def test_what_does_not_hold_that_must_is_named_with_exit_code_3(look, tmp_path):
 
 def test_the_guide_shows_what_the_command_prints(capsys, tmp_path):
     parser = CommandParser(prog="check")
-    module.add_check_options(parser)
+    module.add_options(parser)
     words = ["twitter", "--retrievers", "bm25(analyzer=english)", "--runs", str(tmp_path)]
     assert run_command(parser, module.command, words) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]

@@ -20,7 +20,7 @@ from tools.text import tokens
 def command(capsys):
     def do(*words):
         parser = CommandParser(prog="contamination")
-        module.add_contamination_options(parser)
+        module.add_options(parser)
         code = run_command(parser, module.command, [*map(str, words), "--json"])
         out, err = capsys.readouterr()
         return code, json.loads(out) if out else err

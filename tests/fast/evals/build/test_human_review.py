@@ -21,7 +21,7 @@ def command(tmp_path, capsys):
     """`build review FOLDER ...`; its exit code, what it printed, and what it said."""
 
     def called(*words):
-        human_review.add_review_options(parser := CommandParser())
+        human_review.add_options(parser := CommandParser())
         told = [str(word) for word in (tmp_path, *words)]
         code = run_command(parser, human_review.command, told)
         return code, *capsys.readouterr()
