@@ -125,3 +125,8 @@ def _work(method: Callable[..., Any], state: Any, runtime: Runtime[Any]) -> Any:
         raise UsageError("the graph has no session: give context=agent.begin(query)")
     with offline.using_rules(runtime.context.program.offline):
         return method(runtime.context, state)
+
+
+connect = (
+    build_graph  # its name in Sextant 0.1, which guides documented; it goes with the next release
+)

@@ -398,3 +398,8 @@ class Suite(NamedTuple):
     load: Callable[[LoadRequest], Environment]
     variants: tuple[str, ...] = ("",)  # the first is the default, and is not part of a task's name
     judgements: tuple[str, ...] = ("gold",)  # what --qrels may say
+
+
+# Their names in Sextant 0.1, which guides documented; they go with the next release.
+Facts = TaskInfo
+Request = LoadRequest

@@ -419,7 +419,7 @@ def describe_judge(found: Result) -> list[str]:
     """Say how right the judge was among what it judged, by its errors on the sample; nothing
     if that is not known.
     """
-    shares = found["judge_runs"]
+    shares = found["judge"]
     if shares is None:
         if not found["judged"]:
             return []

@@ -288,3 +288,6 @@ def _checked(request: Request, reward: RewardSettings | None) -> Request:
 def _world(kind: Any, ready: PreparedRun, reward: RewardSettings | None, **more: Any) -> Any:
     assert isinstance(ready.system, Served)
     return kind(ready.system.toolbox, ready.environment, ready.system.depth, reward, **more)
+
+
+serve = serve_episodes  # its name in Sextant 0.1, which guides documented; it goes with the next release

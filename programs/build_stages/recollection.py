@@ -90,8 +90,8 @@ class HardenPost(dspy.Signature):
 
 def sized(inputs: Inputs, outputs: Outputs) -> None:
     """Check that about as many words are written as are asked for; for a lower rating than the least, any number."""
-    least = inputs["content_words"] // 3
-    most = inputs["content_words"] * 2
+    least = inputs["words"] // 3
+    most = inputs["words"] * 2
     many = len(outputs["written"].split())
     if not least <= many <= most and outputs.get("rating", 0) >= inputs.get("least", 0):
         raise InvalidAnswer("wrong type", f"{many} words are written; {least} to {most} are wanted")

@@ -305,7 +305,7 @@ def test_a_program_that_leaves_the_process_ends_its_query(corpus):
         os._exit(3)
 
     found = in_thread(lambda: outcome(leaving, corpus))
-    assert found["error"].startswith("SystemExit: 3 (test_own_threads.py") and steps(found) == [
+    assert found["error"].startswith("SystemExit: 3 (test_custom_threads.py") and steps(found) == [
         "search",
         "stop",
     ]
@@ -339,7 +339,7 @@ def test_a_group_of_errors_is_described_by_its_first_and_its_reason_counts(corpu
         raise error
 
     assert (
-        "(1 sub-exception), first KeyError: 'nothing' (test_own_threads.py"
+        "(1 sub-exception), first KeyError: 'nothing' (test_custom_threads.py"
         in outcome(grouping, corpus)["error"]
     )
     assert str(outcome(grouping_usage, corpus)) == "not here"
@@ -385,6 +385,6 @@ def test_an_error_whose_text_cannot_be_had_is_reported_by_its_name(corpus):
         raise Mute
 
     assert (
-        "Mute: (a Mute whose text cannot be shown: RuntimeError) (test_own_threads.py"
+        "Mute: (a Mute whose text cannot be shown: RuntimeError) (test_custom_threads.py"
         in outcome(muted, corpus)["error"]
     )

@@ -329,7 +329,7 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
             "benchmark.toml",
             'annotate = "the mood of it"',
             'annotate = "mood"',
-            "lens.LensWords.annotate",
+            "lens.LensWording.annotate",
         ),
         ("benchmark.toml", "[made]", "made = 1\n[mode]", "no key is called 'mode'"),
     ],

@@ -387,7 +387,7 @@ def test_means_by_a_judge_are_given_without_its_errors_too(judged, command_of, c
     drawn = random.Random(4)
     judged.grade = lambda query_id, doc_id, known: 2 * (drawn.random() < (0.9 if known else 0.4))
     found = judged(sample=30)
-    assert set(found["judge_runs"]) == {"precision", "recall", "relevant"}
+    assert set(found["judge"]) == {"precision", "recall", "relevant"}
     for row, mean in zip(found["runs"], found["corrected"], strict=True):
         assert mean["low"] <= mean["mean"] <= mean["high"]
         assert (
