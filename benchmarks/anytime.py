@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from evals.scoring import scored_run
-from evals.scoring.attribution import AnytimeRanking
+from evals.scoring.anytime_ranking import AnytimeRanking
 from evals.scoring.metrics import metric_from_attribution
 from tools.cli import CommandParser, print_stdout, run_and_leave
 

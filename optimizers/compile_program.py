@@ -16,7 +16,7 @@ from typing import Any
 
 from environments import load
 from evals import run_folder
-from evals.running import resolve
+from evals.running import identity
 from evals.running.evaluate import LoadedRun, load_run, run_request
 from evals.running.request import Request
 from evals.scoring.comparison import compare
@@ -107,9 +107,9 @@ def _configuration(
     request = inputs.request
     plan = inputs.plan
     environment = inputs.training.environment
-    of_run = resolve.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
+    of_run = identity.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
-    own = resolve.code_and_versions(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    own = identity.code_and_versions(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     if pool := plan.resolved.pool:
         of_run["pool"] = pool.config(list(map(str, pool.parts)), environment)
     several = [[one.task, one.fingerprint] for one in inputs.training.environments]

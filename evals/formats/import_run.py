@@ -22,7 +22,7 @@ from environments.readers import document_ids, raw_files
 from evals import run_folder
 from evals.formats import atif
 from evals.formats.trec import RunFile
-from evals.running.resolve import data_origin
+from evals.running.identity import data_origin
 from evals.scoring.score_run import score
 from tools import files, schemas
 from tools.errors import DataError

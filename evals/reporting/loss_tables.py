@@ -18,7 +18,7 @@ from evals.reporting.report_plots import PAPER, Plot, draw
 from evals.reporting.run_groups import Group, System, short_task_name
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import behaviour
-from evals.scoring.scored_run import LABELS, ReferenceRuns, references_per_program
+from evals.scoring.reference_runs import LABELS, ReferenceRuns, references_per_program
 from tools.cli import number
 from tools.errors import DataError
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from evals.run_schemas import FATE_LABELS
-from evals.scoring.scored_run import list_bounds
+from evals.scoring.reference_runs import list_bounds
 from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from programs import SCHEMES
 from tools.cli import number, ordinal, plural, print_stdout, queries

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from environments.base import Environment
 from evals import run_folder
 from evals.running.evaluate import LoadedRun, connect, load_run, make_system
+from evals.running.identity import code_identity, run_conditions
 from evals.running.request import Request, SharedRequest
-from evals.running.resolve import ResolvedRequest, code_identity, run_conditions, try_construct
+from evals.running.resolve import ResolvedRequest, try_construct
 from evals.running.runner import answer_query
 from evals.text_tables import TextTable, describe_system, describe_task, render_terminal
 from programs.base import Program

@@ -11,8 +11,8 @@ from evals import run_folder
 from evals.running.agent_limits import brings_agents, count_agents
 from evals.running.cost_estimate import find_existing_run
 from evals.running.evaluate import LoadedRun, connect
+from evals.running.identity import run_conditions
 from evals.running.request import Request
-from evals.running.resolve import run_conditions
 from tools.errors import SextantError
 from tools.models.run_resources import Budget
 from tools.models.storage.response_cache import open_ledger

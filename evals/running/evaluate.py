@@ -27,19 +27,13 @@ from environments.base import Environment
 from evals import run_folder
 from evals.running import runner
 from evals.running.agent_limits import brings_agents, count_agents
+from evals.running.identity import is_ours, run_config
 from evals.running.ready import PreparedRun
 from evals.running.request import LIMITS, WORKERS, Request, SharedRequest
-from evals.running.resolve import (
-    ResolvedRequest,
-    RunRetrievers,
-    fit_to_task,
-    is_ours,
-    resolve,
-    run_config,
-)
+from evals.running.resolve import ResolvedRequest, RunRetrievers, fit_to_task, resolve
 from evals.scoring.metrics import add_metrics
+from evals.scoring.reference_runs import references_beside
 from evals.scoring.score_run import count_test_uses, record_test_use, score, summarise_unfinished
-from evals.scoring.scored_run import references_beside
 from tools import cli_options
 from tools.corpus import Corpus
 from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError

@@ -1,17 +1,12 @@
-"""A request with every name looked up (`resolve`), fitted to its task (`fit_to_task`), and written as
-config.json has it.
+"""Look up every name of a request (`resolve`), and fit the request to its task (`fit_to_task`).
 
-Checks that need no data come first (`resolve`), then those that need no index (`fit_to_task`): a misspelt
-word does not wait. A configuration has all that the run's numbers depend on: its arguments, its
-data, and the sources and libraries that it uses. `load_environment` leads from it back to the task.
+Checks that need no data come first (`resolve`), then those that need no index (`fit_to_task`), so
+that a misspelt word is reported at once. evals/running/identity.py makes config.json of the result.
 """
 
 import logging
-import platform
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +15,19 @@ from environments.base import Environment
 from evals import run_folder
 from evals.running import candidate_pools
 from evals.running.request import (
-    SYSTEMS,
     Request,
     SharedRequest,
     apply_hints,
     find_program,
     find_retrievers,
-    hash_input_files,
     parse_parameters,
     query_limits,
     resolve_program,
 )
 from evals.scoring.metrics import check_metric
 from programs.base import check_offline
-from tools import code_digest, installation, retrievers
 from tools import plugins as names
+from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.files import sextant_home
@@ -47,34 +40,9 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from programs.compiled import Compiled
-    from tools.models.language_model import ConnectedModel
 
 _LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
-
-# Libraries that can change a ranking, as they are imported; distributions have hyphens in place of
-# underscores.
-_LIBRARIES = {
-    *(
-        "chromadb",
-        "dspy",
-        "gepa",
-        "json_repair",
-        "langgraph",
-        "nltk",
-        "numba",
-        "numpy",
-        "optuna",
-        "rank_bm25",
-    ),
-    *("sentence_transformers", "tokenizers", "torch", "transformers"),
-}
-_BESIDE = {
-    "sentence_transformers": ("tokenizers", "torch", "transformers")
-}  # what such a library ranks with
-# What opens a task, what builds a retriever, and what writes the prompts and reads the answers of
-# every program.
-_ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,153 +285,3 @@ class RunRetrievers:
                 spec, self._documents, sextant_home(), terms=self._terms
             )
         return self.built[str(spec)]
-
-
-def run_config(
-    resolved: ResolvedRequest,
-    environment: Environment,
-    retriever: Retriever | None,
-    model: "ConnectedModel",
-) -> run_folder.Config:
-    """Return all that determines a run's numbers; what does not is under "provenance".
-
-    No retriever: only its name.
-    """
-    request = resolved.request
-    source = resolve_program(request.program).rpartition(":")[0]
-    return run_conditions(resolved, environment, retriever, model) | {
-        **code_identity(resolved, environment),
-        run_folder.PROVENANCE: {
-            "program_file": str(names.resolve_file(source)) if source.endswith(".py") else None,
-            "compiled": resolved.compiled and str(request.compiled or request.prompts),
-            "price": model.price and model.price.provenance,
-            "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
-            "isolated": resolved.isolated,
-            run_folder.CODE_OF: "contents",
-            **data_origin(environment),
-        },
-    }
-
-
-def run_conditions(
-    resolved: ResolvedRequest,
-    environment: Environment,
-    retriever: Retriever | None,
-    model: "ConnectedModel",
-) -> run_folder.Config:
-    """Return the part of a configuration that does not depend on the sources."""
-    request = resolved.request
-    compiled = resolved.compiled
-    spec = str(resolved.retriever)
-    return {
-        "task": environment.task,
-        "data": "folder" if environment.folder else environment.data,
-        "compiled": compiled
-        and {"digest": compiled.digest(), "optimizer": "", "task": ""}
-        | {
-            key: value
-            for key, value in compiled.origin.items()
-            if key in ("optimizer", "task", "edited", "differs")
-        },
-        "pool": None,
-        "max_p": environment.max_p,
-        "instruction": request.instruction,
-        # texts, queries, judgements, exclusions, pools
-        "data_fingerprint": environment.fingerprint,
-        "split": environment.split,
-        "asked": {"limit": request.limit, "query_ids": list(dict.fromkeys(request.query_ids))},
-        "program": request.program_label,
-        "parameters": dict(resolved.values),
-        "limits": dict(resolved.limits),
-        "files": hash_input_files(resolved.values),
-        "depth": request.k or environment.depth,
-        "retriever": {"name": spec, "with": retriever.name if retriever else spec},
-        "lm": {"name": model.name, **model.settings},
-    }
-
-
-def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[str, Any]:
-    """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
-    of libraries.
-
-    Modules that only some runs use count where they are used. So an edited program does not resume
-    the run of the program before the edit, also before a commit.
-    """
-    offline = resolved.request.lm == "offline"
-    unused = "tools.models.transport" if offline else "tools.models.offline"
-    return code_and_versions(
-        _list_modules(resolved, environment),
-        without=("tools.cli", "tools.installation", "tools.otel_spans", unused),
-    )
-
-
-def is_ours(resolved: ResolvedRequest, environment: Environment) -> bool:
-    """Return whether a run uses no program, retriever or task of a user's own."""
-    modules = _list_modules(resolved, environment)
-    return all(
-        name.partition(".")[0] in names.PACKAGES and not name.endswith(".py") for name in modules
-    )
-
-
-def _list_modules(resolved: ResolvedRequest, environment: Environment) -> list[str]:
-    """Return the modules of a run's task, retrievers and program, and those that only some
-    runs use.
-    """
-    pool = resolved.pool
-    offline = resolved.request.lm == "offline"
-    references = [environments.SUITES[environments.split_name(environment.task)[0]][0]]
-    references += [environment.data] * names.is_reference(
-        environment.data
-    )  # what makes a user's own task
-    modules = [
-        made.__module__
-        for spec in resolved.all_retrievers
-        for _, made in retrievers.iter_classes(spec)
-    ]
-    modules += [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
-    modules += [resolve_program(resolved.request.program).rpartition(":")[0]]
-    modules += ["programs.custom", "programs.custom_langgraph"] * (
-        resolved.request.program not in SYSTEMS
-    )
-    modules += ["evals.running.candidate_pools"] * bool(pool) + [
-        "evals.scoring.attribution"
-    ] * bool(resolved.limits)
-    modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
-    return modules
-
-
-def code_and_versions(
-    modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return "code" and "versions" of any modules `without` some packages; more `libraries`
-    may be counted.
-    """
-    found = code_digest.collect_sources(modules, without=without)
-    used = found.libraries.union(libraries) & _LIBRARIES
-    named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
-    names = sorted(name.replace("_", "-") for name in named)
-    versions = {name: version(name) for name in names}
-    if "torch" in versions:
-        from tools.retrievers.index_store import accelerator  # NumPy
-
-        if (
-            device_type := accelerator()
-        ):  # the type of the weights there is in models.toml, which is in the digest
-            versions["device"] = device_type
-    return {"code": found.digest(), "versions": versions}
-
-
-def data_origin(environment: Environment) -> dict[str, Any]:
-    """Return where the data came from and the run was made, for the reader of config.json alone."""
-    return {
-        # All are scored; rankings do not depend on which ones lead
-        "judgements": environment.headline,
-        "data": environment.data,
-        "folder": environment.folder,
-        "source": environment.source,
-        "columns": dict(environment.columns),
-        # Of Sextant, not of the project that it is installed in
-        "git_revision": installation.git_revision(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }

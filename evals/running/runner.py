@@ -27,7 +27,7 @@ from evals.run_folder import (
     error_template,
     first_error_line,
 )
-from evals.scoring.attribution import submit_anytime
+from evals.scoring.anytime_ranking import submit_anytime
 from tools import files, session
 from tools.cli import check_interrupts, may_interrupt, wait_until
 from tools.errors import AbortCompilation, DataError, LimitReached, RunIncomplete, SextantError

@@ -1,24 +1,10 @@
-"""What a trace alone says of its query: the ranking after each step, and where each relevant
-document was lost.
+"""Say where each relevant document of a query was lost, from its trace alone.
 
-The ranking that a searcher would have handed in after its first steps
-(docs/decisions/curves-and-replay.md):
-
-1. what the last `rank` step ordered, unless some of it was selected later: then the selection
-stands;
-2. what was selected: by hop, in a hop by the place in its selection (so parallel readings take
-turns), then in time;
-3. what else surfaced, by the sum of 1 / (60 + rank) over all searches so far (Cormack, Clarke and
-Buettcher, SIGIR 2009); of equal ones, what surfaced first;
-4. what was dropped, by the same sum.
-
-A decision holds until a later one about the same document. A relevant document surfaces in a
-search, is shown to a model, is selected, gets a place in the ranking; its fate is the last of these
-that it reached (docs/decisions/attribution.md). Those not among the first `k` have fates whose
-shares sum to 1 - R@k exactly.
+A relevant document surfaces in a search, is shown to a model, is selected, gets a place in the
+ranking; its fate is the last of these that it reached (docs/decisions/attribution.md). Those not
+among the first `k` have fates whose shares sum to 1 - R@k exactly.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,132 +13,11 @@ from functools import cache
 from itertools import chain
 from typing import Any, Literal
 
-import numpy as np
-
 from environments.base import Judgements
 from evals.run_schemas import Fate
-from tools.records import Step, Submission, step_json
-from tools.session import Session
+from tools.records import Step
 
 Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on disk
-CONSTANT = 60  # k of reciprocal rank fusion
-_TIER = 2**56  # between tiers: more than 10,000 searches can give a document
-
-
-class AnytimeRanking:
-    """The ranking of one query so far."""
-
-    def __init__(self, unit_of: Mapping[str, str], judged: Collection[str]) -> None:
-        """`unit_of` has the unit of documents that are scored as another; `places` has those
-        of `judged` units.
-        """
-        self._unit_of = unit_of
-        self._judged = judged
-        self._index: dict[str, int] = {}  # document -> its number, in the order of surfacing
-        self._sums = np.zeros(64, dtype=np.int64)  # by number: of reciprocal ranks over searches
-        self._units = array("q")  # by number: that of its unit, where there are units
-        self._unit_index: dict[str, int] = {}
-        self._gold: list[tuple[int, str]] = []  # the numbers of documents of judged units
-        self._head: list[int] = []  # what the last `rank` step ordered
-        self._kept: dict[
-            int, tuple[int, int, int]
-        ] = {}  # number -> hop, place in its selection, which step
-        self._dropped: set[int] = set()
-        self._steps = 0
-
-    def add(self, step: Row) -> bool:
-        """Take one more step; return whether it can have changed the ranking."""
-        tool = step["tool"]
-        doc_ids = step["doc_ids"]
-        if not doc_ids or step.get("refused") or tool not in ("search", "select", "drop", "rank"):
-            return False
-        numbers = self._number(doc_ids)
-        self._steps += 1
-        if tool == "search":
-            # Whole numbers, so that the same ranks in another order are a tie.
-            self._sums[numbers] += 2**40 // np.arange(
-                CONSTANT + 1, CONSTANT + 1 + len(numbers), dtype=np.int64
-            )
-        elif tool == "select":
-            hop = step.get("hop", 0)
-            if not set(numbers).isdisjoint(self._head):
-                self._head = []
-            for place, number in enumerate(numbers):
-                self._dropped.discard(number)
-                self._kept.setdefault(number, (hop, place, self._steps))
-        elif tool == "drop":
-            for number in numbers:
-                self._kept.pop(number, None)
-            self._dropped.update(numbers)
-        else:
-            self._head = numbers
-            self._dropped.difference_update(numbers)
-        return True
-
-    def _number(self, doc_ids: Sequence[str]) -> list[int]:
-        index = self._index
-        units = self._unit_of
-        once = list(dict.fromkeys(doc_ids))
-        for doc_id in [doc_id for doc_id in once if doc_id not in index]:
-            number = index[doc_id] = len(index)
-            unit = units.get(doc_id, doc_id)
-            if unit in self._judged:
-                self._gold.append((number, unit))
-            if units:
-                self._units.append(self._unit_index.setdefault(unit, len(self._unit_index)))
-        if len(index) > len(self._sums):
-            self._sums = np.pad(self._sums, (0, 2 * len(index) - len(self._sums)))
-        return [index[doc_id] for doc_id in once]
-
-    def _order(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        keys = self._sums[: len(self._index)].copy()
-        if self._dropped:
-            keys[list(self._dropped)] -= _TIER
-        head = [number for number in self._head if number not in self._dropped]
-        for tier, numbers in ((1, sorted(self._kept, key=self._kept.__getitem__)), (2, head)):
-            if numbers:
-                keys[numbers] = tier * _TIER + np.arange(len(numbers), 0, -1)
-        return np.argsort(-keys, kind="stable")
-
-    def ranking(self, depth: int) -> list[str]:
-        """Return the first `depth` documents, best first."""
-        doc_ids = list(self._index)
-        return [doc_ids[number] for number in self._order()[:depth].tolist()]
-
-    def places(self, depth: int) -> dict[str, int]:
-        """Return judged units in the ranking of `depth` documents -> their places among
-        units, from 1.
-        """
-        if not self._gold:
-            return {}
-        order = self._order()[:depth]
-        first_of_unit = np.ones(len(order), dtype=np.int64)
-        if self._units:
-            first_of_unit[:] = 0
-            first_of_unit[np.unique(np.asarray(self._units)[order], return_index=True)[1]] = 1
-        place_of = np.zeros(len(self._index), dtype=np.int64)
-        place_of[order] = np.cumsum(first_of_unit)
-        found: dict[str, int] = {}
-        for number, unit in self._gold:
-            if place := int(place_of[number]):
-                found[unit] = min(place, found.get(unit, place))
-        return found
-
-
-def submit_anytime(session: Session, *, why: str = "budget") -> Submission:
-    """Submit the ranking that the trace has by now, for a session that ended without one; by
-    default, by a limit.
-    """
-    session.join()
-    return session.submit(anytime_ranking(session), why=why)
-
-
-def anytime_ranking(session: Session) -> tuple[str, ...]:
-    """Return the ranking that the trace has by now."""
-    found = AnytimeRanking({}, ())
-    for step in session.trace.steps:
-        found.add(step_json(step))
-    return tuple(found.ranking(session.limits.depth))
 
 
 @dataclass(slots=True)

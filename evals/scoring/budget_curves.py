@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evals.scoring.attribution import AnytimeRanking, Row
+from evals.scoring.anytime_ranking import AnytimeRanking
+from evals.scoring.attribution import Row
 from evals.scoring.metrics import (
     JudgedRanking,
     apply_metric,

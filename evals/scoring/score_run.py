@@ -31,7 +31,8 @@ from evals.scoring.metrics import (
     measure_unjudged,
     ranking_of,
 )
-from evals.scoring.scored_run import Column, name_retriever, references_beside
+from evals.scoring.reference_runs import references_beside
+from evals.scoring.scored_run import Column, name_retriever
 from evals.scoring.statistics import bootstrap_mean, resampled_mean
 from programs import DIFFERS
 from programs.deviations import describe_deviations

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from evals.scoring.attribution import anytime_ranking, submit_anytime
+from evals.scoring.anytime_ranking import anytime_ranking, submit_anytime
 from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
 from programs.search_tools import SearchTools, as_json
 from tools import schemas, session

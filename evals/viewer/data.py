@@ -26,7 +26,7 @@ from environments.base import Environment
 from evals import run_folder
 from evals.run_folder import load_environment
 from evals.run_schemas import FATE_LABELS, JudgedSchema
-from evals.scoring import scored_run
+from evals.scoring import reference_runs, scored_run
 from evals.scoring.attribution import fate_at
 from evals.scoring.behaviour import COSTS, FIGURES, KINDS, observe_run, read_causes, summarize
 from evals.viewer.text_search import find_words
@@ -216,8 +216,8 @@ class ViewerApi:
         query_ids = opened.query_ids
         judged = opened.judged
         others = {name: one.run for name, one in self._readable.items() if name != run_id}
-        bounds = scored_run.list_bounds(
-            scored_run.references_among(run, others.values(), run.metric).json()
+        bounds = reference_runs.list_bounds(
+            reference_runs.references_among(run, others.values(), run.metric).json()
         )
         answer = {
             "id": run_id,

@@ -12,8 +12,8 @@ from typing import Any
 
 from evals import run_folder
 from evals.run_folder import load_environment
+from evals.scoring.reference_runs import references_beside
 from evals.scoring.score_run import count_test_uses, record_test_use, score
-from evals.scoring.scored_run import references_beside
 from tools import files
 from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
 from tools.models.storage.response_cache import Ledger, open_ledger

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import environments
-from evals.running import resolve as configuration
+from evals.running.identity import code_identity
 from evals.running.request import SYSTEMS, Request
 from evals.running.resolve import resolve
 from tools import code_digest
@@ -213,11 +213,11 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
         assert code_digest.collect_sources([name]).digest() != first
 
 
-def identity(program, retriever="bm25", **how):
+def run_identity(program, retriever="bm25", **how):
     request = Request(
         program=program, task="congress", retriever=retriever, **{"lm": "offline"} | how
     )
-    return configuration.code_identity(resolve(request), environments.load("congress", "mini"))
+    return code_identity(resolve(request), environments.load("congress", "mini"))
 
 
 def test_a_table_brings_the_program_that_is_named_and_no_other():
@@ -228,16 +228,16 @@ def test_a_table_brings_the_program_that_is_named_and_no_other():
 
 
 def test_what_evals_contributes_counts_where_it_is_used():
-    plain = identity("rewrite")
+    plain = run_identity("rewrite")
     for how in ({"pool": "union:20"}, {"parameters": {"max_calls": 3}}, {"lm": "openai/gpt-5.2"}):
-        assert identity("rewrite", **how)["code"] != plain["code"], how
-    assert identity("rewrite", k=20, limit=3) == plain != identity("retrieve")
+        assert run_identity("rewrite", **how)["code"] != plain["code"], how
+    assert run_identity("rewrite", k=20, limit=3) == plain != run_identity("retrieve")
 
 
 def test_the_versions_are_of_the_libraries_that_are_used():
-    assert {"dspy", "numpy", "nltk"} <= identity("retrieve")["versions"].keys()
-    assert not {"torch", "chromadb", "langgraph"} & identity("retrieve")["versions"].keys()
-    assert {"chromadb", "torch", "sentence-transformers"} <= identity("retrieve", "chroma:dense")[
-        "versions"
-    ].keys()
-    assert "langgraph" in identity("react")["versions"]
+    assert {"dspy", "numpy", "nltk"} <= run_identity("retrieve")["versions"].keys()
+    assert not {"torch", "chromadb", "langgraph"} & run_identity("retrieve")["versions"].keys()
+    assert {"chromadb", "torch", "sentence-transformers"} <= run_identity(
+        "retrieve", "chroma:dense"
+    )["versions"].keys()
+    assert "langgraph" in run_identity("react")["versions"]

@@ -16,7 +16,7 @@ from evals import curves as module
 from evals.reporting.comparison_tables import curves_csv
 from evals.reporting.plots import curves_svg
 from evals.scoring import scored_run
-from evals.scoring.attribution import AnytimeRanking
+from evals.scoring.anytime_ranking import AnytimeRanking
 from evals.scoring.budget_curves import AXES, curves, judge_positions, query_trajectory
 from evals.scoring.metrics import apply_metric, judge_units
 from tools.errors import DataError, UnknownName, UsageError

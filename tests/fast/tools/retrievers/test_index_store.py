@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from evals.running.resolve import code_and_versions
+from evals.running.identity import code_and_versions
 from tools.errors import UsageError
 from tools.retrievers import index_store
 

@@ -7,8 +7,8 @@ import pytest
 from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
-from evals.scoring import scored_run
-from evals.scoring.scored_run import references_beside, references_per_program
+from evals.scoring import reference_runs, scored_run
+from evals.scoring.reference_runs import references_beside, references_per_program
 from evals.scoring.statistics import share_closed
 
 
@@ -33,7 +33,7 @@ def name(path, kind):
 
 def lines(path):
     """The bounds of a run, each in a line."""
-    bounds = scored_run.list_bounds(references_beside(path))
+    bounds = reference_runs.list_bounds(references_beside(path))
     return [f"{label} {one['mean']:.4f} ({one['what']})" for label, one in bounds]
 
 

@@ -1,0 +1,196 @@
+"""Everything that a run's numbers depend on, as config.json records it.
+
+That is the arguments, the data, and a digest of the sources and the versions of the libraries in
+use. `evals.run_folder.load_environment` leads from a configuration back to the task.
+"""
+
+import platform
+from collections.abc import Collection
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import environments
+from environments.base import Environment
+from evals import run_folder
+from evals.running.request import SYSTEMS, hash_input_files, resolve_program
+from evals.running.resolve import ResolvedRequest
+from tools import code_digest, installation, retrievers
+from tools import plugins as names
+from tools.retriever import Retriever
+
+if TYPE_CHECKING:
+    from tools.models.language_model import ConnectedModel
+
+# Libraries that can change a ranking, as they are imported; distributions have hyphens in place of
+# underscores.
+_LIBRARIES = {
+    "chromadb",
+    "dspy",
+    "gepa",
+    "json_repair",
+    "langgraph",
+    "nltk",
+    "numba",
+    "numpy",
+    "optuna",
+    "rank_bm25",
+    "sentence_transformers",
+    "tokenizers",
+    "torch",
+    "transformers",
+}
+# Libraries through which another library ranks.
+_RANKS_WITH = {"sentence_transformers": ("tokenizers", "torch", "transformers")}
+# Modules of every run: they open a task, build a retriever, write prompts and read answers.
+_ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
+
+
+def run_config(
+    resolved: ResolvedRequest,
+    environment: Environment,
+    retriever: Retriever | None,
+    model: "ConnectedModel",
+) -> run_folder.Config:
+    """Return all that determines a run's numbers; what does not is under "provenance".
+
+    No retriever: only its name.
+    """
+    request = resolved.request
+    source = resolve_program(request.program).rpartition(":")[0]
+    return run_conditions(resolved, environment, retriever, model) | {
+        **code_identity(resolved, environment),
+        run_folder.PROVENANCE: {
+            "program_file": str(names.resolve_file(source)) if source.endswith(".py") else None,
+            "compiled": resolved.compiled and str(request.compiled or request.prompts),
+            "price": model.price and model.price.provenance,
+            "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
+            "isolated": resolved.isolated,
+            run_folder.CODE_OF: "contents",
+            **data_origin(environment),
+        },
+    }
+
+
+def run_conditions(
+    resolved: ResolvedRequest,
+    environment: Environment,
+    retriever: Retriever | None,
+    model: "ConnectedModel",
+) -> run_folder.Config:
+    """Return the part of a configuration that does not depend on the sources."""
+    request = resolved.request
+    compiled = resolved.compiled
+    spec = str(resolved.retriever)
+    return {
+        "task": environment.task,
+        "data": "folder" if environment.folder else environment.data,
+        "compiled": compiled
+        and {"digest": compiled.digest(), "optimizer": "", "task": ""}
+        | {
+            key: value
+            for key, value in compiled.origin.items()
+            if key in ("optimizer", "task", "edited", "differs")
+        },
+        "pool": None,
+        "max_p": environment.max_p,
+        "instruction": request.instruction,
+        # texts, queries, judgements, exclusions, pools
+        "data_fingerprint": environment.fingerprint,
+        "split": environment.split,
+        "asked": {"limit": request.limit, "query_ids": list(dict.fromkeys(request.query_ids))},
+        "program": request.program_label,
+        "parameters": dict(resolved.values),
+        "limits": dict(resolved.limits),
+        "files": hash_input_files(resolved.values),
+        "depth": request.k or environment.depth,
+        "retriever": {"name": spec, "with": retriever.name if retriever else spec},
+        "lm": {"name": model.name, **model.settings},
+    }
+
+
+def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[str, Any]:
+    """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
+    of libraries.
+
+    Modules that only some runs use count where they are used. So an edited program does not resume
+    the run of the program before the edit, also before a commit.
+    """
+    offline = resolved.request.lm == "offline"
+    unused = "tools.models.transport" if offline else "tools.models.offline"
+    return code_and_versions(
+        _list_modules(resolved, environment),
+        without=("tools.cli", "tools.installation", "tools.otel_spans", unused),
+    )
+
+
+def is_ours(resolved: ResolvedRequest, environment: Environment) -> bool:
+    """Return whether a run uses no program, retriever or task of a user's own."""
+    modules = _list_modules(resolved, environment)
+    return all(
+        name.partition(".")[0] in names.PACKAGES and not name.endswith(".py") for name in modules
+    )
+
+
+def _list_modules(resolved: ResolvedRequest, environment: Environment) -> list[str]:
+    """Return the modules of a run's task, retrievers and program, and those that only some
+    runs use.
+    """
+    references = [environments.SUITES[environments.split_name(environment.task)[0]][0]]
+    if names.is_reference(environment.data):  # the code of a user's own task
+        references.append(environment.data)
+    modules = list[str]()
+    for spec in resolved.all_retrievers:
+        modules += [part.__module__ for _, part in retrievers.iter_classes(spec)]
+    modules += [reference.rpartition(":")[0] for reference in references]
+    modules += _ALWAYS
+    modules.append(resolve_program(resolved.request.program).rpartition(":")[0])
+    if resolved.request.program not in SYSTEMS:
+        modules += ["programs.custom", "programs.custom_langgraph"]
+    if resolved.pool:
+        modules.append("evals.running.candidate_pools")
+    if resolved.limits:
+        modules.append("evals.scoring.anytime_ranking")
+    if resolved.compiled:
+        modules.append("programs.compiled")
+    if resolved.request.lm == "offline":
+        modules.append("tools.models.offline")
+    return modules
+
+
+def code_and_versions(
+    modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return "code" and "versions" of any modules `without` some packages; more `libraries`
+    may be counted.
+    """
+    sources = code_digest.collect_sources(modules, without=without)
+    installed = set[str]()
+    for library in sources.libraries.union(libraries) & _LIBRARIES:
+        if find_spec(library):
+            installed.update([library, *_RANKS_WITH.get(library, ())])
+    distributions = sorted(library.replace("_", "-") for library in installed)
+    versions = {distribution: version(distribution) for distribution in distributions}
+    if "torch" in versions:
+        from tools.retrievers.index_store import accelerator  # NumPy
+
+        # The type of the weights on a device is in models.toml, which is in the digest.
+        if device_type := accelerator():
+            versions["device"] = device_type
+    return {"code": sources.digest(), "versions": versions}
+
+
+def data_origin(environment: Environment) -> dict[str, Any]:
+    """Return where the data came from and the run was made, for the reader of config.json alone."""
+    return {
+        # All are scored; rankings do not depend on which ones lead
+        "judgements": environment.headline,
+        "data": environment.data,
+        "folder": environment.folder,
+        "source": environment.source,
+        "columns": dict(environment.columns),
+        # Of Sextant, not of the project that it is installed in
+        "git_revision": installation.git_revision(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
