@@ -84,7 +84,11 @@ OTHER = {
         "one search text; empty",
         "a search text; empty",
     ),
-    "an imported helper": ("tools/text.py", "def words", "def words_(): ...\n\n\ndef words"),
+    "an imported helper": (
+        "tools/text.py",
+        "def content_words",
+        "def words_(): ...\n\n\ndef content_words",
+    ),
     "the retriever": ("tools/retrievers/lexical/bm25.py", "import", "import math\nimport"),
     "the task": ("environments/obliq.py", "import", "import math\nimport"),
 }
