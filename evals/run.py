@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import environments
 from agents import AGENTS
@@ -38,6 +38,7 @@ from tools.errors import (
     SextantError,
     UsageError,
 )
+from tools.installation import find_page
 
 if TYPE_CHECKING:
     from evals.running.evaluate import LoadedRun, Result
@@ -52,10 +53,21 @@ ABOUT = (
 )
 
 
+class _RemovedOption(argparse.Action):
+    """Refuses `--isolated`, which earlier versions had, with the page that replaces it."""
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        page = find_page("docs/guide/isolation.md")
+        raise UsageError(
+            f"{self.option_strings[0]} is gone; a container keeps judgements away: {page}"
+        )
+
+
 def parser() -> CommandParser:
     """Return the command line."""
     made = CommandParser(prog="python -m evals.run", description=ABOUT)
     cli_options.add_options(made, Request)
+    made.add_argument("--isolated", action=_RemovedOption, nargs=0, help=argparse.SUPPRESS)
     made.lists.add("--task")
     add = made.add_argument
     add(

@@ -37,7 +37,6 @@ _WITHOUT |= {
     "compiled",
     "prompts",
     "cassette",
-    "isolated",
     "again",
     "no_prompts",
     "shard",

@@ -74,7 +74,9 @@ class Command(Program):
         except ValueError as error:
             raise UsageError(f"command:{self.called} cannot be split into words: {error}") from None
         if not self.words:
-            raise UsageError("an agent outside has a process of its own; leave --isolated out")
+            raise UsageError(
+                "command: has no line; write the command that starts the agent after it"
+            )
         if not shutil.which(self.words[0]):
             raise UsageError(f"there is no command {self.words[0]!r} that could be started")
         self._let_clients_in()  # which takes seconds, before any query's time begins

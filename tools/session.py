@@ -3,7 +3,7 @@
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the
 private side of one query. A session keeps to its limits, hides excluded documents and those outside
 the candidate pool, writes its trace (tools/trace.py) and notes which documents a model followed
-(tools/text.py). Neither holds judgements (docs/decisions/isolation.md).
+(tools/text.py). Neither holds judgements (docs/guide/isolation.md).
 """
 
 import operator

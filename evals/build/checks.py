@@ -76,7 +76,7 @@ WITHOUT = {
     "compiled",
     "prompts",
 }
-WITHOUT |= {"cassette", "again", "metrics", "isolated", "instruction", "shard"}
+WITHOUT |= {"cassette", "again", "metrics", "instruction", "shard"}
 
 
 class Threshold(NamedTuple):

@@ -40,7 +40,7 @@ from programs.base import Program
 from tools import retrievers, session
 from tools.cli import queries
 from tools.corpus import Corpus
-from tools.errors import DataError, RunIncomplete, UsageError
+from tools.errors import DataError, RunIncomplete
 from tools.files import sextant_home
 from tools.models import offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, LastAnswer
@@ -178,8 +178,6 @@ def forecast(
 
     Nothing is sent or written.
     """
-    if request.isolated:
-        raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     opened = opening(request)
     resolved = opened.resolved
     environment = opened.environment

@@ -27,7 +27,7 @@ def count_all(
     A request whose run cannot be found counts when it is run, which says why.
     """
     for request in requests:
-        if not has_budget(request) or request.isolated:
+        if not has_budget(request):
             continue
         with suppress(SextantError):
             if has_runs(request) and (

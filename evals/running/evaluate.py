@@ -172,11 +172,7 @@ def run_request(
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        if request.isolated:
-            from programs.isolation.parent import kill_children_on_exit  # few runs need it
-
-            stack.enter_context(kill_children_on_exit())
-        elif request.on_ray:
+        if request.on_ray:
             from evals.running.workers import ray_workers  # Ray, an extra
 
             start = stack.enter_context(ray_workers.starting(str(request.workers)))
@@ -356,11 +352,7 @@ def make_system(
         environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints
     )
     system = resolved.constructor(toolbox, depth=depth, **resolved.values)
-    return (
-        resolved.compiled.assemble(system)
-        if resolved.compiled and not resolved.isolated
-        else system
-    )
+    return resolved.compiled.assemble(system) if resolved.compiled else system
 
 
 def _answer(

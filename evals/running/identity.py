@@ -65,7 +65,8 @@ def run_config(
             "compiled": resolved.compiled and str(request.compiled or request.prompts),
             "price": model.price and model.price.provenance,
             "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
-            "isolated": resolved.isolated,
+            # In runs of earlier versions: how the program was kept away from judgements.
+            "isolated": None,
             run_folder.CODE_OF: "contents",
             **data_origin(environment),
         },

@@ -46,7 +46,6 @@ LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "token
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
 PAYING = find_page("docs/decisions/paying.md")
-ISOLATION = find_page("docs/decisions/isolation.md")
 CLUSTER = find_page("docs/guide/cluster.md")
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -241,9 +240,6 @@ class Request(SharedRequest):
         tuple[str, ...],
         Option(f"one more than the task's own; repeatable: {LANGUAGE}", "NAME", flag="--metric"),
     ] = ()
-    isolated: Annotated[bool, Option(f"run the program in a process of its own; {ISOLATION}")] = (
-        False
-    )
     workers: Annotated[
         int | str | None,
         Option(
@@ -299,7 +295,7 @@ class Request(SharedRequest):
     @property
     def has_own_processes(self) -> bool:
         """Whether the program brings processes, so that workers would have nothing to do."""
-        return self.isolated or self.program.partition(":")[0] in SCHEMES
+        return self.program.partition(":")[0] in SCHEMES
 
     @property
     def forks(self) -> bool:

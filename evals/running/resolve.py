@@ -7,7 +7,6 @@ that a misspelt word is reported at once. evals/running/identity.py makes config
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import environments
@@ -22,7 +21,6 @@ from evals.running.request import (
     find_retrievers,
     parse_parameters,
     query_limits,
-    resolve_program,
 )
 from evals.scoring.metrics import check_metric
 from programs.base import check_offline
@@ -64,11 +62,6 @@ class ResolvedRequest:
         return {name: retrievers.canonicalize(name) for name in find_retrievers(self.values)}
 
     @property
-    def isolated(self) -> str | None:
-        """What a program in a process of its own is kept from; None for one in this process."""
-        return getattr(self.constructor, "shielding", None)
-
-    @property
     def all_retrievers(self) -> tuple[RetrieverSpec, ...]:
         """The run's own retriever, those of parameters, and those of the pool."""
         return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
@@ -86,16 +79,12 @@ class ResolvedRequest:
 
 
 def resolve(request: Request) -> ResolvedRequest:
-    """Look up every name of a request. UsageError, UnknownName or DataError for what there is not.
-
-    A program in a process of its own is started; programs.isolation.parent.kill_children_on_exit ends it.
-    """
+    """Look up every name of a request. UsageError, UnknownName or DataError for unknown names."""
     if request.has_own_processes and request.workers not in (None, 1):
-        own = "--isolated" if request.isolated else f"--program {request.program}"
-        why = f"--workers {request.workers} does not go with {own}"
+        why = f"--workers {request.workers} does not go with --program {request.program}"
         raise UsageError(f"{why}, which has processes of its own; leave it out")
     compiled = _read_compiled(request)
-    constructor = _isolate(request, compiled) if request.isolated else find_program(request.program)
+    constructor = find_program(request.program)
     limits = query_limits(request.parameters)
     if compiled and compiled.members and limits:
         raise UsageError(
@@ -118,20 +107,6 @@ def resolve(request: Request) -> ResolvedRequest:
     check_prices(request, [request.lm], resolved.all_retrievers)
     run_folder.check_place(request.runs)
     return resolved
-
-
-def _isolate(request: Request, compiled: "Compiled | None") -> Any:
-    data = environments.locate_task(request.task, request.data)[1]
-    place = Path(data or "mini")
-    folder = (
-        [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
-    )
-    reference = resolve_program(request.program)
-    from programs.isolation.parent import IsolatedProgram  # few runs need it
-
-    return IsolatedProgram(
-        request.program_label, reference, [sextant_home(), request.runs, *folder], compiled
-    )
 
 
 def check_prices(
@@ -192,7 +167,7 @@ def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> Resolved
     program = try_construct(resolved.constructor, resolved.values)
     if request.lm == "offline":
         check_offline(request.program_label, program)
-    if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
+    if resolved.compiled:
         resolved.compiled.check(
             request.program_label, program, str(request.compiled or request.prompts)
         )

@@ -278,10 +278,8 @@ def _checked(request: Request, reward: RewardSettings | None) -> Request:
         raise UsageError(f"{why}; take the split dev, or allow it (--allow-test)")
     if not request.program.startswith("served:"):
         raise UsageError(f"an agent outside is called served:NAME, not {request.program}")
-    if request.isolated or request.compiled or request.prompts:
-        raise UsageError(
-            "an agent outside has prompts and a process of its own; leave the option out"
-        )
+    if request.compiled or request.prompts:
+        raise UsageError("an agent outside has prompts of its own; leave the option out")
     return replace(request, lm="offline")
 
 

@@ -260,13 +260,10 @@ class SharedRunState:
             return opened
 
         try:
-            if not request.isolated:  # which starts a process
-                opened = self.open(request)
-                if found := self.find(opened):
-                    earlier.count(self._budget, found.path)
-                    return CellResult(
-                        cell, found.path, bounds=self._bound(request, opened.environment)
-                    )
+            opened = self.open(request)
+            if found := self.find(opened):
+                earlier.count(self._budget, found.path)
+                return CellResult(cell, found.path, bounds=self._bound(request, opened.environment))
             if problem := self._find_obstacle(request, opened):
                 return CellResult(cell, problem=problem)
             result = run_request(request, report, answer=answer, opening=open_once)
@@ -356,9 +353,8 @@ def validate_rows(cells: Sequence[StudyCell]) -> None:
     """
     for row, cell in {cell.row: cell for cell in reversed(cells)}.items():
         try:
-            if not cell.request.isolated:
-                with suppress(*FAULTS):
-                    resolve(cell.request)
+            with suppress(*FAULTS):
+                resolve(cell.request)
         except SextantError as error:
             raise error.saying(f"row {row!r}: {error}") from None
 

@@ -1,3 +1,0 @@
-"""A program in a process of its own: the parent's side, the child's, and what the child gives
-up.
-"""
