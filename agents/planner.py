@@ -22,8 +22,11 @@ from agents.graph import Agent, NodeContext, build_graph, run_parallel
 from programs import passage_reading
 from programs.base import QuerySignature
 from tools.errors import require_at_least
-from tools.models import offline as rules
-from tools.models.prompting import InvalidAnswer, Outputs, Passage, ask, get_lens, with_advice
+from tools.lenses import get_lens
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import InvalidAnswer, Outputs
+from tools.models.passages import Passage
+from tools.models.prompting import ask, with_advice
 
 
 class SubQuestion(pydantic.BaseModel):

@@ -25,17 +25,19 @@ from agents.graph import Agent, NodeContext, build_graph
 from programs.base import QuerySignature
 from programs.search_tools import SearchTools, Tool
 from tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
-from tools.models import offline as rules
-from tools.models import prompting
-from tools.models.adapter import (
+from tools.models import context_window, offline_engine
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import InvalidAnswer, UnusableAnswer
+from tools.models.answer_faults import (
     is_refusal,
     looks_like_refusal,
     note_prompt_leak,
     report_refusal,
     shorten_bad_answer,
 )
+from tools.models.context_window import Message
 from tools.models.language_model import CALLS_IN_TEXT
-from tools.models.prompting import InvalidAnswer, Message, UnusableAnswer, ask
+from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, has_marks, read_arguments
 from tools.records import Query, Usage
 from tools.session import Session
@@ -185,7 +187,7 @@ class React(Agent):
         }
 
         def fits(forgotten: int) -> bool:
-            return prompting.prompt_fits(
+            return context_window.prompt_fits(
                 self.next_step, **inputs, history=_tell_history(turns, forgotten)
             )
 
@@ -225,19 +227,20 @@ class React(Agent):
             return made
 
         def fits(forgotten: int) -> bool:
-            room = prompting.context_window()
+            room = context_window.usable_context()
             return (
                 room is None
-                or prompting.tokens(json.dumps([make_messages(forgotten), tools])) + 4096 <= room
+                or context_window.tokens(json.dumps([make_messages(forgotten), tools])) + 4096
+                <= room
             )
 
         messages = make_messages(_count_forgotten(desk.session, turns, fits))
-        prompting.check_room([{"content": json.dumps([messages, tools])}], "conversation")
+        context_window.check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
-        call = rules.PredictorCall(
+        call = offline_engine.PredictorCall(
             None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)}
         )
-        with rules.expose_call(call):  # for the engine without a model
+        with offline_engine.expose_call(call):  # for the engine without a model
             message = model.converse(messages, tools)
         note_prompt_leak(
             instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])]

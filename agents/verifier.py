@@ -24,15 +24,11 @@ from agents.graph import Agent, NodeContext, build_graph, run_parallel
 from programs import passage_reading
 from programs.base import QuerySignature
 from tools.errors import require_at_least
-from tools.models import offline as rules
-from tools.models.prompting import (
-    Passage,
-    ask,
-    filled,
-    get_lens,
-    require_known_row_ids,
-    with_advice,
-)
+from tools.lenses import get_lens
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import filled, require_known_row_ids
+from tools.models.passages import Passage
+from tools.models.prompting import ask, with_advice
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
 

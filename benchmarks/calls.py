@@ -67,7 +67,13 @@ PARTS = {
         f"tools/models/{name}.py"
         for name in ("call", "lm", "terms", "answers", "kept", "prices", "gate")
     ),
-    "prompts and answers": ("tools/models/adapter.py", "tools/models/prompting.py"),
+    "prompts and answers": (
+        "tools/models/adapter.py",
+        "tools/models/answer_",
+        "tools/models/prompting.py",
+        "tools/models/passages.py",
+        "tools/models/context_window.py",
+    ),
     "search and documents": ("tools/retrievers/", "tools/corpus.py"),
     "trace": ("tools/session.py", "tools/records.py", "tools/trace.py", "tools/text.py"),
     "outcomes on disk": ("evals/", "tools/files.py"),

@@ -28,7 +28,7 @@ from tools import retrievers
 from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
 from tools.errors import SextantError, UsageError
 from tools.files import sextant_home
-from tools.models import offline, prompting
+from tools.models import context_window, offline_engine
 from tools.models.adapter import Adapter
 from tools.models.language_model import LanguageModel
 from tools.models.run_resources import RunResources
@@ -139,10 +139,10 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     """Tokens of every prompt that a system sends for the queries, and the steps that it makes."""
     prompts: list[int] = []
 
-    class Counting(offline.OfflineEngine):
+    class Counting(offline_engine.OfflineEngine):
         def complete(self, request: Any) -> Any:
             texts = [request.system or "", *(message.text or "" for message in request.messages)]
-            prompts.append(sum(prompting.tokens(str(text)) for text in texts))
+            prompts.append(sum(context_window.tokens(str(text)) for text in texts))
             return super().complete(request)
 
     constructor = find_program(name)
@@ -154,7 +154,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     }
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
     metered = LanguageModel(
-        offline.VERSION, RunResources(), free=True, engine=Counting(index.statistics)
+        offline_engine.VERSION, RunResources(), free=True, engine=Counting(index.statistics)
     )
     steps: list[Any] = []
     with dspy.context(lm=metered, adapter=Adapter(), trace=[]):

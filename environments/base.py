@@ -183,7 +183,7 @@ class Environment:
     warnings: tuple[
         str, ...
     ] = ()  # what is probably wrong with the data, so that its scores say little
-    # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what
+    # Values for parameters of programs by their names: "lens" (tools/lenses.py) is what
     # makes a document relevant, "attribute" what an index writes down of it where the lens is in
     # words, "document" what one is.
     hints: Mapping[str, str] = field(default_factory=dict)

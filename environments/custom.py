@@ -84,7 +84,7 @@ class DevShare(TypedDict):
 
 
 class LensWording(TypedDict):
-    """A lens of the task's own, in words: tools/models/prompting.py has what they are for."""
+    """A lens of the task's own, in words: tools/lenses.py has what they are for."""
 
     search: str
     recognise: str
@@ -109,7 +109,7 @@ class Settings(TypedDict, total=False):
     ]  # files, or folders of them, by their names in tables; the first leads
     split: DevShare  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=schemas.LARGEST)]  # documents in a ranking
-    lens: LensWording | str  # tools/models/prompting.py: what makes a document relevant
+    lens: LensWording | str  # tools/lenses.py: what makes a document relevant
     attribute: (
         str  # what an index writes down of documents for it; of a lens in words, its `annotate`
     )

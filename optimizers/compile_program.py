@@ -33,6 +33,7 @@ from programs.compiled import Compiled, get_prompts, write
 from tools import cli_options, retrievers, schemas
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import model_spec as models
+from tools.models import secrets
 from tools.records import Query, usage_json
 
 Found = dict[str, Any]  # as learnt.json has it, and how often the test split was used
@@ -51,7 +52,7 @@ def compile_program(
 
     SextantError for a request that cannot be met, or where not even the program before was evaluated.
     """
-    models.read_keys()
+    secrets.read_keys()
     unfitted = plan(request)
     how: dict[str, Any] = {
         name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")

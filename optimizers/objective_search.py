@@ -13,7 +13,8 @@ import dspy
 
 from optimizers.candidate_evaluator import OBJECTIVE, TeleprompterContext, TeleprompterResult
 from programs.llm_tasks.objective_writer import WriteObjective, write_objective
-from tools.models.prompting import UnusableAnswer, get_lens
+from tools.lenses import get_lens
+from tools.models.answer_checks import UnusableAnswer
 
 QUERY = 1200  # characters of a query that are shown
 

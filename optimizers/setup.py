@@ -38,9 +38,10 @@ from tools.cli import print_stderr, start_thread, wait_until
 from tools.errors import AbortCompilation, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import language_model
 from tools.models.adapter import Adapter
-from tools.models.model_spec import parse, redact
-from tools.models.offline import Rules
+from tools.models.model_spec import parse
+from tools.models.offline_engine import Rules
 from tools.models.provider_errors import format_refusal, responsible_party
+from tools.models.secrets import redact
 from tools.plugins import show
 from tools.records import Query, Usage
 from tools.retriever import ScoreHidingRetriever

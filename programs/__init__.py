@@ -12,7 +12,7 @@ import tools  # noqa: F401  # it lets old names of modules be imported: tools/mo
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are
 # what `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers,
 # tools.retrievers) or InputFile (tools/files.py). For `--lm offline`, `offline` names a rule for
-# every output field of its signatures; tools/models/offline.py has some.
+# every output field of its signatures; tools/models/offline_rules.py has some.
 PROGRAMS = {
     "closed_book": "programs.closed_book:ClosedBook",
     "decompose": "programs.decompose:Decompose",

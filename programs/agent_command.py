@@ -35,8 +35,8 @@ from tools.errors import UsageError
 from tools.files import read_object
 from tools.installation import explain_missing
 from tools.models.client import DEADLINE, read_report
-from tools.models.model_spec import redact
 from tools.models.provider_errors import QueryTimeout
+from tools.models.secrets import redact
 from tools.plugins import show
 from tools.records import Query, Submission, Usage
 

@@ -19,8 +19,9 @@ import dspy
 from programs.base import Program
 from programs.query_rewriting import LIKE, search_instruction
 from tools.errors import LimitReached, require_at_least
-from tools.models import offline as rules
-from tools.models.prompting import ask, filled
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import filled
+from tools.models.prompting import ask
 from tools.records import Query, Submission
 from tools.session import Session
 from tools.text import index_ngrams, longest_shared_ngrams, tokens

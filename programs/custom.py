@@ -31,9 +31,9 @@ from programs.custom_results import ANSWERS, QUERY, describe, extract_doc_ids
 from programs.search_tools import DESK, SearchTools, make_tools, read, search, select
 from tools import plugins, session
 from tools.errors import OwnCodeFailed, SextantError, UsageError
-from tools.models import offline
+from tools.models import offline_engine, offline_rules
+from tools.models.answer_checks import InvalidAnswer
 from tools.models.language_model import LanguageModel
-from tools.models.prompting import InvalidAnswer
 from tools.records import Query, Snippet, Submission
 from tools.session import Toolbox
 from tools.text import TermStatistics
@@ -210,14 +210,14 @@ class GuessingRules(dict[str, Any]):
 
 
 def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
-    call: Any = offline.CALL.get()
+    call: Any = offline_engine.CALL.get()
     kind = call.signature.output_fields[name].annotation
     texts = {key: str(input_) for key, input_ in inputs.items()}
     asked = [texts[key] for key in ("description", *QUERY) if key in texts] or [*texts.values(), ""]
     shown = "\n".join(texts.values())
     desk = DESK.get()
     ids = [doc_id for doc_id in (desk.best_rank if desk else ()) if doc_id in shown]
-    words = offline.rewrite_query({"description": asked[0]}, statistics)
+    words = offline_rules.rewrite_query({"description": asked[0]}, statistics)
     if name == "next_tool_name":  # of dspy.ReAct
         return "search" if "search" in get_args(kind) and not ids else "finish"
     if name == "next_tool_args":

@@ -20,8 +20,9 @@ from programs.base import Program
 from programs.passage_reading import search
 from programs.query_rewriting import InformationRequest
 from tools.errors import require_at_least
-from tools.models import offline as rules
-from tools.models.prompting import AnswerCheck, InvalidAnswer, Outputs, ask, filled
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, filled
+from tools.models.prompting import ask
 from tools.records import Query, Submission
 from tools.retrievers.fusion import CONSTANT
 

@@ -33,19 +33,12 @@ from programs.passage_reading import (
 )
 from tools.errors import DataError, UsageError, require_at_least
 from tools.files import InputFilePath, read_input, read_object
-from tools.models import offline as rules
-from tools.models.prompting import (
-    Passage,
-    ask,
-    escape_markers,
-    filled,
-    fit_length,
-    get_lens,
-    prompt_fits,
-    require_known_ids,
-    show_passages,
-    with_advice,
-)
+from tools.lenses import get_lens
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import filled, require_known_ids
+from tools.models.context_window import fit_length, prompt_fits
+from tools.models.passages import Passage, escape_markers, show_passages
+from tools.models.prompting import ask, with_advice
 from tools.records import Query, Submission
 from tools.session import Session
 

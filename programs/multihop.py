@@ -16,8 +16,10 @@ import dspy
 from programs import passage_reading
 from programs.base import Program, QuerySignature
 from tools.errors import require_at_least
-from tools.models import offline as rules
-from tools.models.prompting import Passage, ask, get_lens, with_advice
+from tools.lenses import get_lens
+from tools.models import offline_rules as rules
+from tools.models.passages import Passage
+from tools.models.prompting import ask, with_advice
 from tools.records import Query, Submission
 from tools.session import Session
 

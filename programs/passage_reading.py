@@ -10,17 +10,11 @@ import dspy
 
 from programs.base import QuerySignature
 from tools.errors import LimitReached
-from tools.models import offline as rules
-from tools.models import prompting
-from tools.models.prompting import (
-    AnswerCheck,
-    Passage,
-    ask,
-    fit_notes,
-    passage_batches,
-    require_known_ids,
-    show_passages,
-)
+from tools.models import context_window
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import AnswerCheck, require_known_ids
+from tools.models.passages import Passage, fit_notes, passage_batches, show_passages
+from tools.models.prompting import ask
 from tools.records import Hit, Query
 from tools.session import Session
 
@@ -89,7 +83,10 @@ def read_in_batches(
     """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
     left = list(doc_ids)
     for passages in passage_batches(
-        session, left, chars, lambda some: prompting.prompt_fits(predictor, **inputs, passages=some)
+        session,
+        left,
+        chars,
+        lambda some: context_window.prompt_fits(predictor, **inputs, passages=some),
     ):
         shown = left[: len(passages)]
         left = left[len(passages) :]
@@ -132,7 +129,7 @@ def show_in_one_call(
         session,
         doc_ids,
         chars,
-        lambda passages: prompting.prompt_fits(predictor, **inputs, passages=passages),
+        lambda passages: context_window.prompt_fits(predictor, **inputs, passages=passages),
     )
 
 
@@ -140,7 +137,7 @@ def fit_recent_notes(
     session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **inputs: Any
 ) -> dict[str, Any]:
     """Add the latest notes as the input `name`: half of the room at most, so that passages fit beside them."""
-    fits = partial(prompting.prompt_fits, predictor, **inputs, passages=[])
+    fits = partial(context_window.prompt_fits, predictor, **inputs, passages=[])
     return {**inputs, name: fit_notes(session, notes, lambda some: fits(**{name: some * 2}))}
 
 
@@ -153,7 +150,7 @@ def with_search_history(
     **inputs: Any,
 ) -> dict[str, Any]:
     """Return the inputs of a call that writes a search, with the latest earlier searches and notes that fit."""
-    fits = partial(prompting.prompt_fits, predictor, **inputs)
+    fits = partial(context_window.prompt_fits, predictor, **inputs)
     what = "earlier searches"
     earlier = fit_notes(
         session, searches, lambda some: fits(earlier_searches=some, **{name: []}), what=what

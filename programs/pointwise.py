@@ -16,8 +16,10 @@ import dspy
 from programs.base import Program
 from programs.passage_reading import UNFOUND, find_candidates, show_in_one_call
 from tools.errors import LimitReached, require_at_least
-from tools.models import offline as rules
-from tools.models.prompting import DESCRIPTION, Passage, ask, filled, require_in_range
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import filled, require_in_range
+from tools.models.passages import DESCRIPTION, Passage
+from tools.models.prompting import ask
 from tools.records import Hit, Query, Submission
 from tools.retrievers import Expression
 from tools.session import Session

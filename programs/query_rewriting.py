@@ -11,8 +11,10 @@ from typing import ClassVar
 import dspy
 
 from programs.base import Program, QuerySignature
-from tools.models import offline as rules
-from tools.models.prompting import ask, filled, get_lens, with_advice
+from tools.lenses import get_lens
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import filled
+from tools.models.prompting import ask, with_advice
 from tools.records import Query, Submission
 
 # An instruction for retrievers trained with such
@@ -36,9 +38,7 @@ class Rewrite(Program):
 
     offline: ClassVar = {"rewritten": rules.rewrite_query}
 
-    lens: str = (
-        ""  # a name of tools/models/prompting.py: what makes a document relevant in this task
-    )
+    lens: str = ""  # a name of tools/lenses.py: what makes a document relevant in this task
 
     def __post_init__(self) -> None:
         self.rewrite = dspy.Predict(with_advice(RewriteDescription, get_lens(self.lens).search))

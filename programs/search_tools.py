@@ -20,8 +20,9 @@ from typing import Any
 import dspy
 
 from tools.errors import DocumentNotFound, SessionRefusal, UsageError
-from tools.models import prompting
-from tools.models.prompting import InvalidAnswer, escape_markers
+from tools.models import context_window
+from tools.models.answer_checks import InvalidAnswer
+from tools.models.passages import escape_markers
 from tools.models.values import Ids, convert, fold_name
 from tools.records import Query, Snippet, Submission
 from tools.session import Session, current
@@ -75,7 +76,7 @@ class SearchTools:
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
-        fit = partial(prompting.cut_to_share, share=A_READING)
+        fit = partial(context_window.cut_to_share, share=A_READING)
         doc_id = Ids(self.best_rank).find(doc_id) or doc_id
         try:
             return as_json(

@@ -20,7 +20,8 @@ from evals.text_tables import TextBlock, TextTable, render_terminal
 from tools import retrievers
 from tools.cli import plural
 from tools.errors import SextantError
-from tools.models.model_spec import get_secret, parse
+from tools.models.model_spec import parse
+from tools.models.secrets import get_secret
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 

@@ -42,8 +42,9 @@ from tools.cli import queries
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete
 from tools.files import sextant_home
-from tools.models import offline, prompting
-from tools.models.adapter import ANSWERED, Adapter, LastAnswer
+from tools.models import context_window, offline_engine
+from tools.models.adapter import Adapter
+from tools.models.answer_faults import ANSWERED, LastAnswer
 from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
 from tools.records import Query, Usage, total, usage_from_json
@@ -511,8 +512,8 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
     """
 
     def __init__(self, statistics: Callable[[], TermStatistics], model: ConnectedModel) -> None:
-        self.rules = offline.OfflineEngine(statistics)
-        super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
+        self.rules = offline_engine.OfflineEngine(statistics)
+        super().__init__(offline_engine.VERSION, cache=False, num_retries=0, engine=self.rules)
         real = model.lm
         self.window = getattr(real, "window", None)
         self.limit = getattr(real, "limit", None)
@@ -543,7 +544,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Answer a predictor."""
-        prompting.check_room(messages or (), "prompt")  # as the real model does
+        context_window.check_room(messages or (), "prompt")  # as the real model does
         self._allow()
         outputs = super().__call__(prompt, messages=messages, **kwargs)
         first = outputs[0] if outputs else ""
@@ -589,8 +590,8 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         texts = [*beside, *(str(message["content"]) for message in messages)]
         texts += [text for one in asked for text in (one["name"], one["arguments"])]
         call = CallTokens(
-            MESSAGE * len(messages) + sum(map(prompting.tokens, texts)),
-            sum(map(prompting.tokens, written)),
+            MESSAGE * len(messages) + sum(map(context_window.tokens, texts)),
+            sum(map(context_window.tokens, written)),
         )
         self.calls.append(call)
         if payer := session.current():

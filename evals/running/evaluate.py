@@ -39,9 +39,10 @@ from tools.corpus import Corpus
 from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
 from tools.files import sextant_home
 from tools.models import language_model
-from tools.models.model_spec import ModelSettings, check_key, read_keys
-from tools.models.offline import Rules
+from tools.models.model_spec import ModelSettings, check_key
+from tools.models.offline_engine import Rules
 from tools.models.run_resources import QUERY_SECONDS, Budget, Cassette, RunResources
+from tools.models.secrets import read_keys
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Usage, usage_from_json
 from tools.retriever import Retriever, ScoreHidingRetriever

@@ -42,6 +42,8 @@ _LIBRARIES = {
 }
 # Libraries through which another library ranks.
 _RANKS_WITH = {"sentence_transformers": ("tokenizers", "torch", "transformers")}
+# The engine without a model.
+_OFFLINE = ("tools.models.offline_engine", "tools.models.offline_rules")
 # Modules of every run: they open a task, build a retriever, write prompts and read answers.
 _ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
 
@@ -118,10 +120,10 @@ def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[s
     the run of the program before the edit, also before a commit.
     """
     offline = resolved.request.lm == "offline"
-    unused = "tools.models.transport" if offline else "tools.models.offline"
+    unused = ("tools.models.transport",) if offline else _OFFLINE
     return code_and_versions(
         _list_modules(resolved, environment),
-        without=("tools.cli", "tools.installation", "tools.otel_spans", unused),
+        without=("tools.cli", "tools.installation", "tools.otel_spans", *unused),
     )
 
 
@@ -155,7 +157,7 @@ def _list_modules(resolved: ResolvedRequest, environment: Environment) -> list[s
     if resolved.compiled:
         modules.append("programs.compiled")
     if resolved.request.lm == "offline":
-        modules.append("tools.models.offline")
+        modules += _OFFLINE
     return modules
 
 

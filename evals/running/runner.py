@@ -32,8 +32,8 @@ from tools import files, session
 from tools.cli import check_interrupts, may_interrupt, wait_until
 from tools.errors import AbortCompilation, DataError, LimitReached, RunIncomplete, SextantError
 from tools.models.language_model import ConnectedModel
-from tools.models.model_spec import redact
 from tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
+from tools.models.secrets import redact
 from tools.plugins import describe_exception, list_causes
 from tools.records import (
     Document,

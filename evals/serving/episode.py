@@ -28,9 +28,9 @@ from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
 from programs.search_tools import SearchTools, as_json
 from tools import schemas, session
 from tools.errors import SessionRefusal, UsageError
+from tools.models.answer_checks import InvalidAnswer
 from tools.models.arguments import NO_BOOLEAN, read_object
 from tools.models.arguments import read as read_arguments
-from tools.models.prompting import InvalidAnswer
 from tools.records import Query, Submission, Usage, usage_json
 from tools.schemas import Amount, Count, UsageSchema
 from tools.session import Toolbox

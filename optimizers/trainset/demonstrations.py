@@ -16,7 +16,7 @@ import dspy
 
 from environments.base import Environment
 from programs.compiled import to_json_values
-from tools.models.prompting import escape_markers
+from tools.models.passages import escape_markers
 from tools.records import Query
 from tools.retriever import Retriever
 

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from environments.base import Environment
 from evals.scoring.attribution import DocumentHistory, read_histories
 from evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
-from tools.models.prompting import escape_markers
+from tools.models.passages import escape_markers
 from tools.records import Query, Step, Trace, total
 from tools.text import content_words, sentences
 

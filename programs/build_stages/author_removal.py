@@ -8,7 +8,8 @@ from typing import Literal
 import dspy
 
 from programs.build_stages.stage_program import Inputs, StageQuestion
-from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.models.answer_checks import InvalidAnswer, Outputs
+from tools.models.passages import Passage
 
 LONGEST = 100  # characters of what is taken out: a name or a title, and no sentence
 Kind = Literal["name", "employer", "work", "handle", "address", "place"]

@@ -11,7 +11,8 @@ import dspy
 import pydantic
 
 from programs.build_stages.stage_program import Inputs, StageQuestion
-from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.models.answer_checks import InvalidAnswer, Outputs
+from tools.models.passages import Passage
 from tools.text import TermStatistics, content_words
 
 WORDS = 12  # of a passage in place of its attribute

@@ -12,7 +12,7 @@ import dspy
 
 from programs.build_stages.stage_program import Inputs, StageQuestion
 from programs.llm_tasks.objective_writer import WriteObjective
-from tools.models.prompting import InvalidAnswer, Outputs
+from tools.models.answer_checks import InvalidAnswer, Outputs
 
 
 class ListFacets(dspy.Signature):

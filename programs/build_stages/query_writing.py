@@ -8,7 +8,8 @@ from itertools import zip_longest
 import dspy
 
 from programs.build_stages.stage_program import Inputs, StageQuestion
-from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.models.answer_checks import InvalidAnswer, Outputs
+from tools.models.passages import Passage
 from tools.text import TermStatistics, content_words
 
 COMMON = 0.01  # share of the documents that have a word which does not give an answer away

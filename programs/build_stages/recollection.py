@@ -12,7 +12,8 @@ import dspy
 from programs.build_stages.query_writing import COMMON, rephrase
 from programs.build_stages.stage_program import Inputs, StageQuestion
 from programs.llm_tasks.relevance_judge import HIGHEST, GradePassages
-from tools.models.prompting import InvalidAnswer, Outputs, Passage
+from tools.models.answer_checks import InvalidAnswer, Outputs
+from tools.models.passages import Passage
 from tools.text import TermStatistics, content_words
 
 OPENINGS = (  # noqa: SIM905

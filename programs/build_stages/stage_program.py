@@ -17,16 +17,15 @@ from programs import passage_reading
 from programs.base import Program
 from programs.build_stages import STAGES
 from tools import schemas
-from tools.models.prompting import (
+from tools.models.answer_checks import (
     AnswerCheck,
     Outputs,
-    Passage,
     UnusableAnswer,
-    ask,
-    escape_markers,
     filled,
     require_known_row_ids,
 )
+from tools.models.passages import Passage, escape_markers
+from tools.models.prompting import ask
 from tools.plugins import load_object
 from tools.records import Document, Query, Submission
 from tools.retriever import NullRetriever

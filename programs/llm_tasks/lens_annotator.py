@@ -15,7 +15,7 @@ from programs.base import Program
 from programs.passage_reading import complete_ranking, find_candidates
 from tools.corpus import Corpus
 from tools.errors import UsageError, require_at_least
-from tools.models.prompting import LENSES, get_lens
+from tools.lenses import LENSES, get_lens
 from tools.records import Document, Hit, Query, Submission
 from tools.retrievers.lens import surface_cues
 from tools.retrievers.lens.annotators import BATCH, AnnotateDocuments, annotate, annotate_text

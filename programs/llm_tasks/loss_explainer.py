@@ -14,7 +14,9 @@ import dspy
 
 from programs import passage_reading
 from programs.base import Program, QuerySignature
-from tools.models.prompting import Passage, ask, filled
+from tools.models.answer_checks import filled
+from tools.models.passages import Passage
+from tools.models.prompting import ask
 from tools.records import Query, Submission
 
 CAUSES = {

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import dspy
 import pydantic
 
-from tools.models.prompting import ask, escape_markers, filled
+from tools.models.answer_checks import filled
+from tools.models.passages import escape_markers
+from tools.models.prompting import ask
 
 
 class ExampleDocuments(pydantic.BaseModel):

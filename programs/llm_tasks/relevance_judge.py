@@ -17,18 +17,15 @@ import pydantic
 
 from programs import passage_reading
 from programs.base import Program, QuerySignature
-from tools.models import offline as rules
-from tools.models.prompting import (
-    Passage,
-    UnusableAnswer,
-    get_lens,
-    require_known_row_ids,
-    with_advice,
-)
+from tools.lenses import get_lens
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import UnusableAnswer, require_known_row_ids
+from tools.models.passages import Passage
+from tools.models.prompting import with_advice
 from tools.records import Query, Submission
 
 HIGHEST = 2
-# What the grades mean, by the lens of the task (tools/models/prompting.py); the first is for all
+# What the grades mean, by the lens of the task (tools/lenses.py); the first is for all
 # others.
 RULES = {
     "": "2: it is fully what the query seeks; 1: it is so in part; 0: it is not.",

@@ -4,7 +4,7 @@ import json
 
 from bad_server import Fault, told
 
-from tools.models import prompting
+from tools.models import context_window
 
 SPARE = 1.3  # tokens of a small model's tokenizer for each of ours
 
@@ -30,7 +30,7 @@ def refusing(window):
 
     def script(number, body):
         asked, answer = (
-            int(SPARE * prompting.tokens(json.dumps(body["messages"]))),
+            int(SPARE * context_window.tokens(json.dumps(body["messages"]))),
             body["max_tokens"],
         )
         if asked + answer <= window:

@@ -21,10 +21,11 @@ from tools.cli import CommandParser, print_stdout, run_and_leave, strip_control_
 from tools.cli_options import add_options, from_options, to_command_line
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import provider_errors, server_detection
+from tools.models.answer_checks import UnusableAnswer
 from tools.models.language_model import CALLS_IN_TEXT, LanguageModel, ModelSettings, connect
-from tools.models.model_spec import check_key, parse, read_keys
-from tools.models.prompting import UnusableAnswer
+from tools.models.model_spec import check_key, parse
 from tools.models.run_resources import Budget, RetryPolicy, RunResources
+from tools.models.secrets import read_keys
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.openai_client import OpenAIClient
 from tools.records import total

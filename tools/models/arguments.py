@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from tools import files
 from tools.models import values
-from tools.models.prompting import InvalidAnswer
+from tools.models.answer_checks import InvalidAnswer
 from tools.models.values import fold_name
 from tools.schemas import NESTED
 from tools.text import replace_surrogates

@@ -20,10 +20,10 @@ import dspy
 
 from tools.cli import print_stderr
 from tools.errors import ProviderRefused
-from tools.models import prompting, provider_errors
-from tools.models.model_spec import secrets
-from tools.models.prompting import Message
+from tools.models import context_window, provider_errors
+from tools.models.context_window import Message
 from tools.models.run_resources import CallReservation, RunResources
+from tools.models.secrets import secret_values
 from tools.models.storage.request_store import Packed, split_and_compress
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.rate_limiter import LONGEST_WAIT
@@ -88,7 +88,7 @@ class ModelClient(SharedOnDeepcopy):
         self._tokens_a_byte = (
             TOKENS_A_BYTE  # of a request, at most; more if the provider counts more
         )
-        self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets()]
+        self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secret_values()]
         if not self.free:
             self.terms.join()
 
@@ -154,7 +154,7 @@ class ModelClient(SharedOnDeepcopy):
         if self.window == before:  # else a call beside this one has learnt it meanwhile
             most, told, ours = (
                 *provider_errors.read_window(refusal),
-                prompting.count_prompt_tokens(messages),
+                context_window.count_prompt_tokens(messages),
             )
             window = most or max(ours // 2, _SMALLEST)
             if most and told:

@@ -14,7 +14,7 @@ from typing import Any
 import dspy
 from dspy.adapters.utils import apply_output_field_defaults, parse_value
 
-from tools.models import prompting
+from tools.models import answer_checks
 from tools.models.elements import find_elements
 from tools.models.text_calls import read_calls
 from tools.models.values import TooBroken, convert, plain_name, repair_json
@@ -126,7 +126,7 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
-    asked = prompting.schema_constraints()
+    asked = answer_checks.schema_constraints()
     values = dict[str, Any]()
     try:
         for name, field in signature.output_fields.items():

@@ -37,25 +37,19 @@ from tools.errors import (
     UsageError,
     check_docstrings,
 )
+from tools.models import context_window, offline_engine, provider_errors
 from tools.models import model_spec as models
-from tools.models import offline, prompting, provider_errors
-from tools.models.adapter import ANSWERED, COMPLETED, Adapter, LastAnswer
+from tools.models.adapter import Adapter
+from tools.models.answer_faults import ANSWERED, COMPLETED, LastAnswer
 from tools.models.client import DEADLINE, ModelClient, ProviderResponse
-from tools.models.model_spec import (
-    DEFAULTS,
-    SECRET,
-    UNKNOWN,
-    ServerInfo,
-    header_values,
-    redact,
-    redact_nested,
-)
+from tools.models.context_window import Message
+from tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
 )
-from tools.models.offline import Rules
-from tools.models.prompting import Message
+from tools.models.offline_engine import Rules
 from tools.models.run_resources import RunResources
+from tools.models.secrets import SECRET, header_values, redact, redact_nested
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
 from tools.models.thoughts import part_thoughts
@@ -167,7 +161,7 @@ class LanguageModel(dspy.LM):
                 self(prompt, messages=messages, **kwargs, rollout_id=sample)[0]
                 for sample in samples
             ]
-        prompting.check_room(
+        context_window.check_room(
             messages or (), "prompt"
         )  # programs have shortened by now what they can
         if self.limit:
@@ -374,7 +368,7 @@ class LanguageModel(dspy.LM):
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ProviderResponse:
         if isinstance(self.engine, str) and messages:
-            messages = prompting.mark_cacheable_prefix(self.model, messages, grows=False)
+            messages = context_window.mark_cacheable_prefix(self.model, messages, grows=False)
         tracker = (
             UsageTracker()
         )  # and not dspy.track_usage(), which adds to the one outside: `_remember` does
@@ -421,7 +415,7 @@ class LanguageModel(dspy.LM):
             if payer and not again:
                 payer.allow_call()
             key = self._key(made, rollout, payer) if self.caller.keeps else ""
-            left = limit and prompting.remaining_tokens(messages, limit, window)
+            left = limit and context_window.remaining_tokens(messages, limit, window)
             answer = self.caller.ask(owner, key, made, partial(send, left), left)
         except Exception as error:
             reason = self._reason(error, made)
@@ -606,12 +600,14 @@ class _Publisher(BaseCallback):
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Publish a call before its prompt is made."""
         if not isinstance(instance, Adapter):
-            offline.CALL.set(offline.PredictorCall(instance, inputs["signature"], inputs["inputs"]))
+            offline_engine.CALL.set(
+                offline_engine.PredictorCall(instance, inputs["signature"], inputs["inputs"])
+            )
 
     def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Take it back once there is an answer."""
         if not isinstance(instance, Adapter):
-            offline.CALL.set(None)
+            offline_engine.CALL.set(None)
 
 
 class ConnectedModel(NamedTuple):
@@ -677,12 +673,12 @@ def connect(
     if spec == "offline":
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
-        engine = offline.OfflineEngine(statistics, rules)
+        engine = offline_engine.OfflineEngine(statistics, rules)
         made = LanguageModel(
-            offline.VERSION, terms, free=True, window=settings.context, engine=engine
+            offline_engine.VERSION, terms, free=True, window=settings.context, engine=engine
         )
         return ConnectedModel(
-            "offline", {"model": offline.VERSION, "window": settings.context}, made
+            "offline", {"model": offline_engine.VERSION, "window": settings.context}, made
         )
     return _connect(spec, terms, settings)
 

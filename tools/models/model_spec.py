@@ -9,20 +9,17 @@ to the provider: $SEXTANT_API_KEY for a server of one's own, $OPENAI_API_KEY for
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from dotenv import load_dotenv
-
-from tools import files
 from tools.cli import positive, share, temperature
 from tools.cli_options import Option, json_object, parse_name_value
 from tools.errors import ProviderRefused, UnknownName, UsageError
+from tools.models.secrets import get_secret
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -141,8 +138,6 @@ PROVIDERS = {
 }
 # A user's key for a provider is not for every server that speaks its protocol
 SERVER_KEY = "SEXTANT_API_KEY"
-# Letters from which on a key is taken out of answers, too: "token" for a local server is a word
-SECRET = 16
 
 
 def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
@@ -229,76 +224,6 @@ def price_is_known(spec: str, file: Path | None = None) -> bool:
     from tools.models.prices import price  # few runs need prices
 
     return spec == "offline" or price(spec, file) is not None
-
-
-def read_keys(folder: Path = Path()) -> None:
-    """Take keys that the environment lacks from `.env` in `folder`; UsageErrors show no line, which may be a key."""
-    file = folder / ".env"
-    try:
-        if not file.is_file():
-            return  # some call the folder of their environment so
-        text = files.read_input(file).decode("utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{file} cannot be read: {(error.strerror or str(error)).lower()}"
-        ) from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{file} is not UTF-8 in line {line}; save it as UTF-8") from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise UsageError(f"{file} has a NUL in line {line}; write text, as in SEXTANT_API_KEY=...")
-    try:
-        load_dotenv(stream=StringIO(text), override=False)
-    except ValueError:  # e.g. a name with a = in it
-        raise UsageError(
-            f"{file} has a line that no environment takes; write NAME=value in each"
-        ) from None
-
-
-def get_secret(variable: str) -> str:
-    """Return the key that the environment has under this name; "" for none."""
-    return os.environ.get(variable, "").strip()
-
-
-_IN_HEADERS = set[
-    str
-]()  # variables of the environment whose values are secrets, whatever their names are
-
-
-def header_values(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with the values of the variables that they name, which are secrets from now on."""
-    _IN_HEADERS.update(headers.values())
-    return {name.lower(): get_secret(variable) for name, variable in headers.items()}
-
-
-def redact(text: str, least: int = 8) -> str:
-    """Return `text` without the values of secrets in the environment that have `least` letters; shorter are words."""
-    for value in secrets(least):
-        text = text.replace(value, "***")
-    return text
-
-
-def redact_nested(value: Any, hide: Callable[[str], str]) -> Any:
-    """Return a value made of mappings and lists with `hide` applied to every text in it."""
-    if isinstance(value, Mapping):
-        return {name: redact_nested(one, hide) for name, one in value.items()}
-    if isinstance(value, list):
-        return [redact_nested(one, hide) for one in value]
-    return hide(value) if isinstance(value, str) else value
-
-
-def secrets(least: int = 8) -> list[str]:
-    """Return the values of secrets in the environment that have `least` letters."""
-    named = [
-        (name.endswith(("_KEY", "_TOKEN", "_SECRET")) or name in _IN_HEADERS, name)
-        for name in os.environ
-    ]
-    return [
-        os.environ[name]
-        for is_secret, name in named
-        if is_secret and len(os.environ[name]) >= least
-    ]
 
 
 def is_server(url: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, cast
 import dspy
 
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
-from tools.models.model_spec import redact
+from tools.models.secrets import redact
 from tools.models.transport.rate_limiter import retry_after
 
 Subject = Literal["content", "length", "account", "unknown"]

@@ -19,8 +19,9 @@ import orjson
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models.client import DEADLINE
-from tools.models.model_spec import SERVER_KEY, get_secret, is_server, redact
+from tools.models.model_spec import SERVER_KEY, is_server
 from tools.models.run_resources import RunResources
+from tools.models.secrets import get_secret, redact
 from tools.models.transport.http_client import HttpClient, TransportError
 from tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
 from tools.records import Hit

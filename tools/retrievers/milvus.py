@@ -20,7 +20,8 @@ from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.installation import explain_missing
-from tools.models.model_spec import SERVER_KEY, get_secret, is_server
+from tools.models.model_spec import SERVER_KEY, is_server
+from tools.models.secrets import get_secret
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers import FILLS, PUSH, check_same_corpus, format_expression

@@ -18,7 +18,7 @@ from evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slice
 from evals.build.recipe import Recipe
 from evals.build.types import Benchmark, StageInput
 from tools.errors import DataError
-from tools.models.prompting import get_lens
+from tools.lenses import get_lens
 from tools.text import content_words
 
 BEGINNING = (

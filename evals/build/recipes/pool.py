@@ -30,7 +30,8 @@ from programs.build_stages.pools import copied
 from programs.llm_tasks.relevance_judge import RULES
 from tools.corpus import Corpus, digest_text
 from tools.errors import DataError, UsageError
-from tools.models.prompting import escape_markers, get_lens
+from tools.lenses import get_lens
+from tools.models.passages import escape_markers
 from tools.records import Query
 from tools.retriever import Retriever, Search
 

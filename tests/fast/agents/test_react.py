@@ -10,7 +10,7 @@ from agents.react import React
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import language_model
-from tools.models.prompting import UnusableAnswer
+from tools.models.answer_checks import UnusableAnswer
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox, current

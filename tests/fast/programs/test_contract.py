@@ -20,9 +20,10 @@ from programs.base import Program, check_offline
 from programs.multihop import MultiHop, MultiHopState
 from tools.corpus import Corpus
 from tools.errors import UsageError
+from tools.lenses import LENSES
 from tools.models import language_model
-from tools.models import offline as rules
-from tools.models.prompting import LENSES, escape_markers
+from tools.models import offline_rules as rules
+from tools.models.passages import escape_markers
 from tools.plugins import load_object
 from tools.records import Document, Query, total
 from tools.retrievers import build

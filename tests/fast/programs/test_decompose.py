@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from programs.decompose import Decompose, SubQueryResult, fuse
 from tools.corpus import Corpus
 from tools.models import language_model
-from tools.models import offline as rules
-from tools.models.prompting import UnusableAnswer
+from tools.models import offline_rules as rules
+from tools.models.answer_checks import UnusableAnswer
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox

@@ -5,7 +5,7 @@ from openai_server import prompts
 
 from programs.query_rewriting import QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite
 from tools.models import language_model
-from tools.models.prompting import UnusableAnswer
+from tools.models.answer_checks import UnusableAnswer
 from tools.records import Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

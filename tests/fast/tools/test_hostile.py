@@ -13,10 +13,10 @@ from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
-from tools.models import language_model, offline
+from tools.models import language_model, offline_engine
 from tools.models.adapter import Adapter
 from tools.models.language_model import LanguageModel
-from tools.models.prompting import Passage, escape_markers
+from tools.models.passages import Passage, escape_markers
 from tools.models.run_resources import RunResources
 from tools.plugins import load_object
 from tools.records import Document, Query
@@ -69,7 +69,7 @@ CORPUS = Corpus(DOCUMENTS)
 IDS = set(CORPUS)
 
 
-class Watched(offline.OfflineEngine):
+class Watched(offline_engine.OfflineEngine):
     """The engine without a model, which shows its prompts, and may do what documents tell it to."""
 
     def __init__(self, index, *, obeys):
@@ -79,14 +79,14 @@ class Watched(offline.OfflineEngine):
         self.obeying = Lock()
 
     def complete(self, request):
-        self.prompts.append((offline.CALL.get(), request))
+        self.prompts.append((offline_engine.CALL.get(), request))
         if not self.obeys:
             return super().complete(request)
-        call = offline.CALL.get()
+        call = offline_engine.CALL.get()
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
-            rules = offline._RULES.get().items()
-            with offline.using_rules(
+            rules = offline_engine._RULES.get().items()
+            with offline_engine.using_rules(
                 {name: lambda *given, of=of: obeyed(of(*given), hostile) for name, of in rules}
             ):
                 return super().complete(request)

@@ -21,19 +21,11 @@ import dspy
 import orjson
 
 from tools.models import model_spec as models
-from tools.models import provider_errors, server_detection
+from tools.models import provider_errors, secrets, server_detection
 from tools.models.client import read_report
-from tools.models.model_spec import (
-    DEFAULTS,
-    PROVIDERS,
-    SECRET,
-    SERVER_KEY,
-    ModelSettings,
-    ServerKind,
-    header_values,
-    redact_nested,
-)
-from tools.models.prompting import Message, mark_cacheable_prefix
+from tools.models.context_window import Message, mark_cacheable_prefix
+from tools.models.model_spec import DEFAULTS, PROVIDERS, SERVER_KEY, ModelSettings, ServerKind
+from tools.models.secrets import SECRET, header_values, redact_nested
 from tools.models.thoughts import part_thoughts
 from tools.models.transport import sse
 from tools.models.transport.http_client import Enough, HttpClient, HttpResponse, TransportError
@@ -86,7 +78,7 @@ class OpenAIClient(SharedOnDeepcopy):
         self.model, self.api, self.key, self._settings = (
             model,
             settings.api,
-            models.get_secret(self.variable),
+            secrets.get_secret(self.variable),
             settings,
         )
         self._headers = header_values(settings.headers)

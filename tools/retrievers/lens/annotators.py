@@ -2,7 +2,7 @@
 of every document.
 
 OBLIQ-Bench, section 4, steps 1 and 2: an attribute of documents is put in words, and a model reads
-the whole corpus for it. The attributes are those of LENSES (tools/models/prompting.py), or the
+the whole corpus for it. The attributes are those of LENSES (tools/lenses.py), or the
 user's own. A call has several documents, to pay for the instructions once; one that the answer
 leaves out is asked for alone. Without a model, words and signs are counted instead:
 tools/retrievers/lens/surface_cues.py.
@@ -19,10 +19,17 @@ import dspy
 import pydantic
 from typing_extensions import TypedDict
 
-from tools import schemas
+from tools import lenses, schemas
 from tools.errors import BudgetReached, DataError, RunIncomplete, SextantError, UsageError
-from tools.models import language_model, model_spec, prompting
+from tools.models import (
+    answer_checks,
+    context_window,
+    language_model,
+    model_spec,
+    prompting,
+)
 from tools.models.adapter import Adapter
+from tools.models.passages import Passage, escape_markers, passage_batches
 from tools.models.provider_errors import format_refusal, responsible_party
 from tools.models.run_resources import RunResources
 from tools.records import Document, Query, Usage
@@ -66,7 +73,7 @@ class AnnotateDocuments(dspy.Signature):
     """
 
     attribute: str = dspy.InputField(desc="what to write down of a passage")
-    passages: list[prompting.Passage] = dspy.InputField(
+    passages: list[Passage] = dspy.InputField(
         desc="what is to be annotated, in no particular order"
     )
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
@@ -84,10 +91,10 @@ def annotate(
     by one, or as "".
     """
 
-    def fit(passages: list[prompting.Passage]) -> bool:
-        return prompting.prompt_fits(predictor, attribute=wording, passages=passages)
+    def fit(passages: list[Passage]) -> bool:
+        return context_window.prompt_fits(predictor, attribute=wording, passages=passages)
 
-    for passages in prompting.passage_batches(session, doc_ids, chars, fit):
+    for passages in passage_batches(session, doc_ids, chars, fit):
         notes |= _annotate_shown(predictor, wording, passages)
         for passage in passages:
             if passage.id not in notes:
@@ -96,20 +103,20 @@ def annotate(
 
 
 def _annotate_shown(
-    predictor: dspy.Predict, wording: str, passages: list[prompting.Passage]
+    predictor: dspy.Predict, wording: str, passages: list[Passage]
 ) -> dict[str, str]:
     """Return what one call writes down of `passages`, by id; nothing where its answer cannot
     be used.
     """
     doc_ids = [passage.id for passage in passages]
-    known = prompting.require_known_ids("annotations", doc_ids, needed=True)
+    known = answer_checks.require_known_ids("annotations", doc_ids, needed=True)
 
-    def check_ids(outputs: prompting.Outputs) -> None:
+    def check_ids(outputs: answer_checks.Outputs) -> None:
         known({"annotations": [note.id for note in outputs["annotations"]]})
 
     try:
         answer = prompting.ask(predictor, check_ids, attribute=wording, passages=passages)
-    except (prompting.UnusableAnswer, dspy.LMInvalidRequestError) as error:
+    except (answer_checks.UnusableAnswer, dspy.LMInvalidRequestError) as error:
         if responsible_party(error) != "system" or getattr(
             error, "learnt", False
         ):  # nothing that these texts are refused for
@@ -124,9 +131,9 @@ def _annotate_shown(
 
 def annotate_text(predictor: dspy.Predict, wording: str, text: str) -> str:
     """Return the annotation of one text; "" where the answer cannot be used."""
-    return _annotate_shown(
-        predictor, wording, [prompting.Passage(id="1", text=prompting.escape_markers(text))]
-    ).get("1", "")
+    return _annotate_shown(predictor, wording, [Passage(id="1", text=escape_markers(text))]).get(
+        "1", ""
+    )
 
 
 class Prompt(TypedDict):
@@ -171,9 +178,9 @@ def check(model: str, attribute: str) -> None:
     except UsageError as error:
         raise UsageError(str(error).replace("--lm", "lens: the model", 1)) from None
     if " " not in attribute:
-        prompting.get_lens(attribute)
+        lenses.get_lens(attribute)
     elif model == "offline":
-        known = ", ".join(prompting.LENSES)
+        known = ", ".join(lenses.LENSES)
         raise UsageError(
             f"offline only counts, by one of {known}; lens(..., model=...) takes any attribute"
         )
@@ -194,7 +201,7 @@ class ModelAnnotator:
         self, model: str, attribute: str, terms: RunResources, window: int = 0, prompts: str = ""
     ) -> None:
         self._attribute = attribute
-        self._wording = attribute if " " in attribute else prompting.LENSES[attribute].annotate
+        self._wording = attribute if " " in attribute else lenses.LENSES[attribute].annotate
         self._model = language_model.connect(
             model, terms, settings=language_model.ModelSettings(context=window or None)
         )
@@ -246,8 +253,8 @@ class ModelAnnotator:
         prompt = Adapter().format(
             asked.signature, asked.demos, {"attribute": self._wording, "passages": []}
         )
-        overhead = sum(prompting.tokens(str(message["content"])) for message in prompt)
-        rate = sum(map(prompting.tokens, sample)) / max(
+        overhead = sum(context_window.tokens(str(message["content"])) for message in prompt)
+        rate = sum(map(context_window.tokens, sample)) / max(
             1, sum(map(len, sample))
         )  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)

@@ -53,7 +53,7 @@ _SAMPLE = 200  # texts from which the annotator estimates the cost of all
 class LensIndex(Retriever):
     """An index of what a model wrote down of each document, fused with an index of the texts.
 
-    `attribute` is a lens of tools/models/prompting.py, or an attribute in words; empty is the task's own lens. The
+    `attribute` is a lens of tools/lenses.py, or an attribute in words; empty is the task's own lens. The
     `model` reads `chars` characters of each document, and, with `query`, of queries that are themselves documents.
     `weights` (of text and annotations), `constant` and `depth` are those of reciprocal rank fusion. `context` is the
     model's window in tokens, where the price table has none. `prompts` is a compiled.json of

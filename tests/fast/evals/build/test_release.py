@@ -15,7 +15,7 @@ from evals.build.types import Benchmark
 from programs.listwise import read_solutions
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
-from tools.models.prompting import get_lens
+from tools.lenses import get_lens
 from tools.records import Document, Query
 
 MADE = {

@@ -8,7 +8,7 @@ import pytest
 from openai_server import fill
 
 from evals.running.request import SYSTEMS
-from tools.models import prompting
+from tools.models import context_window
 from tools.models.prices import Price
 from tools.plugins import load_object
 
@@ -54,7 +54,9 @@ def test_the_run_uses_what_was_foretold(run, server, program, parameters):
         }  # asked for again
     ended = run(*ask, "--json").json
     assert ended["queries"] == told["queries"] == 4
-    tokens = sum(prompting.tokens(text) for request in server.requests for text in texts(request))
+    tokens = sum(
+        context_window.tokens(text) for request in server.requests for text in texts(request)
+    )
     for name, true in (("calls", len(server.requests)), ("input_tokens", tokens)):
         assert told[name]["low"] <= true <= told[name]["high"], (name, true, told[name])
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from evals.running.resolve import SYSTEMS, try_construct
 from tools.models.adapter import Adapter
-from tools.models.prompting import InvalidAnswer, Passage
+from tools.models.answer_checks import InvalidAnswer
+from tools.models.passages import Passage
 from tools.plugins import load_object
 
 

@@ -12,7 +12,8 @@ from openai_server import Failure, _reply, prompts
 
 from evals.running.resolve import SYSTEMS, try_construct
 from tools.models import language_model
-from tools.models.adapter import Adapter, make_schema
+from tools.models.adapter import Adapter
+from tools.models.answer_schema import make_schema
 from tools.models.model_spec import ServerInfo
 from tools.models.server_detection import KINDS
 from tools.plugins import load_object

@@ -14,10 +14,10 @@ from evals.scoring.comparison import compare
 from programs import PROGRAMS
 from programs.multihop import MultiHop
 from tools.corpus import Corpus
-from tools.models import language_model, offline, prompting
+from tools.models import context_window, language_model, offline_engine
 from tools.models.adapter import Adapter
 from tools.models.language_model import LanguageModel
-from tools.models.prompting import passage_batches, show_passages
+from tools.models.passages import passage_batches, show_passages
 from tools.models.run_resources import RunResources
 from tools.plugins import load_object
 from tools.records import Document, Query
@@ -43,7 +43,7 @@ def room(window):
 
 def prompts_fit(server, window):
     sizes = [
-        sum(prompting.tokens(str(m["content"])) for m in request["messages"])
+        sum(context_window.tokens(str(m["content"])) for m in request["messages"])
         for request in server.requests
     ]
     return all(size <= window for size in sizes)
@@ -53,10 +53,10 @@ def test_tokens_are_counted_without_a_download_and_markers_in_a_text_are_text(
     monkeypatch, tmp_path
 ):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    prompting._encoding.cache_clear()
+    context_window._encoding.cache_clear()
     monkeypatch.setattr("tiktoken.registry.ENCODINGS", {})
     counts = [
-        prompting.tokens(text)
+        context_window.tokens(text)
         for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>")
     ]
     assert counts == [7, 4, 7], "as tiktoken's o200k_base has them"
@@ -139,7 +139,7 @@ def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(
     assert "ferries 3 fog" in last and "ferries 1 fog" not in last
 
 
-class Measuring(offline.OfflineEngine):
+class Measuring(offline_engine.OfflineEngine):
     """The engine without a model, which counts the tokens of its prompts."""
 
     def __init__(self, statistics):
@@ -148,7 +148,7 @@ class Measuring(offline.OfflineEngine):
 
     def complete(self, request):
         texts = [request.system or "", *(message.text or "" for message in request.messages)]
-        self.sizes.append(sum(prompting.tokens(str(text)) for text in texts))
+        self.sizes.append(sum(context_window.tokens(str(text)) for text in texts))
         return super().complete(request)
 
 

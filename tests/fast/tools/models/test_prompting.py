@@ -9,15 +9,15 @@ from conftest import on_congress
 from evals import run_folder
 from programs.multihop import ReadPassages
 from tools.models import language_model
-from tools.models.prompting import (
+from tools.models.answer_checks import (
     InvalidAnswer,
-    Passage,
     UnusableAnswer,
-    ask,
     filled,
     require_in_range,
     require_known_ids,
 )
+from tools.models.passages import Passage
+from tools.models.prompting import ask
 from tools.records import Query, Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

@@ -7,7 +7,7 @@ import pytest
 
 from programs.query_rewriting import RewriteDescription
 from tools.models import language_model
-from tools.models.adapter import COMPLETED
+from tools.models.answer_faults import COMPLETED
 from tools.models.server_detection import KINDS
 from tools.models.thoughts import part_thoughts
 from tools.records import Usage

@@ -13,8 +13,7 @@ from bad_server import OWN, PASSING, REFUSING, Fault, always, from_request, mixe
 from conftest import on_congress
 
 from tools.errors import UsageError
-from tools.models import language_model
-from tools.models import model_spec as spec
+from tools.models import language_model, secrets
 from tools.models.model_spec import openai_account
 from tools.models.run_resources import RetryPolicy, RunResources
 
@@ -215,7 +214,7 @@ def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key
     file = tmp_path / ".env"
     file.write_bytes(content)
     with pytest.raises(UsageError) as refused:
-        spec.read_keys(tmp_path)
+        secrets.read_keys(tmp_path)
     message = str(refused.value)
     assert str(file) in message and said in message and "\n" not in message and not seen(message)
 
@@ -223,7 +222,7 @@ def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key
 @pytest.mark.parametrize("inside", ["pyvenv.cfg", "conda-meta", ""])
 def test_a_folder_is_no_file_of_keys(tmp_path, inside):
     (tmp_path / ".env" / inside).mkdir(parents=True)
-    spec.read_keys(tmp_path)
+    secrets.read_keys(tmp_path)
 
 
 @pytest.fixture

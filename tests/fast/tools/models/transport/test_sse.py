@@ -9,8 +9,8 @@ import pytest
 from openai_server import streamed
 
 from tools.errors import UsageError
-from tools.models import language_model, model_spec
-from tools.models.adapter import COMPLETED
+from tools.models import language_model, model_spec, secrets
+from tools.models.answer_faults import COMPLETED
 from tools.models.run_resources import RetryPolicy, RunResources
 from tools.models.server_detection import KINDS
 from tools.models.transport import sse
@@ -177,7 +177,7 @@ def test_a_header_has_the_value_of_its_variable_which_is_nowhere_else(server, mo
     )
     assert model.lm("is it?") == ["yes ***"]
     assert server.authorizations == [secret] == [server.headers[0]["X-Team".lower()]]
-    assert secret in model_spec.secrets() and secret not in json.dumps(model.settings)
+    assert secret in secrets.secret_values() and secret not in json.dumps(model.settings)
     assert model.settings["headers"] == headers
     with pytest.raises(UsageError, match=r"X-Team=NOWHERE: \$NOWHERE is not set"):
         model_spec.check_key(server.spec, {"X-Team": "NOWHERE"})

@@ -17,9 +17,9 @@ from programs.llm_tasks.lens_annotator import Annotator
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
+from tools.lenses import LENSES
 from tools.models import language_model
 from tools.models.prices import price
-from tools.models.prompting import LENSES
 from tools.models.run_resources import Budget, RetryPolicy, RunResources
 from tools.records import Document, Query, Usage
 from tools.retriever import NullRetriever
@@ -154,7 +154,9 @@ class TestAnnotating:
     def test_what_does_not_fit_the_model_goes_in_more_calls(self, server, monkeypatch):
         server.answer = written()
         monkeypatch.setattr(
-            annotators.prompting, "fits", lambda predictor, **inputs: len(inputs["passages"]) <= 3
+            annotators.context_window,
+            "prompt_fits",
+            lambda predictor, **inputs: len(inputs["passages"]) <= 3,
         )
         opened(server, corpus_of(TEXTS[:8]))
         assert [len(texts) for texts in sent(server)] == [3, 3, 2]
@@ -291,7 +293,9 @@ class TestMoney:
         prompts = [
             "\n".join(m["content"] for m in request["messages"]) for request in server.requests
         ]
-        assert tokens_in == pytest.approx(sum(map(annotators.prompting.tokens, prompts)), rel=0.1)
+        assert tokens_in == pytest.approx(
+            sum(map(annotators.context_window.tokens, prompts)), rel=0.1
+        )
         nano = price("openai/gpt-5-nano")
         assert f"about ${nano.of(tokens_in, 0, tokens_out):.4f}" in line
 
