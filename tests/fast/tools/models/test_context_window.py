@@ -242,7 +242,7 @@ def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, 
             json.loads, (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()
         )
         assert (
-            outcome["error"].startswith("TooLong: the ")
+            outcome["error"].startswith("PromptTooLong: the ")
             and "larger than what the model takes" in outcome["error"]
         )
     assert not server.requests
