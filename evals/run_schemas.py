@@ -182,6 +182,7 @@ class ScoresSchema(TypedDict):
     read: NotRequired[_Read | None]
     notes: NotRequired[list[str]]
     usage: _Used
+    metric_code: NotRequired[dict[str, str]]  # user's metric -> digest of its sources
     made_of: NotRequired[dict[str, str]]
     digest: NotRequired[str]
 

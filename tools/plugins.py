@@ -31,6 +31,7 @@ PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools"
 PROGRAMS = "sextant.programs"  # groups of entry points
 RETRIEVERS = "sextant.retrievers"
 TASKS = "sextant.tasks"
+METRICS = "sextant.metrics"
 
 _ROOT = Path(__file__).parents[1]
 _INSTALLED = (

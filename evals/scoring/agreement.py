@@ -1,7 +1,7 @@
-"""How far two judges agree who gave values to the same items: exact agreement, Cohen's kappa,
-Spearman's rho, macro-F1.
+"""How far two judges of the same items agree: exact agreement, Cohen's kappa, Spearman's rho and
+macro-F1.
 
-Intervals are by bootstrap over items: what was judged of one item is drawn together.
+Intervals are by bootstrap over items: all pairs of an item are drawn together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,71 +12,106 @@ from scipy.stats import spearmanr
 
 from evals.scoring.statistics import Interval, means_of_resamples
 
-Pairs = Sequence[tuple[str, str]]  # two judges' values for one thing
+Pairs = Sequence[tuple[str, str]]  # the two judges' values for parts of one item
+_ROUNDING = 1e-12  # a share of values that is nearer to 1 than this is 1
 
 
 class Agreement(NamedTuple):
-    """How far two judges agree; None is what the values do not define."""
+    """How far two judges agree. A field is None if the values do not define it."""
 
-    agreement: Interval  # share of equal values
-    kappa: (
-        Interval | None
-    )  # Cohen 1960; None where a judge gives one value only: the formula has 0, whatever is said
-    macro_f1: float  # mean over the values that occur; the same whoever comes first
-    spearman: float | None  # where values have an order, and neither judge gives one only
-    kappa_undefined: str = ""  # why there is no kappa
+    # Share of equal values, in [0, 1].
+    agreement: Interval
+    # Cohen 1960, in [-1, 1]. None if a judge gives a single value: the formula then has 0,
+    # whatever the values of the second judge.
+    kappa: Interval | None
+    # Mean over the values that occur, in [0, 1]; the same in either order of the judges.
+    macro_f1: float
+    # In [-1, 1]. None if values have no order, or a judge gives a single value.
+    spearman: float | None
+    # Why there is no kappa; "" if there is one.
+    kappa_undefined: str = ""
 
 
 def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None:
-    """Compare the pairs of each item, whose values may have an order, from low to high; None
-    where there is no pair.
+    """Compare the pairs of values of each item; None if there is no pair.
+
+    `order` has the possible values from low to high, if they have an order.
     """
-    if not (items := [pairs for pairs in items if pairs]):
+    items = [pairs for pairs in items if pairs]
+    if not items:
         return None
     values = order or sorted({value for pairs in items for pair in pairs for value in pair})
-    place = {value: number for number, value in enumerate(values)}
-    many = len(values)
-    tables = np.zeros((len(items), many, many))
-    for table, pairs in zip(tables, items, strict=True):
-        for first, second in pairs:
-            table[place[first], place[second]] += 1
-    firsts, seconds = np.transpose(
-        [(place[first], place[second]) for pairs in items for first, second in pairs]
-    )
-    constant = {
-        name: values[own[0]]
-        for name, own in (("first", firsts), ("second", seconds))
-        if len(set(own)) == 1
-    }
-    resampled = means_of_resamples(tables.reshape(len(items), -1)).reshape(-1, many, many)
-    drawn = np.vstack([tables.mean(axis=0)[None], resampled])  # what is observed comes first
+    code_of = {value: code for code, value in enumerate(values)}
+    first_codes = [code_of[first] for pairs in items for first, _ in pairs]
+    second_codes = [code_of[second] for pairs in items for _, second in pairs]
+    constant = _constant_values(values, first_codes, second_codes)
+    # Confusion matrices, shape (1 + resamples, values, values): the observed matrix comes first.
+    tables = _confusion_tables(items, code_of)
+    resampled = means_of_resamples(tables.reshape(len(items), -1))
+    observed = tables.mean(axis=0)[None]
+    drawn = np.vstack([observed, resampled.reshape(-1, *observed.shape[1:])])
     drawn /= drawn.sum(axis=(1, 2), keepdims=True)
-    given = drawn[0].sum(axis=0) + drawn[0].sum(axis=1)
+    by_first = drawn.sum(axis=2)
+    by_second = drawn.sum(axis=1)
     share = np.trace(drawn, axis1=1, axis2=2)
-    chance = (drawn.sum(axis=1) * drawn.sum(axis=2)).sum(axis=1)
-    varied = (drawn.sum(axis=1).max(axis=1) < 1 - 1e-12) & (
-        drawn.sum(axis=2).max(axis=1) < 1 - 1e-12
-    )
-    kappa = (share - chance) / np.where(varied, 1 - chance, np.nan)
+    chance = (by_first * by_second).sum(axis=1)
+    first_varies = by_first.max(axis=1) < 1 - _ROUNDING
+    second_varies = by_second.max(axis=1) < 1 - _ROUNDING
+    kappa = (share - chance) / np.where(first_varies & second_varies, 1 - chance, np.nan)
+    spearman = None
+    if order and not constant:
+        spearman = float(spearmanr(first_codes, second_codes).statistic)
     return Agreement(
         agreement=_interval(share, len(items)),
         kappa=None if constant else _interval(kappa, len(items)),
-        macro_f1=float((2 * np.diag(drawn[0])[given > 0] / given[given > 0]).mean()),
-        spearman=float(spearmanr(firsts, seconds).statistic) if order and not constant else None,
-        kappa_undefined=_say_undefined(constant),
+        macro_f1=_macro_f1(drawn[0]),
+        spearman=spearman,
+        kappa_undefined=_explain_undefined(constant),
     )
 
 
-def _say_undefined(constant: Mapping[str, str]) -> str:
-    """Return why kappa is undefined: which judges always give one value; "" where it is defined."""
-    if len(constant) == 2 and len(set(constant.values())) == 1:
+def _confusion_tables(items: Sequence[Pairs], code_of: Mapping[str, int]) -> np.ndarray:
+    """Count the pairs of each item, shape (items, values, values)."""
+    tables = np.zeros((len(items), len(code_of), len(code_of)))
+    for table, pairs in zip(tables, items, strict=True):
+        for first, second in pairs:
+            table[code_of[first], code_of[second]] += 1
+    return tables
+
+
+def _constant_values(
+    values: Sequence[str], first_codes: Sequence[int], second_codes: Sequence[int]
+) -> dict[str, str]:
+    """Return the value of each judge that gives a single value."""
+    constant = dict[str, str]()
+    for judge, codes in (("first", first_codes), ("second", second_codes)):
+        if len(set(codes)) == 1:
+            constant[judge] = values[codes[0]]
+    return constant
+
+
+def _macro_f1(confusion: np.ndarray) -> float:
+    totals = confusion.sum(axis=0) + confusion.sum(axis=1)
+    occurs = totals > 0
+    f1 = 2 * np.diag(confusion)[occurs] / totals[occurs]
+    return float(f1.mean())
+
+
+def _explain_undefined(constant: Mapping[str, str]) -> str:
+    """Return why kappa is undefined: which judges always give one value; "" if it is defined."""
+    if len(constant) == 2 and constant["first"] == constant["second"]:
         return f"both always say {constant['first']!r}"
-    return " and ".join(f"the {name} always says {value!r}" for name, value in constant.items())
+    return " and ".join(f"the {judge} always says {value!r}" for judge, value in constant.items())
 
 
-def _interval(
-    values: np.ndarray, items: int
-) -> Interval:  # of the first; resamples that define none are left out
-    drawn = values[1:][~np.isnan(values[1:])]
-    low, high = np.quantile(drawn, [0.025, 0.975]) if items > 1 and len(drawn) else (None, None)
-    return Interval(float(values[0]), low, high)
+def _interval(values: np.ndarray, items: int) -> Interval:
+    """Return the first value with the 95 % interval of the others, its resamples.
+
+    Resamples that do not define the value are NaN, and are left out.
+    """
+    mean = float(values[0])
+    resamples = values[1:][~np.isnan(values[1:])]
+    if items < 2 or not len(resamples):
+        return Interval(mean, None, None)
+    low, high = np.quantile(resamples, [0.025, 0.975])
+    return Interval(mean, low, high)

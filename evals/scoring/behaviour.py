@@ -101,7 +101,8 @@ def observe_run(
 
     DataError where an earlier version scored it.
     """
-    check_metric(run.metric)  # it comes from a file, which may be damaged
+    # It comes from a file, which may be damaged, or name code to import.
+    check_metric(run.metric, custom=False)
     return {query_id: _observe(run, query_id) for query_id in query_ids or run.query_ids}
 
 

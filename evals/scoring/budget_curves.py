@@ -133,7 +133,8 @@ def _choose_metric(run: ScoredRun, name: str) -> str:
     if other := chosen.partition(" [")[2].rstrip("]"):
         mend = f"python -m evals.score {run.path} --qrels {other} lets them"
         raise UsageError(f"{chosen} is by judgements that do not lead; {mend}")
-    check_metric(chosen)
+    # A name in a run's own files imports no code.
+    check_metric(chosen, custom=bool(name))
     if is_pairwise(chosen) or chosen.startswith("Judged"):
         others = [column for column in run.columns if not is_pairwise(column) and "[" not in column]
         counted = "comparisons" if is_pairwise(chosen) else "all judgements"

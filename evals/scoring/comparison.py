@@ -31,6 +31,8 @@ from evals.scoring.metrics import (
     add_metrics,
     check_metric,
     compute,
+    digest_metric_code,
+    is_custom,
     is_lower_better,
     is_pairwise,
     is_weighted,
@@ -149,6 +151,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     baseline, *others = systems = _group(runs, paths)
     forced, notes = _check_contracts(runs, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]
+    check_metric_code(runs, dict.fromkeys(name for names in chosen for name in names))
     pairs = list(zip(others, chosen, strict=True))
     contrasts = [
         (system, name, _is_tested(baseline, system, name))
@@ -216,6 +219,7 @@ def fill_metrics(
     for run in runs:
         columns = dict(run.columns)
         metrics = dict(run.scores["metrics"])
+        metric_code = dict(run.scores.get("metric_code", {}))
         resampled = any("resampled" in metric for metric in metrics.values())
         for name in names:
             if name in columns or "[" in name:
@@ -223,14 +227,32 @@ def fill_metrics(
             try:
                 columns[name], weights = _compute_column(run, name, loaded)
                 metrics[name] = summarise_column(columns[name], weights, resampled=resampled)
+                if is_custom(name):
+                    metric_code[name] = digest_metric_code(name)
             except SextantError as problem:
                 problems.append(
                     problem.saying(f"{name} of {run.name} cannot be computed: {problem}")
                 )
-        filled_runs.append(
-            dataclasses.replace(run, scores=run.scores | {"metrics": metrics}, columns=columns)
-        )
+        scores = run.scores | {"metrics": metrics, "metric_code": metric_code}
+        filled_runs.append(dataclasses.replace(run, scores=scores, columns=columns))
     return filled_runs, problems
+
+
+def check_metric_code(runs: Sequence[ScoredRun], names: Iterable[str]) -> None:
+    """Raise UsageError if a user's metric was computed by different code for two of the runs."""
+    for name in names:
+        first = runs[0]
+        for run in runs[1:]:
+            if _metric_code(run, name) != _metric_code(first, name):
+                raise UsageError(
+                    f"{name} was computed by different code for {first.name} and {run.name}; "
+                    f"score both again: python -m evals.score RUN --metric {name}"
+                )
+
+
+def _metric_code(run: ScoredRun, name: str) -> str:
+    code: dict[str, str] = run.scores.get("metric_code", {})
+    return code.get(name, "")
 
 
 def _compute_column(

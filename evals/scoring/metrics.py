@@ -12,9 +12,11 @@ Flip     the share of comparisons that come out otherwise for the query's twin. 
          as flipped if either wording ranks neither of its documents: a failure would otherwise have the best value
 
 k is any whole number above 0; without @k the whole ranking counts. An undefined metric is None, and
-its query is left out of the mean: recall where nothing is relevant, Win(3) where no comparison has
-that label. To add a metric of a ranking, name its function in RANKING;
-tests/fast/evals/scoring/test_metrics.py then holds it to ir_measures.
+its query is left out of the mean: recall if nothing is relevant, Win(3) if no comparison has that
+label. To add a metric of a ranking, name its function in RANKING;
+tests/fast/evals/scoring/test_metrics.py then holds it to ir_measures. A metric of the user's own is
+FILE.py:NAME, package.module:NAME or an entry point, each with a depth or without
+(docs/guide/extend.md).
 """
 
 import dataclasses
@@ -22,18 +24,18 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tools.errors import NotApplicable, UnknownName, UsageError
+from tools import code_digest, plugins
+from tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from environments.base import Comparison, Environment, Judgements
 
-Values = dict[
-    str, dict[str, float | None]
-]  # metric -> query_id -> value in [0, 1], or None where it is undefined
+# metric -> query_id -> value, in [0, 1] but for a user's own metric; None if it is undefined
+Values = dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -44,26 +46,29 @@ class Ranking:
     scores: Sequence[float] = ()  # one a document, where the system gave any
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {doc_id: place for place, doc_id in enumerate(self.doc_ids)}
+    def _positions(self) -> dict[str, int]:
+        return {doc_id: position for position, doc_id in enumerate(self.doc_ids)}
 
     def wins(self, comparison: "Comparison") -> bool:
         """Return whether the better document is strictly above the worse one."""
         return self.prefers(comparison.better, comparison.worse)
 
     def ranks_either(self, comparison: "Comparison") -> bool:
-        """Return whether the ranking has one of the two documents at least."""
-        return comparison.better in self._places or comparison.worse in self._places
+        """Return whether the ranking has at least one of the two documents."""
+        return comparison.better in self._positions or comparison.worse in self._positions
 
     def prefers(self, better: str, worse: str) -> bool:
-        """Return whether `better` is strictly above `worse`; what is not ranked is below
-        everything that is.
+        """Return whether `better` is strictly above `worse`.
+
+        Documents that are not ranked are below all that are.
         """
-        first = self._places.get(better)
-        second = self._places.get(worse)
+        first = self._positions.get(better)
+        second = self._positions.get(worse)
         if first is None or second is None:
             return first is not None
-        return self.scores[first] > self.scores[second] if self.scores else first < second
+        if self.scores:
+            return self.scores[first] > self.scores[second]
+        return first < second
 
 
 def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
@@ -73,31 +78,38 @@ def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
 
 @dataclass(frozen=True, slots=True)
 class JudgedRanking:
-    """A ranking with what its query's judgements say of it."""
+    """A ranking with its query's judgements: the input of a metric."""
 
-    gains: Sequence[float]  # of the ranked documents, best first
-    ideal: Sequence[float]  # of all judged documents, highest first
-    hits: Sequence[bool]  # which ranked documents are relevant
-    relevant: int  # how many documents are
-    judged: Sequence[bool] = ()  # which ranked documents have a judgement
-    nothing: float | None = None  # the value of R and AP where nothing is relevant
+    gains: Sequence[float]  # grades of the ranked documents, best place first; 0.0 without any
+    ideal: Sequence[float]  # grades above 0 of all judged documents, highest first
+    hits: Sequence[bool]  # for each ranked document whether it is relevant
+    relevant: int  # number of relevant documents, ranked or not
+    judged: Sequence[bool] = ()  # for each ranked document whether it has a judgement
+    nothing: float | None = None  # the value of R and AP if nothing is relevant
+
+
+RankingMetric = Callable[[JudgedRanking, int], float | None]
 
 
 def ndcg(judged: JudgedRanking, k: int) -> float | None:
-    """Return normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0
-    without any gain.
+    """Return normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), in [0, 1].
+
+    Gains are linear; the value is 0 without any gain.
     """
     ideal = _discount(judged.ideal[:k])
     return _discount(judged.gains[:k]) / ideal if ideal else 0.0
 
 
 def _discount(gains: Sequence[float]) -> float:
-    return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1) if gain)
+    discounted = [gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1) if gain]
+    return math.fsum(discounted)
 
 
 def recall(judged: JudgedRanking, k: int) -> float | None:
     """Return the share of the relevant documents that are among the first `k`."""
-    return sum(judged.hits[:k]) / judged.relevant if judged.relevant else judged.nothing
+    if not judged.relevant:
+        return judged.nothing
+    return sum(judged.hits[:k]) / judged.relevant
 
 
 def precision(judged: JudgedRanking, k: int) -> float | None:
@@ -106,37 +118,45 @@ def precision(judged: JudgedRanking, k: int) -> float | None:
 
 
 def average_precision(judged: JudgedRanking, k: int) -> float | None:
-    """Return the mean over relevant documents of the precision at their rank, 0 for those not
-    among the first `k`.
+    """Return the mean over relevant documents of the precision at their rank.
+
+    A document that is not among the first `k` counts as 0.
     """
-    ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
     if not judged.relevant:
         return judged.nothing
-    return math.fsum(n / rank for n, rank in enumerate(ranks, start=1)) / judged.relevant
+    ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
+    precisions = [count / rank for count, rank in enumerate(ranks, start=1)]
+    return math.fsum(precisions) / judged.relevant
 
 
 def reciprocal_rank(judged: JudgedRanking, k: int) -> float | None:
-    """Return 1 / the rank of the first relevant document, 0 where none is among the first `k`."""
-    return next((1 / rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit), 0.0)
+    """Return 1 / the rank of the first relevant document, 0 if none is among the first `k`."""
+    for rank, hit in enumerate(judged.hits[:k], start=1):
+        if hit:
+            return 1 / rank
+    return 0.0
 
 
 def top_reciprocal_rank(judged: JudgedRanking, k: int) -> float | None:
-    """Return 1 / the rank of the first document with the query's highest grade, 0 where none
-    is in the first `k`.
+    """Return 1 / the rank of the first document with the query's highest grade.
+
+    The value is 0 if no such document is among the first `k`.
     """
     top = max(judged.ideal, default=0.0)
-    return next(
-        (1 / rank for rank, gain in enumerate(judged.gains[:k], start=1) if gain == top > 0), 0.0
-    )
+    for rank, gain in enumerate(judged.gains[:k], start=1):
+        if gain == top > 0:
+            return 1 / rank
+    return 0.0
 
 
 def judged_share(judged: JudgedRanking, k: int) -> float | None:
     """Return the share of the first `k` documents that have a judgement; 0 for an empty ranking."""
-    return sum(judged.judged[:k]) / max(1, len(judged.judged[:k]))
+    judged_documents = judged.judged[:k]
+    return sum(judged_documents) / max(1, len(judged_documents))
 
 
-# To add one: its name before the @, and a function of a judged ranking and a depth.
-RANKING: dict[str, Callable[[JudgedRanking, int], float | None]] = {
+# To add a metric: its name before the @, and a function of a judged ranking and a depth.
+RANKING: dict[str, RankingMetric] = {
     "nDCG": ndcg,
     "R": recall,
     "P": precision,
@@ -149,76 +169,153 @@ PAIRWISE = ("Win", "Flip", "Triplets")
 LOWER_IS_BETTER = ("Flip",)
 WEIGHTED = ("Triplets",)  # a run's mean counts a query as often as it has comparisons
 LANGUAGE = (
-    f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)} and "
-    f"Win(LABEL)"
+    f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)}, "
+    f"Win(LABEL) and your own as FILE.py:NAME"
 )
 UNORDERED = ("R", "P", "Judged")  # the order of the first k documents does not matter
-_WHOLE = 1_000_000_000  # the depth where none is named: the whole of any ranking
+WHOLE_RANKING = 1_000_000_000  # the depth of a metric without one
+_BUILT_IN = re.compile(rf"({'|'.join(RANKING)})(@[1-9]\d{{0,8}})?|Flip|Triplets|Win(\(\w+\))?")
+_DEPTH = re.compile(r"@([1-9]\d{0,8})$")
+_LARGEST_VALUE = 2**53  # of a user's metric, so that scores.csv holds it exactly
 
 
-def check_metric(name: str) -> None:
-    """UnknownName for a metric that is not in the language; UsageError for P without a depth."""
-    pattern = rf"({'|'.join(RANKING)})(@[1-9]\d{{0,8}})?|Flip|Triplets|Win(\(\w+\))?"
-    if not re.fullmatch(pattern, name):
-        raise UnknownName("metric", name, RANKING).saying(
-            f"no metric is called {name!r}; {LANGUAGE}"
-        )
+class MetricName(NamedTuple):
+    """A metric of rankings, parsed."""
+
+    function: str  # key of RANKING, FILE.py:NAME, package.module:NAME or entry point
+    depth: int | None  # None: the whole ranking counts
+
+
+def parse_metric(name: str) -> MetricName:
+    """Split the name of a metric of rankings into its function and its depth."""
+    depth = _DEPTH.search(name)
+    if depth is None:
+        return MetricName(name, None)
+    return MetricName(name[: depth.start()], int(depth[1]))
+
+
+def check_metric(name: str, *, custom: bool = True) -> None:
+    """Check that a metric exists.
+
+    With `custom` a user's own metric is taken too, and imported. UnknownName for a metric that does
+    not exist; UsageError for P without a depth, and if a user's code cannot be imported.
+    """
+    if custom and is_custom(name):
+        _load_custom.cache_clear()  # the file may have changed since the last run of this process
+        _load_custom(parse_metric(name).function)
+        return
+    if not _BUILT_IN.fullmatch(name):
+        known = plugins.list_names(RANKING, plugins.METRICS) if custom else RANKING
+        raise UnknownName("metric", name, known).saying(f"no metric is called {name!r}; {LANGUAGE}")
     if name == "P":
         raise UsageError("'P' is a share of a number of places, so it needs a depth, e.g. P@10")
 
 
+def is_custom(name: str) -> bool:
+    """Return whether a metric is the user's own, without importing it."""
+    function = parse_metric(name).function
+    if _BUILT_IN.fullmatch(name):
+        return False
+    return plugins.is_reference(function) or function in plugins.list_names((), plugins.METRICS)
+
+
+def digest_metric_code(name: str) -> str:
+    """Return eight hex digits over the sources of a user's own metric."""
+    source = plugins.resolve("metric", parse_metric(name).function, {}, plugins.METRICS)
+    return code_digest.collect_sources([source.rpartition(":")[0]]).digest()
+
+
+@cache
+def _load_custom(function_name: str) -> RankingMetric:
+    if re.search(r"[@( \[]", function_name):
+        raise UsageError(
+            f"a metric cannot be called {function_name!r}: tables of results separate names by "
+            f"blanks, brackets and @; rename the file or its folder"
+        )
+    function: RankingMetric = plugins.load_object("metric", function_name, {}, plugins.METRICS)
+    if not callable(function):
+        raise UsageError(
+            f"{function_name} is a {type(function).__name__}; a metric is a function of a judged "
+            f"ranking and a depth"
+        )
+    return function
+
+
+def _apply_custom(metric: MetricName, judged: JudgedRanking) -> float | None:
+    """Return the value of a user's metric. OwnCodeFailed if it raises or returns no number."""
+    function = _load_custom(metric.function)
+    try:
+        with plugins.contained():
+            value = function(judged, metric.depth or WHOLE_RANKING)
+            number = None if value is None else float(value)
+    except Exception as error:  # a user's metric may raise anything
+        raise OwnCodeFailed(
+            f"the metric {metric.function} failed: {plugins.describe_exception(error)}"
+        ) from error
+    if number is not None and not abs(number) <= _LARGEST_VALUE:  # NaN is neither
+        raise OwnCodeFailed(f"the metric {metric.function} returned {number}, which is no value")
+    return number
+
+
 def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environment":
-    """Return the environment with the metrics in `names` added; UsageError for one that the
-    task cannot have.
+    """Return the environment with the metrics in `names` added.
+
+    NotApplicable for a metric that the task cannot have.
     """
-    labels = {
-        comparison.label for every in environment.comparisons.values() for comparison in every
-    }
+    labels = set[str]()
+    for comparisons in environment.comparisons.values():
+        labels.update(comparison.label for comparison in comparisons)
     for name in names:
         check_metric(name)
-        possible = (
-            environment.twins if name == "Flip" else labels if name == "Win" else name in labels
-        )
-        if is_pairwise(name) and not possible:
-            what = (
-                "no queries told in two ways" if name == "Flip" else "no comparisons of that kind"
-            )
+        if not is_pairwise(name):
+            continue
+        lacking = ""
+        if name == "Flip":
+            lacking = "" if environment.twins else "queries told in two ways"
+        elif not labels or (name != "Win" and name not in labels):
+            lacking = "comparisons of that kind"
+        if lacking:
             raise NotApplicable(
-                f"{environment.task} has {what}, so {name!r} cannot be computed for it; {LANGUAGE}"
+                f"{environment.task} has no {lacking}, so {name!r} cannot be computed for it; "
+                f"{LANGUAGE}"
             )
-    return dataclasses.replace(
-        environment, metrics=tuple(dict.fromkeys([*environment.metrics, *names]))
-    )
+    metrics = tuple(dict.fromkeys([*environment.metrics, *names]))
+    return dataclasses.replace(environment, metrics=metrics)
 
 
 def compute_metrics(
     query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
 ) -> dict[str, float | None]:
-    """Compute every metric of `environment` for one query, by other judgements under
-    "<metric> [<judgements>]".
+    """Compute every metric of `environment` for one query.
+
+    By judgements that do not lead, a metric is called "<metric> [<judgements>]".
     """
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     ranked = rankings.get(query_id, Ranking(())).doc_ids
     for judgements in sorted(environment.judgements, key=lambda name: name != environment.headline):
         judged = judge_ranking(ranked, environment.judgements[judgements], query_id)
         leads = judgements == environment.headline
         for name in environment.metrics:
             if not is_pairwise(name):
-                found[name if leads else f"{name} [{judgements}]"] = apply_metric(name, judged)
+                label = name if leads else f"{name} [{judgements}]"
+                values[label] = apply_metric(name, judged)
             elif leads:
-                found[name] = _compare(name, query_id, rankings, environment)
-    return found
+                values[name] = _compare(name, query_id, rankings, environment)
+    return values
 
 
 def compute(
     name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
 ) -> float | None:
-    """Compute one metric for one query, by the headline judgements; None where it is
-    undefined, or not known yet.
+    """Compute one metric for one query, by the headline judgements.
+
+    None if it is undefined, or as long as the query's twin has no ranking.
     """
     if is_pairwise(name):
         twin = environment.twins.get(query_id, query_id)
-        return _compare(name, query_id, rankings, environment) if twin in rankings else None
+        if twin not in rankings:
+            return None
+        return _compare(name, query_id, rankings, environment)
     judgements = environment.judgements[environment.headline]
     return apply_metric(name, judge_ranking(rankings[query_id].doc_ids, judgements, query_id))
 
@@ -229,8 +326,7 @@ def is_pairwise(name: str) -> bool:
 
 
 def metric_family(name: str) -> str:
-    """Return the name of a metric without its depth, label and judgements: `nDCG` of `nDCG@10
-    [pooled]`.
+    """Return a metric's name without depth, label and judgements: `nDCG` of `nDCG@10 [pooled]`.
 
     Only values of one family have a mean over tasks.
     """
@@ -248,143 +344,148 @@ def is_weighted(name: str) -> bool:
 
 
 def unordered_depth(name: str) -> int | None:
-    """Return the depth of a metric that only counts which documents are within it; None for
-    any other metric.
-    """
+    """Return the depth of a metric that ignores the order within it; None for other metrics."""
     if metric_family(name) not in UNORDERED:
         return None
-    depth = name.partition(" ")[0].partition("@")[2]
-    return int(depth or _WHOLE)
+    return parse_metric(name.partition(" ")[0]).depth or WHOLE_RANKING
 
 
 def apply_metric(name: str, judged: JudgedRanking) -> float | None:
     """Compute one metric of one ranking, its name as `check_metric` takes it."""
-    kind, _, depth = name.partition("@")
-    return RANKING[kind](judged, int(depth or _WHOLE))
+    metric = parse_metric(name)
+    if metric.function not in RANKING:
+        return _apply_custom(metric, judged)
+    return RANKING[metric.function](judged, metric.depth or WHOLE_RANKING)
 
 
 def metric_from_attribution(
     name: str, ranking: Sequence[str], row: Mapping[str, Any]
 ) -> float | None:
-    """Compute a metric of a ranking of documents; `row` is the query's line of
-    attribution.jsonl.
+    """Compute a metric of a ranking of documents; `row` is the query's line of attribution.jsonl.
+
+    That line does not have which documents are judged, so Judged@k cannot be computed from it.
     """
     units = row.get("units", {})
     collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
-    judged = judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]})
+    relevant = {history["unit"] for history in row["relevant"]}
+    judged = judge_units(collapsed, row["grades"], relevant)
     return apply_metric(name, dataclasses.replace(judged, nothing=row.get("nothing")))
 
 
 def judge_ranking(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> JudgedRanking:
     """Judge a ranking; unjudged documents count as grade 0, and so do negative grades."""
-    known = judgements.by_unit(judgements.qrels.get(query_id, {}))
-    gains = judgements.gains(query_id)
     judged = judge_units(
-        collapse_to_units(ranking, judgements), gains, judgements.recalled(query_id), known
+        collapse_to_units(ranking, judgements),
+        judgements.gains(query_id),
+        judgements.recalled(query_id),
+        judgements.by_unit(judgements.qrels.get(query_id, {})),
     )
-    return dataclasses.replace(judged, nothing=0.0) if judgements.zero else judged
+    if judgements.zero:
+        return dataclasses.replace(judged, nothing=0.0)
+    return judged
 
 
 def judge_units(
     units: Sequence[str],
     grades: Mapping[str, float],
     relevant: Collection[str],
-    known: Collection[str] = (),
+    judged: Collection[str] = (),
 ) -> JudgedRanking:
-    """Judge units by what nDCG gains from (grades above 0), what recall counts, and what is
-    judged at all.
-    """
+    """Judge units: `grades` above 0 are for nDCG, `relevant` for recall, `judged` for Judged@k."""
     return JudgedRanking(
         gains=[grades.get(unit, 0.0) for unit in units],
         ideal=sorted(grades.values(), reverse=True),
         hits=[unit in relevant for unit in units],
         relevant=len(relevant),
-        judged=[unit in known for unit in units],
+        judged=[unit in judged for unit in units],
     )
 
 
 def measure_unjudged(
     names: Iterable[str], judgements: "Judgements", rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Return each metric's mean, how much of its depth is judged, and its mean if the rest of that
-    were relevant.
+    """Measure how far unjudged documents could change each metric; comparisons are left out.
 
-    Metrics of comparisons are left out.
+    "mean" is the metric's mean, "judged" the share of its depth that is judged, and "right" the
+    mean if all other documents were relevant.
     """
-    found = {}
-    for name in (name for name in names if not is_pairwise(name)):
-        depth = int(name.partition("@")[2] or _WHOLE)
-        rows = []
+    measured = {}
+    for name in names:
+        if is_pairwise(name):
+            continue
+        depth = parse_metric(name).depth or WHOLE_RANKING
+        columns: dict[str, list[float]] = {"mean": [], "judged": [], "right": []}
         for query_id, ranking in rankings.items():
             judged = judge_ranking(ranking, judgements, query_id)
-            known = list(judged.judged[:depth])
-            top = max(judged.ideal, default=0.0) or 1.0
-            more = known.count(False)
-            right = dataclasses.replace(
-                judged,
-                gains=[
-                    gain if one else top for gain, one in zip(judged.gains, known, strict=False)
-                ],
-                ideal=[*[top] * more, *judged.ideal],
-                hits=[hit or not one for hit, one in zip(judged.hits, known, strict=False)],
-                relevant=judged.relevant + more,
-            )
-            rows.append(
-                [
-                    apply_metric(name, judged),
-                    judged_share(judged, depth),
-                    apply_metric(name, right),
-                ]
-            )
-        columns = [
-            [value for value in column if value is not None] for column in zip(*rows, strict=True)
-        ]
-        found[name] = {
-            key: fmean(one or [0])
-            for key, one in zip(("mean", "judged", "right"), columns, strict=True)
-        }
-    return found
+            row = {
+                "mean": apply_metric(name, judged),
+                "judged": judged_share(judged, depth),
+                "right": apply_metric(name, _suppose_relevant(judged, depth)),
+            }
+            for key, value in row.items():
+                if value is not None:
+                    columns[key].append(value)
+        measured[name] = {key: fmean(column or [0]) for key, column in columns.items()}
+    return measured
+
+
+def _suppose_relevant(judged: JudgedRanking, depth: int) -> JudgedRanking:
+    """Return the ranking as if each unjudged document up to `depth` had the highest grade."""
+    top = max(judged.ideal, default=0.0) or 1.0
+    gains = list(judged.gains[:depth])
+    hits = list(judged.hits[:depth])
+    unjudged = 0
+    for position, has_judgement in enumerate(judged.judged[:depth]):
+        if not has_judgement:
+            gains[position] = top
+            hits[position] = True
+            unjudged += 1
+    return dataclasses.replace(
+        judged,
+        gains=gains,
+        ideal=[top] * unjudged + list(judged.ideal),
+        hits=hits,
+        relevant=judged.relevant + unjudged,
+    )
 
 
 def collapse_to_units(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
-    """Return the ranking of scored units: each where its best placed document is (MaxP, Dai
-    and Callan 2019).
+    """Return the ranking of scored units.
+
+    Each unit stands at the rank of its first document (MaxP, Dai and Callan 2019).
     """
-    return list(dict.fromkeys(map(judgements.unit_of, ranking)) if judgements.unit_of else ranking)
+    if judgements.unit_of is None:
+        return list(ranking)
+    return list(dict.fromkeys(map(judgements.unit_of, ranking)))
 
 
 def _compare(
     name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
 ) -> float | None:
     comparisons = environment.comparisons.get(query_id, ())
-    nothing = Ranking(())
-    ranking = rankings.get(query_id, nothing)
+    unranked = Ranking(())
+    ranking = rankings.get(query_id, unranked)
     if name != "Flip":
-        return fraction_true(
-            comparisons_won(
-                [comparison for comparison in comparisons if name in ("Win", comparison.label)],
-                ranking,
-            )
-        )
+        labelled = [comparison for comparison in comparisons if name in ("Win", comparison.label)]
+        return fraction_true(comparisons_won(labelled, ranking))
     twin = environment.twins.get(query_id)
     if twin is None or not comparisons:
         return None
-    twin_ranking = rankings.get(twin, nothing)
-    twin_comparisons = environment.comparisons[twin]
+    twin_ranking = rankings.get(twin, unranked)
     flipped = []
-    for here, there in zip(comparisons, twin_comparisons, strict=True):
-        if ranking.ranks_either(here) and twin_ranking.ranks_either(there):
-            flipped.append(ranking.wins(here) != twin_ranking.wins(there))
+    for first, second in zip(comparisons, environment.comparisons[twin], strict=True):
+        if ranking.ranks_either(first) and twin_ranking.ranks_either(second):
+            flipped.append(ranking.wins(first) != twin_ranking.wins(second))
         else:
             flipped.append(True)
     return fraction_true(flipped)
 
 
 def comparisons_won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
-    """Return which comparisons a ranking wins."""
+    """Return for each comparison whether the ranking wins it."""
     return [ranking.wins(comparison) for comparison in comparisons]
 
 
 def fraction_true(outcomes: Sequence[bool]) -> float | None:
-    """Return the share of true ones; None of none."""
+    """Return the share of true values; None if there are no values."""
     return sum(outcomes) / len(outcomes) if outcomes else None

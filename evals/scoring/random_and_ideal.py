@@ -1,7 +1,7 @@
-"""What a ranking gets at best, and by chance: the rows Maximum and Random of the papers' tables,
-and of a study's.
+"""The best possible score of a ranking, and the expected score of a random one: the rows Maximum and
+Random of the papers' tables, and of a study's.
 
-Ranked is what a query may be answered with: its pool, or the corpus but for what it excludes. Where
+A query may be answered with its pool, or with the corpus without the documents that it excludes. If
 units are scored in place of documents, units are ranked.
 """
 
@@ -10,84 +10,100 @@ from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
-from environments.base import Environment
+from environments.base import Environment, Judgements
 from evals.scoring.metrics import (
     JudgedRanking,
     apply_metric,
     collapse_to_units,
+    is_custom,
     is_pairwise,
     judge_units,
 )
+from tools.records import Query
 
 KINDS = {"random": "Random", "maximum": "Maximum possible"}  # with the papers' words
 
 
 def expected_random_score(metric: str, judged: JudgedRanking, pool: int) -> float | None:
-    """Return the mean of nDCG@k or R@k over all orders of a pool of units, exactly; None for other
-    metrics.
+    """Return the mean of nDCG@k or R@k over all orders of a pool of units, exactly.
 
-    `judged` is a ranking of all units in the pool that count.
+    `judged` is a ranking of all units in the pool that count. None for other metrics.
     """
     name, _, depth = metric.partition("@")
     k = int(depth or max(pool, len(judged.ideal)))
-    share = min(k, pool) / max(1, pool)
     if name == "R":
-        return share * sum(judged.hits) / judged.relevant if judged.relevant else judged.nothing
+        if not judged.relevant:
+            return judged.nothing
+        share = min(k, pool) / max(1, pool)
+        return share * sum(judged.hits) / judged.relevant
     if name != "nDCG":
         return None
     weights = [1 / math.log2(rank + 1) for rank in range(1, k + 1)]
     ideal = math.fsum(gain * weight for gain, weight in zip(judged.ideal, weights, strict=False))
-    return (
-        math.fsum(judged.gains) / max(1, pool) * math.fsum(weights[:pool]) / ideal if ideal else 0.0
-    )
+    if not ideal:
+        return 0.0
+    return math.fsum(judged.gains) / max(1, pool) * math.fsum(weights[:pool]) / ideal
 
 
-def bound(kind: str, metric: str, environment: Environment) -> float | None:
-    """Return the mean over queries of a metric at its "maximum", or "random"; None where that is
-    not known.
+def bound(bound_type: str, metric: str, environment: Environment) -> float | None:
+    """Return the mean over queries of a metric at its "maximum", or "random"; None if unknown.
 
-    Of comparisons all can be won, and half of them are by chance, where no pool lacks some of their
-    documents.
+    All comparisons can be won, and half of them are won by chance, unless a pool lacks some of
+    their documents. Of a user's own metric nothing is known.
     """
+    if is_custom(metric):
+        return None
     if is_pairwise(metric):
-        for query in environment.queries:
-            pairs = environment.comparisons.get(query.query_id, ())
-            if query.candidates is not None and any(
-                {pair.better, pair.worse} - query.candidates for pair in pairs
-            ):
-                return None
-        return 0.5 if kind == "random" else None if metric == "Flip" else 1.0
+        return _bound_comparisons(bound_type, metric, environment)
     judgements = environment.judgements[environment.headline]
-    values = list[float | None]()
+    values = list[float]()
 
     @cache
-    def count() -> int:  # where there are units, it reads the corpus
-        return len(
-            set(map(judgements.unit_of, environment.documents))
-            if judgements.unit_of
-            else environment.documents
-        )
+    def count_units() -> int:  # if units are scored, it reads the corpus
+        if judgements.unit_of is None:
+            return len(environment.documents)
+        return len(set(map(judgements.unit_of, environment.documents)))
 
     for query in environment.queries:
-        gains = judgements.gains(query.query_id)
-        relevant = judgements.recalled(query.query_id)
-        known = relevant | gains
-        by_gain = metric.startswith(("nDCG", "TopRR"))
-        pool = (
-            known.keys()
-            if query.candidates is None
-            else set(collapse_to_units(list(query.candidates), judgements))
-        )
-        order = {
-            unit: (known[unit], unit in relevant)[:: 1 if by_gain else -1]
-            for unit in known.keys() & pool
-        }
-        best = judge_units(sorted(order, key=order.__getitem__, reverse=True), gains, relevant)
-        best = replace(best, nothing=0.0) if judgements.zero else best
-        if kind == "maximum":
-            values.append(apply_metric(metric, best))
+        best = _rank_best(query, metric, judgements)
+        if bound_type == "maximum":
+            value = apply_metric(metric, best)
+        elif query.candidates is None:
+            pool_size = count_units() - len(query.excluded)
+            value = expected_random_score(metric, best, pool_size)
         else:
-            many = count() - len(query.excluded) if query.candidates is None else len(pool)
-            values.append(expected_random_score(metric, best, many))
-    defined = [value for value in values if value is not None]
-    return fmean(defined) if defined else None
+            pool_size = len(collapse_to_units(list(query.candidates), judgements))
+            value = expected_random_score(metric, best, pool_size)
+        if value is not None:
+            values.append(value)
+    return fmean(values) if values else None
+
+
+def _bound_comparisons(bound_type: str, metric: str, environment: Environment) -> float | None:
+    for query in environment.queries:
+        if query.candidates is None:
+            continue
+        for comparison in environment.comparisons.get(query.query_id, ()):
+            if not {comparison.better, comparison.worse} <= query.candidates:
+                return None
+    if bound_type == "random":
+        return 0.5
+    return None if metric == "Flip" else 1.0
+
+
+def _rank_best(query: Query, metric: str, judgements: Judgements) -> JudgedRanking:
+    """Rank the judged units of the query's pool as well as a metric allows."""
+    gains = judgements.gains(query.query_id)
+    relevant = judgements.recalled(query.query_id)
+    grades = relevant | gains
+    units = set(grades)
+    if query.candidates is not None:
+        units &= set(collapse_to_units(list(query.candidates), judgements))
+
+    def worth(unit: str) -> tuple[float, float]:
+        if metric.startswith(("nDCG", "TopRR")):
+            return grades[unit], unit in relevant
+        return unit in relevant, grades[unit]
+
+    best = judge_units(sorted(units, key=worth, reverse=True), gains, relevant)
+    return replace(best, nothing=0.0) if judgements.zero else best

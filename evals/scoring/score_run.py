@@ -28,7 +28,10 @@ from evals.scoring.metrics import (
     check_metric,
     collapse_to_units,
     compute_metrics,
+    digest_metric_code,
+    is_custom,
     measure_unjudged,
+    parse_metric,
     ranking_of,
 )
 from evals.scoring.reference_runs import references_beside
@@ -68,7 +71,7 @@ def score(
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
     about = tally.summary(config, len(query_ids))
     imported = config.get("imported")
-    depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
+    depths = [parse_metric(name).depth or 0 for name in environment.metrics]
     unit = "passages" if environment.max_p else "documents"
     pooled = environment.judgements.get(POOLED)
     rankings = dict[str, list[str]]()
@@ -78,6 +81,9 @@ def score(
     candidates = _largest_candidate_pool(environment)
     differs = () if imported else DIFFERS.get(config["program"], ())
     deviations = describe_deviations(differs, config, has_candidates=candidates is not None)
+    metric_code = {
+        name: digest_metric_code(name) for name in environment.metrics if is_custom(name)
+    }
     scores = about | {
         "judgements": environment.headline,
         "metric": environment.metric,
@@ -85,6 +91,7 @@ def score(
         "candidates": candidates,
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
+        **({"metric_code": metric_code} if metric_code else {}),
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
         "notes": [
             *(f"Warning: {warning}" for warning in environment.warnings),

@@ -14,18 +14,18 @@ import numpy as np
 ALPHA = 0.05  # the level of a test, two-sided
 POWER = 0.8  # the share of cases in which a detectable difference is shown
 TIE = 1e-12  # two values that differ by less are the same: they were summed in another order
-EXACT = 16  # so many differences have 2^16 assignments of signs, which are enumerated
-PERMUTATIONS = 19_999  # random assignments of signs, where they are not enumerated
+EXACT = 16  # up to this number of differences all 2^n assignments of signs are enumerated
+PERMUTATIONS = 19_999  # random assignments of signs for more differences
 DRAWS_PER_TEST = 400  # so the smallest p of a family of tests, times their number, is 1/400
 REFINED = 0.005  # a p below this is estimated again with the draws that the family needs
 GROUP = 8  # differences whose signs are drawn together: one random byte
-FEWEST = (
-    7  # queries for which the power can be 80 %: with six, all must move one way to be significant
-)
+# Queries for which the power can be 80 %: with six, all must move one way to be significant.
+FEWEST = 7
+_BOUNDS = (0.025, 0.975)  # quantiles of a 95 % interval
 
 
 class Interval(NamedTuple):
-    """A mean and its 95 % interval; the bounds are None where there is no spread to estimate them from."""
+    """A mean and its 95 % interval; the bounds are None if there is no spread to estimate them from."""
 
     mean: float
     low: float | None
@@ -35,94 +35,100 @@ class Interval(NamedTuple):
 def bootstrap_mean(
     values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None
 ) -> Interval:
-    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993,
-    chapter 13).
-    """
+    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13)."""
     array = np.asarray(values, dtype=np.float64)
     weight = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
     mean = float(np.average(array, weights=weight))
     if len(array) < 2:
         return Interval(mean, None, None)
+    weighted = array * weight
     means = []
     for draws in _draw_queries(len(array), resamples):
         totals = len(array) if weights is None else weight[draws].sum(axis=1)
-        means.append((array * weight)[draws].sum(axis=1) / totals)
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+        means.append(weighted[draws].sum(axis=1) / totals)
+    low, high = np.quantile(np.concatenate(means), _BOUNDS)
     return Interval(mean, float(low), float(high))
 
 
-def _draw_queries(many: int, resamples: int | None = None) -> Iterator[np.ndarray]:
-    """Yield resamples of `many` queries, shape (some, many): 20 million draws in all, but
-    2,000 to 10,000 resamples.
+def _draw_queries(queries: int, resamples: int | None = None) -> Iterator[np.ndarray]:
+    """Yield resamples of the numbers of queries, in blocks of shape (up to n, queries).
+
+    By default 20 million draws in all, but 2,000 to 10,000 resamples.
     """
-    resamples = resamples or max(2_000, min(10_000, 20_000_000 // many))
+    if not resamples:
+        resamples = max(2_000, min(10_000, 20_000_000 // queries))
     generator = np.random.default_rng(0)
-    step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
+    # Resamples of a block: 16 MB of draws for any number of queries.
+    step = max(1, 2_000_000 // queries)
     for start in range(0, resamples, step):
-        yield generator.integers(0, many, size=(min(step, resamples - start), many))
+        block = min(step, resamples - start)
+        yield generator.integers(0, queries, size=(block, queries))
 
 
 def bootstrap_means(rows: np.ndarray) -> list[Interval]:
-    """Return `bootstrap_mean` of each column of queries, with the same resamples, so that
-    sums of columns hold.
+    """Return `bootstrap_mean` of each column of `rows`, shape (queries, columns).
+
+    All columns have the same resamples, so that sums of columns hold.
     """
     means = rows.mean(axis=0)
     if len(rows) < 2:
         return [Interval(float(mean), None, None) for mean in means]
-    low, high = np.quantile(means_of_resamples(rows), [0.025, 0.975], axis=0)
-    return [Interval(*map(float, bounds)) for bounds in zip(means, low, high, strict=True)]
+    lows, highs = np.quantile(means_of_resamples(rows), _BOUNDS, axis=0)
+    return [
+        Interval(float(mean), float(low), float(high))
+        for mean, low, high in zip(means, lows, highs, strict=True)
+    ]
 
 
 def means_of_resamples(rows: np.ndarray) -> np.ndarray:
     """Return the means of resamples of rows, shape (resamples, columns)."""
-    many = len(rows)
+    queries = len(rows)
     means = []
-    for draws in _draw_queries(many):
-        places = draws + np.arange(len(draws))[:, None] * many
-        times = np.bincount(places.ravel(), minlength=draws.size).reshape(
-            draws.shape
-        )  # each query was drawn
-        means.append(times.astype(np.float64) @ rows / many)
+    for draws in _draw_queries(queries):
+        # Each resample has counters of its own, so that one bincount serves the block.
+        counters = draws + np.arange(len(draws))[:, None] * queries
+        times_drawn = np.bincount(counters.ravel(), minlength=draws.size).reshape(draws.shape)
+        means.append(times_drawn.astype(np.float64) @ rows / queries)
     return np.concatenate(means)
 
 
 def share_closed(
     floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float]
 ) -> Interval | None:
-    """Return (program - floor) / (ceiling - floor) of the means; None where the ceiling is
-    not above the floor.
+    """Return (program - floor) / (ceiling - floor) of the means.
+
+    None if the ceiling is not above the floor.
     """
     rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
-    means = rows.mean(axis=0) if rows.size else np.zeros(3)
-    if not means[2] - means[0] > TIE:
+    if not rows.size:
         return None
-    share = float((means[1] - means[0]) / (means[2] - means[0]))
+    floor_mean, program_mean, ceiling_mean = rows.mean(axis=0)
+    if not ceiling_mean - floor_mean > TIE:
+        return None
+    share = float((program_mean - floor_mean) / (ceiling_mean - floor_mean))
     of_floor, of_program, of_ceiling = means_of_resamples(rows).T
     gap = of_ceiling - of_floor
-    if (
-        len(rows) < 2 or np.quantile(gap, 0.025) <= TIE
-    ):  # the ratio has no bounded interval (Fieller 1954)
+    if len(rows) < 2 or np.quantile(gap, _BOUNDS[0]) <= TIE:
+        # The ratio has no bounded interval (Fieller 1954).
         return Interval(share, None, None)
-    low, high = np.quantile((of_program - of_floor) / np.maximum(gap, TIE), [0.025, 0.975])
+    low, high = np.quantile((of_program - of_floor) / np.maximum(gap, TIE), _BOUNDS)
     return Interval(share, float(low), float(high))
 
 
 def resampled_mean(values: Sequence[float]) -> dict[str, float]:
-    """Return BIRCO's figure: the mean of 1,000 resampled means, and their standard deviation
-    as "error".
-    """
+    """Return BIRCO's figure: the mean of 1,000 resampled means, their standard deviation as "error"."""
     array = np.asarray(values, dtype=np.float64)
-    generator = np.random.RandomState(
-        42
-    )  # as its script seeds NumPy's global generator anew for each metric
-    means = [
-        array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(1000)
-    ]
+    # BIRCO's script seeds NumPy's global generator with this number for each metric.
+    generator = np.random.RandomState(42)
+    means = []
+    for _ in range(1000):
+        draws = generator.choice(len(array), len(array), replace=True)
+        means.append(array[draws].mean())
     return {"mean": float(np.mean(means)), "error": float(np.std(means))}
 
 
 class PairedTest(NamedTuple):
-    """How two systems differ over the same queries; None is what so few queries cannot tell."""
+    """How two systems differ over the same queries; None if there are too few queries to tell."""
 
     difference: float  # mean of after - before
     low: float | None  # of its 95 % interval
@@ -132,7 +138,7 @@ class PairedTest(NamedTuple):
     ties: int
     losses: int
     queries: int
-    detectable: float | None  # the smallest difference that so many queries show in 80 % of cases
+    detectable: float | None  # the smallest difference that `queries` queries show in 80 % of cases
 
 
 def paired(
@@ -207,27 +213,28 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
 
 
 def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return `count` sums under random signs; a random byte is a place in the table of the
-    sums of eight values.
+    """Return `count` sums under random signs.
+
+    A random byte is an index into the table of the signed sums of eight values.
     """
     groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
     offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
     generator = np.random.default_rng(seed)
     sums = np.empty(count)
-    step = max(
-        1, 200_000 // len(groups)
-    )  # assignments at a time: 1 MB of places, which stays in the cache
+    # Assignments of a block: 1 MB of indices, which stays in the cache.
+    step = max(1, 200_000 // len(groups))
     for start in range(0, count, step):
         size = (min(step, count - start), len(groups))
-        places = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
-        sums[start : start + step] = np.take(tables, places).sum(axis=1)
+        indices = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
+        sums[start : start + step] = np.take(tables, indices).sum(axis=1)
     return sums
 
 
 def detectable_difference(differences: np.ndarray) -> float | None:
-    """Return the smallest mean difference that queries with this spread show in 80 % of
-    cases, at .05 two-sided.
+    """Return the smallest mean difference that is shown in 80 % of cases, at .05 two-sided.
+
+    None for fewer than `FEWEST` queries. Queries are taken to have the spread of `differences`.
     """
     if len(differences) < FEWEST:
         return None
@@ -245,37 +252,39 @@ def detectable_over(groups: Collection[np.ndarray], tests: int = 1) -> float | N
     them are below it, p moves in steps and power is lost; the factor for that was fitted to
     simulations with 8 to 14 queries and 1 to 64 such assignments.
     """
-    from scipy.special import (
-        stdtrit,
-    )  # Student's t; a third of a second, and every command that reads a run is here
+    # Loading it takes a third of a second, and every command that reads a run imports this module.
+    from scipy.special import stdtrit  # Student's t: few commands need it
 
     level = ALPHA / tests
-    spread_groups = [group for group in groups if len(group) > 1]
-    variances = [
-        float(group.var(ddof=1)) / len(group) / len(groups) ** 2 for group in spread_groups
-    ]
-    total = math.fsum(variances)
+    squared_errors = list[float]()
+    pooled_terms = list[float]()
+    for group in groups:
+        if len(group) > 1:
+            variance = float(group.var(ddof=1)) / len(group) / len(groups) ** 2
+            squared_errors.append(variance)
+            pooled_terms.append(variance**2 / (len(group) - 1))
+    total = math.fsum(squared_errors)
     if not math.sqrt(total) > TIE:
         return None
-    pooled = math.fsum(
-        v**2 / (len(group) - 1) for v, group in zip(variances, spread_groups, strict=True)
-    )
     queries = sum(map(len, groups))
-    steps = math.ceil(level * 2.0 ** min(queries - 1, 1000)) - 1  # of p below the level
+    # Values of p that are below the level.
+    steps = math.ceil(level * 2.0 ** min(queries - 1, 1000)) - 1
     if steps < 1:
         return None
-    freedom = total**2 / pooled
+    freedom = total**2 / math.fsum(pooled_terms)
     quantiles = stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)
     return float(quantiles * (1 + 1 / (3 * steps)) * math.sqrt(total))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Adjust p values, in the order given: below .05 they hold for all comparisons together
-    (Holm 1979).
+    """Adjust p values, in the order given (Holm 1979).
+
+    Adjusted values below .05 hold for all comparisons together.
     """
     adjusted = [0.0] * len(ps)
     floor = 0.0
-    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        floor = max(floor, min(1.0, (len(ps) - rank) * ps[place]))
-        adjusted[place] = floor
+    ascending = sorted(range(len(ps)), key=ps.__getitem__)
+    for rank, index in enumerate(ascending):
+        floor = max(floor, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = floor
     return adjusted

@@ -1,18 +1,19 @@
-"""How much two texts say in the same words: of queries, whether one nearly repeats another. From 0
-to 1, the larger of
+"""How much two texts have in common in the same words: of queries, whether one nearly repeats
+another. From 0 to 1, the larger of
 
-- runs     how much of the runs of three words of the lighter text the other one has: finds a text that was cut or
-           lengthened at an end, and a long one with some words changed
-- words    how much of the words of the heavier text the other one has: finds a text put in another order, and a
-           short one with a word or two changed
+- runs     the share of the lighter text's runs of three words that are in the other text: finds a text that was cut
+           or lengthened at an end, and a long text with some words changed
+- words    the share of the heavier text's words that are in the other text: finds a text put in another order, and a
+           short text with a word or two changed
 
-Words are those of tools.text. A word or run weighs its idf over all the texts, so what all queries
-of a task begin with counts for next to nothing. Unrelated queries stay far below a half: of 427
-real questions from hearings none comes over 0.20. Paraphrases that share no words are not found.
+Words are those of tools.text. A word or run weighs its idf over all the texts, so a beginning that
+all queries of a task share counts for next to nothing. Unrelated queries stay far below a half: of
+427 real questions from hearings none comes over 0.20. Paraphrases that share no words are not
+found.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,70 +21,78 @@ from numpy.typing import NDArray
 from tools.text import TermStatistics, content_words
 
 RUN = 3  # words in a run
-# Fewer texts than this are weighed as if there were so many: a word in two queries of three is a
+# Fewer texts than this are weighed as if there were this many: a word in two queries of three is a
 # repeat, and only among many queries boilerplate.
 FEW = 100
 
 
-def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
-    """Return for each of `texts` its similarity to the nearest of `others`; 0 where there are
-    none.
-    """
-    return [float(row.max(initial=0.0)) for row in compare(texts, others)]
+def similarities(texts: Sequence[str], candidates: Sequence[str]) -> list[float]:
+    """Return for each of `texts` its similarity to the nearest candidate; 0 without candidates."""
+    return [float(row.max(initial=0.0)) for row in compare(texts, candidates)]
 
 
 def compare(
-    texts: Sequence[str], others: Sequence[str] | None = None
+    texts: Sequence[str], candidates: Sequence[str] | None = None
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield for each of `texts` its similarity to each of `others`, or without these to each
-    of `texts`, itself too.
+    """Yield for each text its similarity to each candidate, shape (candidates,).
+
+    Without candidates each text is compared with all of `texts`, itself included.
     """
-    kinds = ((_runs, np.minimum), (_words, np.maximum))
-    own = [[features(text) for text in texts] for features, _ in kinds]
-    foreign = (
-        own if others is None else [[features(text) for text in others] for features, _ in kinds]
-    )
-    found = (
-        _shares(a, b, whole_of) for a, b, (_, whole_of) in zip(own, foreign, kinds, strict=True)
-    )
-    for runs, shared in zip(*found, strict=True):
-        yield np.minimum(
-            np.maximum(runs, shared), 1.0
-        )  # sums in another order may leave equal texts a hair over 1
+    run_shares = _shares(texts, candidates, _runs, np.minimum)
+    word_shares = _shares(texts, candidates, _words, np.maximum)
+    for runs, words in zip(run_shares, word_shares, strict=True):
+        # Sums in another order may leave equal texts a little over 1.
+        yield np.minimum(np.maximum(runs, words), 1.0)
 
 
 def _shares(
-    own: list[list[str]], foreign: list[list[str]], whole_of: np.ufunc
+    texts: Sequence[str],
+    candidates: Sequence[str] | None,
+    extract: Callable[[str], list[str]],
+    whole_of: np.ufunc,
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield for each of `own` its share with each of `foreign`, of the weight that `whole_of`
-    takes.
+    """Yield for each text the weight of the features that it shares with each candidate.
+
+    The weight is a share of the weight that `whole_of` takes of the two texts' weights.
     """
-    every = own if foreign is own else own + foreign
-    counts = Counter(feature for features in every for feature in features)
-    rarity = TermStatistics(max(len(every), FEW), 0.0, counts)
-    places: dict[str, list[int]] = defaultdict(list)  # feature -> the foreign texts that have it
-    for place, features in enumerate(foreign):
+    features_of_texts = [extract(text) for text in texts]
+    features_of_candidates = features_of_texts
+    compared = features_of_texts
+    if candidates is not None:
+        features_of_candidates = [extract(text) for text in candidates]
+        compared = features_of_texts + features_of_candidates
+    counts = Counter(feature for features in compared for feature in features)
+    rarity = TermStatistics(max(len(compared), FEW), 0.0, counts)
+    # feature -> numbers of the candidates that have it
+    candidates_with: dict[str, list[int]] = defaultdict(list)
+    for number, features in enumerate(features_of_candidates):
         for feature in features:
-            places[feature].append(place)
-    weights = np.array([sum(map(rarity.weight, features)) for features in foreign])
-    for features in own:
-        shared = np.zeros(len(foreign))
+            candidates_with[feature].append(number)
+    weights = np.array([sum(map(rarity.weight, features)) for features in features_of_candidates])
+    for features in features_of_texts:
+        shared = np.zeros(len(features_of_candidates))
         for feature in features:
-            if feature in places:
-                shared[places[feature]] += rarity.weight(feature)
+            if feature in candidates_with:
+                shared[candidates_with[feature]] += rarity.weight(feature)
         yield shared / whole_of(weights, sum(map(rarity.weight, features)))
 
 
-def _words(
-    text: str,
-) -> list[str]:  # in order, each once; of a text that has none, such as "x = y", its characters
-    return sorted(set(content_words(text))) or ["".join(text.lower().split())]
+def _words(text: str) -> list[str]:
+    """Return the words of a text in order, each once.
+
+    A text without words, such as "x = y", has its characters as one word.
+    """
+    return sorted(set(content_words(text))) or [_characters(text)]
 
 
-def _runs(
-    text: str,
-) -> list[str]:  # the different runs of `RUN` words of a text; a text that is no longer is one run
-    found = content_words(text)
-    if len(found) <= RUN:
-        return [" ".join(found) or "".join(text.lower().split())]
-    return sorted({" ".join(found[start : start + RUN]) for start in range(len(found) - RUN + 1)})
+def _runs(text: str) -> list[str]:
+    """Return the different runs of `RUN` words; a text of up to `RUN` words is one run."""
+    words = content_words(text)
+    if len(words) <= RUN:
+        return [" ".join(words) or _characters(text)]
+    starts = range(len(words) - RUN + 1)
+    return sorted({" ".join(words[start : start + RUN]) for start in starts})
+
+
+def _characters(text: str) -> str:
+    return "".join(text.lower().split())

@@ -1,7 +1,11 @@
 """Every metric against pytrec_eval and ir_measures, against a brute-force count, or against sums done by hand."""
 
 import dataclasses
+import json
 import math
+import os
+import re
+from pathlib import Path
 
 import ir_measures
 import numpy as np
@@ -9,19 +13,22 @@ import pytest
 from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
+from evals import compare as compare_command
 from evals.scoring.metrics import (
     RANKING,
     Ranking,
     add_metrics,
     apply_metric,
+    check_metric,
     compute_metrics,
     is_lower_better,
     judge_ranking,
+    judge_units,
 )
 from evals.scoring.score_run import trec_lines
 from evals.scoring.statistics import bootstrap_mean
 from tools.corpus import Corpus
-from tools.errors import UsageError
+from tools.errors import OwnCodeFailed, UnknownName, UsageError
 from tools.records import Document, Query
 
 # Every metric of a ranking that ir_measures has, at depths that no table of ours has; P and R it has with a depth only.
@@ -224,3 +231,60 @@ def test_the_interval_agrees_with_scipys_bootstrap():
     ).confidence_interval
     assert ours.mean == pytest.approx(values.mean())
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
+
+
+@pytest.fixture
+def own_metric(tmp_path, monkeypatch):
+    """The metric of docs/guide/extend.md, as a file in the working folder."""
+    page = (Path(__file__).parents[4] / "docs/guide/extend.md").read_text(encoding="utf-8")
+    code = page.partition("## A metric")[2].partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "first_find.py"
+    file.write_text(code)
+    return file
+
+
+def test_a_metric_of_ones_own_is_scored_stored_and_compared(own_metric, run, command_of):
+    name = "first_find.py:first_find@100"
+    first = run("--program", "retrieve", "--task", "congress", "--metric", name, "--json")
+    second = run("--program", "multihop", "--task", "congress", "--json")
+    mean = first.json["metrics"][name]["mean"]
+    assert 0 < mean <= 1
+    folder = Path(first.json["run"])
+    scores = json.loads((folder / "scores.json").read_text())
+    assert re.fullmatch("[0-9a-f]{8}", scores["metric_code"][name])
+    compare = command_of(compare_command)
+    result = compare(str(folder), second.json["run"], "--metric", name, "--json").json
+    assert [row["baseline_mean"] for row in result["comparisons"]] == [pytest.approx(mean)]
+
+    # Edited, it is another metric: the stored values are not compared with new ones.
+    own_metric.write_text(own_metric.read_text().replace("1 - ranks", "2 - ranks"))
+    os.utime(own_metric, (1, 1))
+    refused = compare(str(folder), second.json["run"], "--metric", name)
+    assert refused.code == 2 and "different code" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise ValueError('no luck')", "no luck"),
+        ("return 'high'", "could not convert"),
+        ("return float('nan')", "no value"),
+        ("raise SystemExit", "SystemExit"),
+    ],
+)
+def test_a_metric_that_fails_names_its_line(tmp_path, body, message):
+    file = tmp_path / f"bad_{abs(hash(body))}.py"  # modules of two tests have two names
+    file.write_text(f"def bad(ranking, k):\n    {body}\n")
+    check_metric(f"{file}:bad@10")
+    with pytest.raises(OwnCodeFailed, match=message):
+        apply_metric(f"{file}:bad@10", judge_units(["a"], {"a": 1.0}, {"a"}))
+
+
+def test_a_name_in_a_file_of_a_run_imports_nothing(tmp_path):
+    file = tmp_path / "planted.py"
+    file.write_text("raise SystemExit")
+    with pytest.raises(UnknownName):
+        check_metric(f"{file}:metric", custom=False)
+    with pytest.raises(UsageError, match="SystemExit"):
+        check_metric(f"{file}:metric")
