@@ -47,7 +47,7 @@ from environments.readers.obliq_layout import Collection
 from tools import files as disk
 from tools import plugins as names
 from tools import schemas
-from tools.cli import plural, strip_control_characters
+from tools.cli import strip_control_characters
 from tools.corpus import Corpus
 from tools.errors import (
     DataError,
@@ -57,6 +57,7 @@ from tools.errors import (
     UnknownName,
     UsageError,
 )
+from tools.number_format import plural
 from tools.records import Document, Query
 
 Documents = (

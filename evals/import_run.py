@@ -9,10 +9,11 @@ from pathlib import Path
 
 import environments
 from evals import run_folder
-from tools.cli import CommandParser, plural, print_stderr, print_stdout, queries, run_and_leave
+from tools.cli import CommandParser, print_stderr, print_stdout, run_and_leave
 from tools.cli_options import parse_name_value
 from tools.errors import DataError, UsageError
 from tools.installation import find_page
+from tools.number_format import plural, queries
 
 
 def parser() -> CommandParser:

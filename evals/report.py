@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.cli import CommandParser, plural, print_stdout, run_and_leave
+from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.number_format import plural
 
 
 def parser() -> CommandParser:

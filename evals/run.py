@@ -21,8 +21,6 @@ from programs import PROGRAMS
 from tools import cli_options, plugins
 from tools.cli import (
     CommandParser,
-    is_interrupted,
-    plural,
     print_stderr,
     print_stdout,
     run_and_leave,
@@ -39,6 +37,8 @@ from tools.errors import (
     UsageError,
 )
 from tools.installation import find_page
+from tools.interrupts import is_interrupted
+from tools.number_format import plural
 
 if TYPE_CHECKING:
     from evals.running.evaluate import LoadedRun, Result

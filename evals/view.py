@@ -18,7 +18,6 @@ from evals.run_folder import check_output
 from tools import files
 from tools.cli import (
     CommandParser,
-    plural,
     port,
     positive,
     print_stderr,
@@ -27,6 +26,7 @@ from tools.cli import (
     strip_control_characters,
 )
 from tools.errors import DataError, UsageError
+from tools.number_format import plural
 
 
 def parser() -> CommandParser:

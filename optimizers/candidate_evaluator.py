@@ -38,7 +38,7 @@ from optimizers.trainset.demonstrations import to_example, trim_traced_call
 from optimizers.trainset.feedback import feedback
 from optimizers.trainset.objective import Objective
 from optimizers.trainset.splits import Trainset
-from tools import cli, schemas
+from tools import number_format, schemas
 from tools.errors import AbortCompilation, Interrupted, RunIncomplete, SextantError
 from tools.models.client import DEADLINE
 from tools.models.provider_errors import format_refusal, responsible_party
@@ -289,7 +289,9 @@ class CandidateEvaluator(EvaluationLog):
         for part, queries in self.parts.items():
             if not sample and query in queries and self.is_whole(digest, part):
                 mean = self.mean(digest, part)
-                self._say(f"candidate {digest}  {part} {mean:.4f} over {cli.queries(len(queries))}")
+                self._say(
+                    f"candidate {digest}  {part} {mean:.4f} over {number_format.queries(len(queries))}"
+                )
 
     def _sample(
         self, program: Any

@@ -23,7 +23,8 @@ from optimizers.evaluation_log import Candidate
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.trainset.demonstrations import texts_in
 from programs.compiled import Compiled, Prompt
-from tools.cli import number, print_stdout, queries, strip_control_characters
+from tools.cli import print_stdout, strip_control_characters
+from tools.number_format import number, queries
 from tools.records import Usage, usage_json
 
 SIGNIFICANT = 0.05

@@ -34,8 +34,9 @@ from optimizers.trainset.demonstrations import label_example
 from optimizers.trainset.splits import Trainset
 from programs.compiled import Compiled, read
 from tools import files, retrievers
-from tools.cli import print_stderr, start_thread, wait_until
+from tools.cli import print_stderr
 from tools.errors import AbortCompilation, RunIncomplete, SextantError, UnknownName, UsageError
+from tools.interrupts import start_thread, wait_until
 from tools.models import language_model
 from tools.models.adapter import Adapter
 from tools.models.model_spec import parse

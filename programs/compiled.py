@@ -25,10 +25,10 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from tools import files, installation, schemas
-from tools.cli import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.models.prompting import with_instructions
+from tools.number_format import plural
 from tools.records import Document, Query, Submission, Trace, total
 from tools.retrievers.fusion import CONSTANT
 from tools.retrievers.lexical.bm25 import BM25

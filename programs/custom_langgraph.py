@@ -20,8 +20,8 @@ from langgraph.errors import GraphRecursionError
 from programs.custom_results import ANSWERS, QUERY
 from programs.search_tools import convert_arguments, make_tools
 from tools import plugins as names
-from tools.cli import start_thread
 from tools.errors import OwnCodeFailed, UsageError
+from tools.interrupts import start_thread
 from tools.models.offline_engine import PredictorCall, expose_call
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, identify, read_arguments

@@ -13,7 +13,6 @@ from typing import Any
 
 from tools.cli import (
     CommandParser,
-    number,
     positive,
     print_stderr,
     print_stdout,
@@ -24,6 +23,7 @@ from tools.errors import DataError, UsageError
 from tools.models.run_resources import write_cassette
 from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
+from tools.number_format import number
 from tools.records import Usage, usage_from_json, usage_json
 from tools.text import message_text
 

@@ -1,32 +1,23 @@
-"""What every command shares: one-line errors and exit codes, argument types, Ctrl-C, progress, and
-numbers in words.
+"""The common part of all commands: argument types, one-line errors, exit codes and progress.
 
-Signals (Ctrl-C, SIGTERM, a closed terminal): a handler only notes them, because Python drops what
-is raised inside a finalizer. The command works in a thread of its own and calls `check_interrupts`,
-which raises KeyboardInterrupt, where it waits or works for long. One that has not called it within
-UNHEARD, as inside a library, is ended as by a kill, which everything on disk survives.
+Signals are handled in tools/interrupts.py, numbers are written in tools/number_format.py.
 """
 
 import argparse
 import codecs
 import io
-import json
 import logging
 import math
 import os
 import re
 import shutil
-import signal
 import sys
 import textwrap
 import threading
 import time
 import unicodedata
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import copy_context
-from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from tools import files
@@ -38,15 +29,12 @@ from tools.errors import (
     UsageError,
     check_docstrings,
 )
+from tools.interrupts import UNHEARD, check_interrupts, is_interrupted, run_in_thread
+from tools.number_format import duration
 
 Number = TypeVar("Number", int, float)
-T = TypeVar("T")
 Command = Callable[[argparse.Namespace], int]
 
-# Seconds until a command that does not check is left, and one that was interrupted a second time
-UNHEARD = 1.0
-# Seconds that a command has to end after an interrupt; a run waits 3 s for what is in flight
-ENDING = 20.0
 AT_END = list[
     Callable[[], object]
 ]()  # what closes the files that a command has opened, however it ends
@@ -60,13 +48,7 @@ _BAR_SECONDS = 0.2  # between two bars, on a terminal
 
 _results = list[TextIO | None]()  # where results go, while what else is printed goes to stderr
 _spellings = dict[str, str]()  # `python -m MODULE` -> how the command was typed
-_signals = list[int]()  # those that have come
-_raised = 0  # how many of them `check_interrupts` has raised
-_working: threading.Thread | None = None  # where the command runs
 _bar = False  # whether the last line of the terminal is a bar
-_woken: SimpleQueue[None] = (
-    SimpleQueue()
-)  # its put() may be called in a handler, whatever that interrupted
 
 
 def spell(as_module: str, as_typed: str) -> None:
@@ -249,7 +231,7 @@ def run_and_leave(parser: CommandParser, command: Command) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_SPELLING)
     guard_prints()
-    code = _run_in_thread(lambda: run_command(parser, command))
+    code = run_in_thread(lambda: run_command(parser, command))
     if code is None:
         last = threading.Thread(target=_say_last_words, daemon=True)
         last.start()
@@ -349,7 +331,7 @@ def run_command(
                 sys.stdout = sys.stderr
             return command(parsed)
         except (SextantError, OSError) as error:
-            if _signals:
+            if is_interrupted():
                 raise KeyboardInterrupt from error
             return _fail(error)
         finally:
@@ -388,98 +370,6 @@ def _close_files(open_before: int = 0) -> None:
     with suppress(IndexError):  # two threads may be at it
         while len(AT_END) > open_before:
             AT_END.pop()()
-
-
-def check_interrupts() -> None:
-    """Raise KeyboardInterrupt, once a signal, in the command's own thread; in others do nothing."""
-    global _raised
-    if _raised < len(_signals) and threading.current_thread() is _working:
-        _raised += 1
-        raise KeyboardInterrupt
-
-
-def is_interrupted() -> bool:
-    """Return whether a signal has come, so that an error may be its consequence."""
-    return bool(_signals)
-
-
-def is_own_interrupt() -> bool:
-    """Return whether a KeyboardInterrupt in this thread is of a signal; in a command, a
-    signal is noted first.
-    """
-    return bool(_signals) or threading.current_thread() is threading.main_thread()
-
-
-def may_interrupt() -> bool:
-    """Return whether a KeyboardInterrupt in this thread may come from a signal."""
-    return threading.current_thread() in (_working, threading.main_thread())
-
-
-def wait_until(ended: Callable[[], bool], seconds: float = math.inf) -> None:
-    """Wait until something has ended, for so many seconds at most.
-
-    KeyboardInterrupt, as `check_interrupts`.
-    """
-    until = time.monotonic() + seconds
-    while not ended() and time.monotonic() < until:
-        check_interrupts()
-        time.sleep(0.05)
-
-
-def handle_signal(number: int, frame: object) -> None:
-    """Handle a signal, each as Ctrl-C; SIGHUP once: a closed terminal and its shell both send
-    it.
-    """
-    if number != signal.SIGHUP or not _signals:
-        _signals.append(number)
-        _woken.put(None)
-
-
-def start_thread(work: Callable[[], T]) -> Future[T]:
-    """Start `work` in this context and a thread of its own: a daemon in no pool, which would
-    hold up the end.
-    """
-    done = Future[T]()
-    context = copy_context()
-
-    def begin() -> None:
-        try:
-            done.set_result(context.run(work))
-        except BaseException as error:  # noqa: BLE001  # raised again by who waits
-            done.set_exception(error)
-
-    threading.Thread(target=begin, daemon=True).start()
-    return done
-
-
-def _run_in_thread(work: Callable[[], int]) -> int | None:
-    """Return the result of `work`, or None where it did not end in time after a signal."""
-
-    def begin() -> int:
-        global _working
-        _working = threading.current_thread()
-        return work()
-
-    signal.signal(signal.SIGTERM, handle_signal)
-    for number, default in (
-        (signal.SIGHUP, signal.SIG_DFL),
-        (signal.SIGINT, signal.default_int_handler),
-    ):
-        if signal.getsignal(number) is default:  # under nohup, SIGHUP is ignored
-            signal.signal(number, handle_signal)
-    ended = start_thread(begin)
-    ended.add_done_callback(lambda _: _woken.put(None))
-    while not ended.done():
-        try:
-            _woken.get(timeout=(ENDING if len(_signals) == 1 else UNHEARD) if _signals else None)
-        except Empty:
-            return None
-        leave = time.monotonic() + UNHEARD
-        while _raised < len(_signals) and not ended.done():
-            if time.monotonic() > leave:
-                return None
-            time.sleep(0.02)
-    return ended.result()
 
 
 def strip_control_characters(text: str) -> str:
@@ -588,77 +478,3 @@ class Progress:
                 _draw_bar(self._what, self.done / self._total, text)
             else:
                 _LOG.info(f"{self._what}: {text}")
-
-
-def duration(seconds: float) -> str:
-    """Write a duration in its two largest units, e.g. "8 min 34 s"; less than a minute is "34
-    s".
-    """
-    minutes, seconds = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-
-
-def plural(count: int, one: str, more: str = "") -> str:
-    """Write a number of things: "1 run", "2 runs", "3 queries"."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
-
-
-def count_failed(failed: int, answers: int, repeats: int = 1, repeat: str = "seed") -> str:
-    """Write how many answers failed: "3 of 12"; of several runs of all queries "9 of 36 answers (12
-    queries, 3 seeds)".
-
-    `repeat` is what tells the runs apart.
-    """
-    if repeats == 1:
-        return f"{failed:,} of {answers:,}"
-    return (
-        f"{failed:,} of {answers:,} answers ({queries(answers // repeats)}, "
-        f"{plural(repeats, repeat)})"
-    )
-
-
-def ordinal(number: int) -> str:
-    """Write a place in an order: "second", "third", "21st"."""
-    words = (
-        "first",
-        "second",
-        "third",
-        "fourth",
-        "fifth",
-        "sixth",
-        "seventh",
-        "eighth",
-        "ninth",
-        "tenth",
-    )
-    if 1 <= number <= len(words):
-        return words[number - 1]
-    if number % 100 in (11, 12, 13):
-        return f"{number:,}th"
-    return f"{number:,}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
-
-
-def queries(count: int) -> str:
-    """Write a number of queries."""
-    return plural(count, "query", "queries")
-
-
-def number(value: float | None, form: str = "{:.4f}", unknown: str = "unknown") -> str:
-    """Write a number of a table, in the `form` that str.format takes."""
-    return unknown if value is None else form.format(value)
-
-
-def abbreviate(value: Any, most: int = 60) -> str:
-    """Write a value of a configuration in at most so many characters."""
-    if isinstance(value, dict) and "digest" in value:
-        value = f"{value.get('optimizer', '')} {value['digest']}".strip()
-    text = (
-        value
-        if isinstance(value, str)
-        else "none"
-        if value is None
-        else json.dumps(value, ensure_ascii=False)
-    )
-    return text if len(text) <= most else f"{text[: most - 4]} ..."

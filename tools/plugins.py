@@ -22,9 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from tools.cli import is_own_interrupt
 from tools.errors import UnknownName, UsageError
 from tools.files import expand_user_path
+from tools.interrupts import is_own_interrupt
 from tools.moved_modules import current_name
 
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")

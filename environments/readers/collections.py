@@ -29,10 +29,10 @@ from environments.readers import files as tables
 from environments.readers.obliq_layout import Collection, Contradiction, Grades, Placed, TopicFields
 from environments.readers.raw_files import find_ending
 from tools import files as disk
-from tools.cli import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import explain_missing
+from tools.number_format import plural
 from tools.records import Document
 
 _WORDS = {

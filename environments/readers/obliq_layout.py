@@ -33,9 +33,9 @@ from environments.base import Qrels
 from environments.readers import document_ids, raw_files
 from environments.readers import files as tables
 from tools import files as disk
-from tools.cli import check_interrupts
 from tools.corpus import FORMAT, Corpus, open_or_store
 from tools.errors import DataError, UnknownName
+from tools.interrupts import check_interrupts
 from tools.records import Document
 
 # Characters of documents from which on a corpus is stored: about a quarter of a second of reading

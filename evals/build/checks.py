@@ -45,10 +45,11 @@ from evals.text_tables import TextTable, describe_task, model_name, render_termi
 from programs import FLOOR, VERIFIER
 from programs.llm_tasks.relevance_judge import HIGHEST
 from tools import cli_options, retrievers
-from tools.cli import number, plural, print_stdout, queries
+from tools.cli import print_stdout
 from tools.errors import DataError, UnknownName, UsageError
 from tools.files import sextant_home
 from tools.models.model_spec import check_key
+from tools.number_format import number, plural, queries
 from tools.retrievers import Expressions
 from tools.text import sentences
 

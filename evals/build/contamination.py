@@ -37,11 +37,12 @@ from evals.text_tables import TextTable, describe_task, model_name, render_termi
 from programs.closed_book import ClosedBook, longest_run
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools import cli_options, retrievers
-from tools.cli import plural, positive, print_stdout, queries
+from tools.cli import positive, print_stdout
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.files import sextant_home
 from tools.models.model_spec import check_key
+from tools.number_format import plural, queries
 from tools.records import Document, Hit, Query
 from tools.retriever import NullRetriever, Search
 from tools.session import Toolbox

@@ -29,8 +29,9 @@ from evals.scoring.statistics import Interval
 from evals.text_tables import TextTable, render_terminal
 from evals.viewer import single_file
 from tools import files, schemas
-from tools.cli import CommandParser, number, plural, print_stderr, print_stdout
+from tools.cli import CommandParser, print_stderr, print_stdout
 from tools.errors import DataError, UsageError
+from tools.number_format import number, plural
 
 Value = (
     str | list[str]

@@ -30,10 +30,11 @@ from evals.build import text_cleaning as cleaning
 from evals.build.text_cleaning import CleanSection, clean_text, compile_pattern
 from evals.build.types import BuildSource
 from tools import files as disk
-from tools.cli import check_interrupts, plural
 from tools.code_digest import collect_sources
 from tools.corpus import Corpus, StoredCorpus, digest_text, store
 from tools.errors import DataError, UsageError
+from tools.interrupts import check_interrupts
+from tools.number_format import plural
 from tools.records import Document
 from tools.text import message_text
 

@@ -16,8 +16,8 @@ from evals.build.recipes.pool import find_own, list_triplets, make_pools, releva
 from evals.papers import dataset_statistics
 from evals.scoring.metrics import Ranking, compute
 from evals.text_tables import TextTable, describe_task, render_terminal
-from tools.cli import number, queries
 from tools.errors import UsageError
+from tools.number_format import number, queries
 from tools.records import Query
 from tools.retriever import Retriever, Search
 

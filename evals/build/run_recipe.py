@@ -20,9 +20,10 @@ from evals.text_tables import TextTable, render_terminal
 from programs.build_stages import STAGES
 from programs.build_stages.stage_program import Role
 from tools import files, retrievers
-from tools.cli import number, print_stderr
+from tools.cli import print_stderr
 from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
 from tools.models.model_spec import check_key, price_is_known
+from tools.number_format import number
 
 ROLES = get_args(Role)
 Range = list[float] | None  # low, likely, high

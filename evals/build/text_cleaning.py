@@ -13,9 +13,10 @@ from typing import Annotated, Literal
 from rensa import RMinHash, RMinHashLSH
 
 from environments.readers.files import abbreviate
-from tools.cli import check_interrupts, plural
 from tools.corpus import Corpus, digest_text
 from tools.errors import DataError, UsageError
+from tools.interrupts import check_interrupts
+from tools.number_format import plural
 from tools.records import Document
 from tools.text import injection_kind, tokens
 

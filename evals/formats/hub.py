@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import environments
 from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
 from evals.scoring.scored_run import USED
-from tools.cli import number
 from tools.errors import UnknownName
+from tools.number_format import number
 from tools.records import Step
 
 ROWS = 64  # queries in a row group: what is held in memory at once

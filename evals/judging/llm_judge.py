@@ -34,8 +34,9 @@ from evals.scoring.metrics import collapse_to_units, is_pairwise, measure_unjudg
 from evals.text_tables import TextTable, describe_task, render_terminal
 from programs.compiled import read as read_compiled
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
-from tools.cli import number, plural, print_stderr
+from tools.cli import print_stderr
 from tools.errors import SextantError, UsageError
+from tools.number_format import number, plural
 from tools.records import Query, total, usage_from_json, usage_json
 from tools.retriever import NullRetriever
 from tools.session import Toolbox

@@ -30,7 +30,7 @@ from evals.scoring.behaviour import (
 )
 from evals.text_tables import TextTable, render_terminal
 from programs.llm_tasks.loss_explainer import CAUSES, Explainer
-from tools.cli import plural
+from tools.number_format import plural
 from tools.records import Query
 from tools.retriever import NullRetriever
 from tools.session import Toolbox

@@ -18,10 +18,10 @@ from evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from evals.studies.study_file import list_tasks
 from evals.text_tables import TextBlock, TextTable, render_terminal
 from tools import retrievers
-from tools.cli import plural
 from tools.errors import SextantError
 from tools.models.model_spec import parse
 from tools.models.secrets import get_secret
+from tools.number_format import plural
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 

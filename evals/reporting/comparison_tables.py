@@ -18,7 +18,7 @@ from evals.text_tables import (
     render_terminal,
     to_csv,
 )
-from tools.cli import abbreviate, count_failed, number, plural, queries
+from tools.number_format import abbreviate, count_failed, number, plural, queries
 
 Result = dict[str, Any]
 HEADS = ("baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")

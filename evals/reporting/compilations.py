@@ -8,8 +8,8 @@ from statistics import fmean
 
 from evals.reporting.report_page import CsvTable
 from tools import files
-from tools.cli import number
 from tools.errors import DataError
+from tools.number_format import number
 
 NAMES = [
     "optimizer",

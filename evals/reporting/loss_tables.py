@@ -19,8 +19,8 @@ from evals.reporting.run_groups import Group, System, short_task_name
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import behaviour
 from evals.scoring.reference_runs import LABELS, ReferenceRuns, references_per_program
-from tools.cli import number
 from tools.errors import DataError
+from tools.number_format import number
 
 HEADS = [
     "program",

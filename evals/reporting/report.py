@@ -20,8 +20,8 @@ from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import check_metric
 from evals.scoring.scored_run import find_scored_runs
 from evals.text_tables import model_name
-from tools.cli import number, plural
 from tools.errors import DataError, UnknownName
+from tools.number_format import number, plural
 
 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:

@@ -26,7 +26,7 @@ from evals.reporting.report_tables import (
 )
 from evals.reporting.run_groups import Group, System, printable, short_task_name
 from evals.scoring.scored_run import ScoredRun
-from tools.cli import abbreviate
+from tools.number_format import abbreviate
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."

@@ -20,7 +20,7 @@ from evals.reporting.run_groups import PAPERS, Group, System, file_slug, short_t
 from evals.scoring.metrics import is_lower_better, is_pairwise, is_weighted
 from evals.scoring.scored_run import ScoredRun
 from evals.scoring.statistics import TIE
-from tools.cli import plural
+from tools.number_format import plural
 
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
 CONDITIONS = tuple(range(1, 11))

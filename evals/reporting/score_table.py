@@ -7,7 +7,8 @@ from evals.run_schemas import FATE_LABELS
 from evals.scoring.reference_runs import list_bounds
 from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from programs import SCHEMES
-from tools.cli import number, ordinal, plural, print_stdout, queries
+from tools.cli import print_stdout
+from tools.number_format import number, ordinal, plural, queries
 
 BAR = 30  # characters of a waterfall: all of the recall
 

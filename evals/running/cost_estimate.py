@@ -38,7 +38,6 @@ from evals.running.runner import answer_query
 from evals.text_tables import TextTable, describe_system, describe_task, render_terminal
 from programs.base import Program
 from tools import retrievers, session
-from tools.cli import queries
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete
 from tools.files import sextant_home
@@ -47,6 +46,7 @@ from tools.models.adapter import Adapter
 from tools.models.answer_faults import ANSWERED, LastAnswer
 from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
+from tools.number_format import queries
 from tools.records import Query, Usage, total, usage_from_json
 from tools.retriever import Retriever
 from tools.retrievers.lexical.bm25 import BM25

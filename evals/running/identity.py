@@ -42,6 +42,14 @@ _LIBRARIES = {
 }
 # Libraries through which another library ranks.
 _RANKS_WITH = {"sentence_transformers": ("tokenizers", "torch", "transformers")}
+# Modules that shape no answer: what commands print, and how they end.
+_COMMAND_LINE = (
+    "tools.cli",
+    "tools.installation",
+    "tools.interrupts",
+    "tools.number_format",
+    "tools.otel_spans",
+)
 # The engine without a model.
 _OFFLINE = ("tools.models.offline_engine", "tools.models.offline_rules")
 # Modules of every run: they open a task, build a retriever, write prompts and read answers.
@@ -123,7 +131,7 @@ def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[s
     unused = ("tools.models.transport",) if offline else _OFFLINE
     return code_and_versions(
         _list_modules(resolved, environment),
-        without=("tools.cli", "tools.installation", "tools.otel_spans", *unused),
+        without=(*_COMMAND_LINE, *unused),
     )
 
 

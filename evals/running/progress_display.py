@@ -17,15 +17,9 @@ from rich.text import Text
 from evals.run_folder import RunFolder
 from evals.running.events import Event, Progress, RunMonitor, WaitEnded, WaitStarted
 from evals.running.ready import PreparedRun
-from tools.cli import (
-    guard_prints,
-    is_terminal,
-    own_stream,
-    print_stderr,
-    queries,
-    strip_control_characters,
-)
+from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
 from tools.models.run_resources import CallStats
+from tools.number_format import queries
 from tools.records import Usage
 
 # A plain line is due when this share of the queries has ended since the last one; when some have,

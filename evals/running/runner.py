@@ -29,8 +29,8 @@ from evals.run_folder import (
 )
 from evals.scoring.anytime_ranking import submit_anytime
 from tools import files, session
-from tools.cli import check_interrupts, may_interrupt, wait_until
 from tools.errors import AbortCompilation, DataError, LimitReached, RunIncomplete, SextantError
+from tools.interrupts import check_interrupts, may_interrupt, wait_until
 from tools.models.language_model import ConnectedModel
 from tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
 from tools.models.secrets import redact

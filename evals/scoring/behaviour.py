@@ -20,8 +20,8 @@ from evals.scoring.budget_curves import query_trajectory
 from evals.scoring.metrics import check_metric, is_pairwise
 from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from tools import schemas
-from tools.cli import number
 from tools.errors import UsageError
+from tools.number_format import number
 from tools.text import content_words
 
 Result = dict[str, Any]  # what `compare_behaviour` returns and --json prints

@@ -54,8 +54,8 @@ from evals.scoring.scored_run import (
     read_scored_run,
 )
 from evals.scoring.statistics import ALPHA, TIE, PairedTest, bootstrap_means, holm, paired
-from tools.cli import plural
 from tools.errors import DataError, SextantError, UnknownName, UsageError
+from tools.number_format import plural
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
 MOVED = 5  # queries shown that moved most, up and down each

@@ -17,8 +17,8 @@ from evals.scoring.metrics import unordered_depth
 from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
 from tools import files, schemas
-from tools.cli import abbreviate
 from tools.errors import DataError, RunIncomplete, SextantError
+from tools.number_format import abbreviate
 
 T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined

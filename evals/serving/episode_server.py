@@ -33,9 +33,10 @@ from evals.scoring.score_run import record_test_use
 from evals.serving.client_config import ServerAddress
 from evals.serving.episode import Episode, EpisodeFactory, Observation, RewardSettings
 from programs.external_agent import Served
-from tools.cli import check_interrupts, print_stderr
+from tools.cli import print_stderr
 from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
 from tools.installation import explain_missing
+from tools.interrupts import check_interrupts
 from tools.models.run_resources import Budget
 from tools.plugins import describe_exception as describe_error
 from tools.plugins import load_object

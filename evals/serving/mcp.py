@@ -44,8 +44,9 @@ from evals.serving.messages import (
 from evals.serving.session_calls import SessionCalls, TooManyCalls
 from evals.serving.web_auth import AuthMiddleware, WebServer, replay, request_token
 from programs.search_tools import as_json
-from tools.cli import start_thread, strip_control_characters, wait_until
+from tools.cli import strip_control_characters
 from tools.errors import SessionRefusal, UsageError
+from tools.interrupts import start_thread, wait_until
 from tools.models.arguments import SHOWN, list_unknown, read_object
 from tools.plugins import describe_exception as describe_error
 from tools.records import Query

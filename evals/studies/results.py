@@ -46,7 +46,7 @@ from evals.text_tables import (
     render_terminal as render_terminal,  # which evals/study.py takes from here
 )
 from tools import files as disk
-from tools.cli import count_failed, number, plural
+from tools.number_format import count_failed, number, plural
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "

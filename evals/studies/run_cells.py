@@ -37,15 +37,7 @@ from evals.scoring.scored_run import ScoredRun, read_scored_run
 from evals.studies.study_file import StudyCell
 from evals.text_tables import TextBlock, TextTable
 from tools import retrievers
-from tools.cli import (
-    check_interrupts,
-    guard_prints,
-    is_terminal,
-    own_stream,
-    plural,
-    print_stderr,
-    strip_control_characters,
-)
+from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
 from tools.errors import (
     FAULTS,
     BudgetReached,
@@ -59,7 +51,9 @@ from tools.errors import (
     UnknownPrice,
     UsageError,
 )
+from tools.interrupts import check_interrupts
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
+from tools.number_format import plural
 from tools.retriever import Retriever
 
 POLL = 1.0  # seconds until cells that other processes are at are looked at again

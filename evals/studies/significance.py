@@ -19,7 +19,7 @@ import numpy as np
 from evals.reporting.report_tables import stratified
 from evals.scoring.metrics import is_lower_better, metric_family
 from evals.scoring.statistics import ALPHA, TIE, detectable_over, holm, sign_flip
-from tools.cli import plural, queries
+from tools.number_format import plural, queries
 
 Values = Mapping[
     str, Mapping[str, Mapping[str, float]]

@@ -31,9 +31,9 @@ from evals.scoring.attribution import fate_at
 from evals.scoring.behaviour import COSTS, FIGURES, KINDS, observe_run, read_causes, summarize
 from evals.viewer.text_search import find_words
 from tools import files, schemas
-from tools.cli import start_thread
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError
+from tools.interrupts import start_thread
 from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME as ANSWERS
 

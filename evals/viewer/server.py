@@ -22,8 +22,8 @@ from evals.viewer import single_file
 from evals.viewer.data import NotFound, ViewerApi, plain_json
 from evals.viewer.single_file import PAGE
 from tools import files
-from tools.cli import check_interrupts
 from tools.errors import DataError, SextantError, UsageError
+from tools.interrupts import check_interrupts
 
 HOST = "127.0.0.1"
 PORT = 8017

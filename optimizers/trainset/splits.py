@@ -19,8 +19,8 @@ from environments import load
 from environments.base import EmptySplit, Environment
 from evals.scoring.comparison import LEAST
 from evals.scoring.text_similarity import similarities
-from tools.cli import plural
 from tools.errors import UsageError, require_at_least
+from tools.number_format import plural
 from tools.records import Query
 from tools.session import SharedOnDeepcopy
 

@@ -6,10 +6,10 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from tools import session
-from tools.cli import abbreviate
 from tools.files import read_object
 from tools.models.answer_checks import InvalidAnswer, Kind
 from tools.models.answer_parsing import MARKER_FORM, answer_form
+from tools.number_format import abbreviate
 
 
 class LastAnswer(NamedTuple):

@@ -29,7 +29,7 @@ from dspy.utils.callback import BaseCallback
 from dspy.utils.usage_tracker import UsageTracker
 
 from tools import session
-from tools.cli import print_stderr, start_thread
+from tools.cli import print_stderr
 from tools.errors import (
     AbortCompilation,
     ProviderRefused,
@@ -37,6 +37,7 @@ from tools.errors import (
     UsageError,
     check_docstrings,
 )
+from tools.interrupts import start_thread
 from tools.models import context_window, offline_engine, provider_errors
 from tools.models import model_spec as models
 from tools.models.adapter import Adapter

@@ -25,10 +25,11 @@ from threading import Lock
 from typing import Any, TypeAlias, cast
 from weakref import finalize
 
-from tools.cli import Progress, start_thread
+from tools.cli import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, require_at_least
 from tools.forkserver import fork_server, receive_result, serve_forks
+from tools.interrupts import start_thread
 from tools.records import Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers.lexical.bm25 import LexicalRetriever

@@ -19,8 +19,8 @@ from environments.readers.documents.markup import XmlPaths
 from environments.readers.documents.readers import TOO_MUCH_TEXT, USUAL, Leave, Limits, Readers
 from environments.readers.documents.reading import PACKAGES
 from environments.readers.raw_files import find_ending
-from tools.cli import plural
 from tools.errors import DataError, UnknownName, UsageError
+from tools.number_format import plural
 
 # To add one: a row here, and its reader in a file of this folder, which reading.py names.
 FORMS = {

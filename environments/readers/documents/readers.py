@@ -27,9 +27,9 @@ from environments.readers.documents.reading import (
     Message,
     Request,
 )
-from tools.cli import check_interrupts
 from tools.errors import RunIncomplete
 from tools.forkserver import fork_server
+from tools.interrupts import check_interrupts
 
 Leave = Callable[
     [str, str, str], object

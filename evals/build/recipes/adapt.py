@@ -20,9 +20,9 @@ from evals.build.ingest import TASK, CutSection
 from evals.build.pipeline import BuildPipeline
 from evals.build.recipe import Recipe
 from evals.build.types import Benchmark
-from tools.cli import plural
 from tools.corpus import Corpus
 from tools.errors import DataError
+from tools.number_format import plural
 from tools.records import Query
 from tools.text import index_ngrams, longest_shared_ngrams, tokens
 

@@ -18,8 +18,9 @@ from evals.running.request import Request
 from evals.running.runner import RemoteSystem
 from evals.running.workers.channels import Connection, Line, PeerGone
 from tools import retrievers, session
-from tools.cli import print_stderr, start_thread
+from tools.cli import print_stderr
 from tools.errors import Interrupted, RunIncomplete
+from tools.interrupts import start_thread
 from tools.models.client import DEADLINE, ProviderResponse
 from tools.models.provider_errors import QueryTimeout
 from tools.records import Query, Usage

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tools import forkserver, session
-from tools.cli import start_thread
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, SextantError
+from tools.interrupts import start_thread
 from tools.retrievers import sharded
 from tools.retrievers.vectors.embedder import ELSEWHERE, Block, Embedder, Vectors
 from tools.retrievers.vectors.ray_embedding import (

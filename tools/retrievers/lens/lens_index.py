@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from tools import files
-from tools.cli import Progress, check_interrupts, start_thread
+from tools.cli import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, UsageError, require_at_least
 from tools.installation import find_page
+from tools.interrupts import check_interrupts, start_thread
 from tools.models.run_resources import RunResources
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
 from tools.retriever import Retriever, Search

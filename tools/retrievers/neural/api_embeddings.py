@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tools import session
-from tools.cli import abbreviate
 from tools.corpus import Corpus
 from tools.errors import (
     BudgetReached,
@@ -27,6 +26,7 @@ from tools.errors import (
 from tools.models.embeddings import EmbeddingRefused, Embeddings, place
 from tools.models.prices import Price, price
 from tools.models.run_resources import RunResources
+from tools.number_format import abbreviate
 from tools.records import Usage
 from tools.retriever import Search
 from tools.retrievers.neural.model_table import ModelRow, find_row, name_model

@@ -15,7 +15,7 @@ import pytrec_eval
 import environments
 from evals import run as command_line
 from evals import run_folder, score
-from tools import cli
+from tools import interrupts
 from tools.cli import CommandParser, run_command
 from tools.errors import DataError, RunConflict
 from tools.records import Query, Submission, Trace
@@ -331,10 +331,10 @@ def test_a_folder_is_one_process_own(run, finished):
 @pytest.mark.parametrize("error", [DataError("cannot be loaded"), OSError(5, "?")])
 def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch, capsys):
     def broken(arguments):
-        cli.handle_signal(signal.SIGINT, None)
+        interrupts.handle_signal(signal.SIGINT, None)
         raise error
 
-    monkeypatch.setattr(cli, "_signals", [])
+    monkeypatch.setattr(interrupts, "_signals", [])
     assert run_command(CommandParser(), broken, []) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
