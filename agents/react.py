@@ -93,7 +93,7 @@ class _ReactNodes(NodeContext):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.desk = _Desk(self.session, self.program.per_search, self.program.read_chars)
+        self.desk = _ReactTools(self.session, self.program.per_search, self.program.read_chars)
 
     def ranking(self, state: _ReactState) -> list[str]:
         return self.desk.rank_all()
@@ -155,7 +155,7 @@ class React(Agent):
         """Return one a step."""
         return self.steps
 
-    def take_turn(self, query: Query, desk: "_Desk", turns: list[_Turn]) -> _Turn:
+    def take_turn(self, query: Query, desk: "_ReactTools", turns: list[_Turn]) -> _Turn:
         """Return the model's next turn, whose calls have no results yet."""
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
@@ -179,7 +179,9 @@ class React(Agent):
                 model.tools = None  # for the rest of the run: it says that it takes none
         return self._ask_by_dspy(inputs, desk, turns)
 
-    def _ask_by_dspy(self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn]) -> _Turn:
+    def _ask_by_dspy(
+        self, inputs: dict[str, Any], desk: "_ReactTools", turns: list[_Turn]
+    ) -> _Turn:
         # Without the session behind them: teleprompters copy the inputs of calls.
         inputs = {
             **inputs,
@@ -205,7 +207,7 @@ class React(Agent):
         }
 
     def _ask_by_openai(
-        self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn], model: Any
+        self, inputs: dict[str, Any], desk: "_ReactTools", turns: list[_Turn], model: Any
     ) -> _Turn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
         instructions = self.next_step.signature.instructions
@@ -257,7 +259,7 @@ class React(Agent):
 
 
 @dataclass
-class _Desk(SearchTools):
+class _ReactTools(SearchTools):
     why: str = ""  # why it is over, once it is
     strikes: int = 0  # turns in a row without a call that could be used
     ignores_tools: bool = False  # whether the model began without a call, though it was given tools

@@ -45,7 +45,7 @@ def corpus(documents: int, folder: Path, source: Path | None = None, seed: int =
     return StoredCorpus(folder)
 
 
-def made_passages(count: int, source: Path | None = None, seed: int = 0) -> Iterator[Document]:
+def generate_passages(count: int, source: Path | None = None, seed: int = 0) -> Iterator[Document]:
     """Yield `count` recombined passages of about PASSAGE characters: a million in twenty seconds.
 
     The first ones are the same whatever the count, so that a corpus can be compared with a larger

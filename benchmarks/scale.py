@@ -224,7 +224,7 @@ def _run(function: Callable[..., Any], *arguments: Any) -> _Ran:
 
 
 def _store(home: Path, many: int, asked: argparse.Namespace) -> None:
-    store(data.made_passages(many, asked.data, asked.seed), home / "corpus")
+    store(data.generate_passages(many, asked.data, asked.seed), home / "corpus")
 
 
 def _build(home: Path, many: int) -> None:
@@ -370,7 +370,7 @@ def measure_calls(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
             yield Figure(what, int(percent) / 100, "", least, least=True)
 
 
-def measure_keeper(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
+def measure_coordinator(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """What the keeper of two workers spends on a call and on a query, from multihop of one
     hop and of several.
     """
@@ -441,7 +441,7 @@ def _start(module: str, *words: str) -> str:
     ).stdout
 
 
-class _Made:
+class _SyntheticEmbedder:
     """An embedder of numbers: vectors around mixtures of real ones, so that they cluster as these do."""
 
     sends: ClassVar[bool] = False
@@ -495,7 +495,7 @@ def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """
     many = asked.documents
     of = f"dense(search=int8), {asked.documents:,} vectors"
-    _apart(_Made.prepare, home, asked)
+    _apart(_SyntheticEmbedder.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
     built = _apart(_open_vectors, home)
     searched = _apart(_search_vectors, home, many, 20)
@@ -515,12 +515,14 @@ def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def _open_vectors(home: Path) -> None:
-    VectorRetriever(StoredCorpus(home / "corpus"), home, _Made(home), "made", search="int8")
+    VectorRetriever(
+        StoredCorpus(home / "corpus"), home, _SyntheticEmbedder(home), "made", search="int8"
+    )
 
 
 def _search_vectors(home: Path, many: int, queries: int) -> tuple[list[list[str]], float]:
     retriever = VectorRetriever(
-        StoredCorpus(home / "corpus"), home, _Made(home), "made", search="int8"
+        StoredCorpus(home / "corpus"), home, _SyntheticEmbedder(home), "made", search="int8"
     )
     texts = [str(many + number) for number in range(queries)]
     milliseconds = _median(lambda text: retriever.search(text, 100), texts)
@@ -528,7 +530,7 @@ def _search_vectors(home: Path, many: int, queries: int) -> tuple[list[list[str]
 
 
 def _search_by_brute_force(home: Path, many: int) -> list[list[str]]:
-    made = _Made(home)
+    made = _SyntheticEmbedder(home)
     scores = np.empty((3, many))
     queries = made.documents([str(many + number) for number in range(3)]).astype(np.float64)
     for start in range(0, many, 8_192):
@@ -544,7 +546,7 @@ def measure_ann(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """
     many = asked.documents
     of = f"{asked.documents:,} vectors"
-    _apart(_Made.prepare, home, asked)
+    _apart(_SyntheticEmbedder.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
     best, taken = _apart(_search_vectors, home, many, 200).result
     yield Figure(f"dense(search=int8), {of}: a query, k=100", taken, "ms of CPU")
@@ -565,7 +567,7 @@ def measure_ann(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def _measure_ann(home: Path, kind: str, best: list[list[str]]) -> approximate.Measured:
-    made = _Made(home)
+    made = _SyntheticEmbedder(home)
     corpus = StoredCorpus(home / "corpus")
     queries = made.documents([str(len(corpus) + number) for number in range(len(best))])
     return approximate.measure(kind, open_vectors(made, corpus, home), queries, best)
@@ -580,7 +582,7 @@ def measure_sharded(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     ]
     many = min(asked.documents, LARGE)
     _store(home, many, asked)
-    _apart(_Made.prepare, home, asked)
+    _apart(_SyntheticEmbedder.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "numbers")
     numbers = [str(many + number) for number in range(60)]
     for kind, parts, folder, some in (
@@ -613,7 +615,7 @@ def build_part(
 ) -> Retriever:
     """Make the retriever of a part, of vectors or words."""
     made = (
-        partial(VectorRetriever, embedder=_Made(home), name="made", search="int8")
+        partial(VectorRetriever, embedder=_SyntheticEmbedder(home), name="made", search="int8")
         if spec.kind == "dense"
         else BM25
     )
@@ -624,7 +626,7 @@ def build_part(
 # command line.
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[Figure]]] = {
     "calls": measure_calls,
-    "keeper": measure_keeper,
+    "keeper": measure_coordinator,
     "offline": measure_offline,
     "words": measure_words,
     "dense": measure_dense,

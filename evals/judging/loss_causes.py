@@ -23,7 +23,7 @@ from evals.scoring.behaviour import (
     NAMED,
     Result,
     count_with_examples,
-    found_cutoff,
+    fate_cutoff,
     list_failures,
     observe_run,
     read_same_queries,
@@ -60,7 +60,7 @@ def label_loss_causes(
             failures, key=lambda row: digest(row[1]["query_id"], row[1]["unit"])
         )[:sample]:
             query = next(one for one in environment.queries if one.query_id == lost["query_id"])
-            told, passages = _tell(run, lost, KINDS[kind].format(k=found_cutoff(run)))
+            told, passages = _tell(run, lost, KINDS[kind].format(k=fate_cutoff(run)))
             name = f"{digest(lost['unit'], *told)[:8]}/{query.query_id}"
             read_first = frozenset(
                 [passage for passage in passages if passage in environment.documents][:1]

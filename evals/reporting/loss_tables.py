@@ -177,7 +177,7 @@ def losses_table(groups: Sequence[Group]) -> CsvTable | None:
     )
 
 
-def searchers_table(groups: Sequence[Group]) -> CsvTable | None:
+def systems_table(groups: Sequence[Group]) -> CsvTable | None:
     """What the searcher of each run does; None where no run has a search in its traces."""
     rows = []
     for group, run in [(one, run) for one in groups for run in one.runs]:

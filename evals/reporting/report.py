@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evals.reporting.compilations import compilations_table
-from evals.reporting.loss_tables import gap_table, losses_table, plot_losses, searchers_table
+from evals.reporting.loss_tables import gap_table, losses_table, plot_losses, systems_table
 from evals.reporting.report_page import CsvTable, Report, ReportSection
 from evals.reporting.report_plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.reporting.report_tables import (
     ResultTable,
+    explain_missing_published,
     make_tables,
     sweep_table,
     sweep_tasks,
-    why_no_published,
 )
 from evals.reporting.run_groups import Group, group_runs, short_task_name
 from evals.run_folder import check_file
@@ -50,7 +50,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     parts: list[list[Plot | CsvTable | None]] = [[gap_table(groups, metrics)]]
     parts += [
         [*map(plot_losses, groups), losses_table(groups)],
-        [searchers_table(groups)],
+        [systems_table(groups)],
         [compilations_table(paths)],
     ]
     parts += [[_runs_table(groups)], [reasons if left_out else None]]
@@ -96,7 +96,7 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
             items += [swept, plot_sweep(group, swept)] if swept.rows else []
     notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
     notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
-    notes += filter(None, [why_no_published(group, tables)])
+    notes += filter(None, [explain_missing_published(group, tables)])
     shown = [item for item in items if item]
     return ReportSection(
         group.stem, group.title, shown, [note[:1].upper() + note[1:] for note in notes]

@@ -471,7 +471,7 @@ def _together(
     return kept
 
 
-def why_no_published(group: Group, made: Sequence[ResultTable]) -> str:
+def explain_missing_published(group: Group, made: Sequence[ResultTable]) -> str:
     """Why a group has no published row; empty where it has some."""
     if any(table.of_kind("published") for table in made):
         return ""

@@ -32,7 +32,7 @@ from evals.running.ready import PreparedRun
 from evals.running.request import LIMITS, WORKERS, Request, SharedRequest
 from evals.running.resolve import ResolvedRequest, RunRetrievers, fit_to_task, resolve
 from evals.scoring.metrics import add_metrics
-from evals.scoring.reference_runs import references_beside
+from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.score_run import count_test_uses, record_test_use, score, summarise_unfinished
 from tools import cli_options
 from tools.corpus import Corpus
@@ -413,7 +413,7 @@ def _conclude(
     else:
         found = score(folder.path, environment, folder.outcomes)
         problem = None
-        found["bounds"] = references_beside(folder.path)
+        found["bounds"] = read_reference_bounds(folder.path)
     if ledger := ready.model.terms.ledger:
         found["ledger"] = ledger.books.json() | ledger.speed()
     found |= {"looks": count_test_uses(config), "seconds": round(time.monotonic() - started, 2)}

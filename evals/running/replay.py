@@ -38,7 +38,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     """
     run = scored_run.read_scored_run(path)
     environment = load_environment(run.config)
-    searcher = _Searcher(run.config, environment, retriever, depth)
+    searcher = _SearchReplay(run.config, environment, retriever, depth)
     judgements = environment.judgements[environment.headline]
     same = 0
     hops = Counter[int]()
@@ -146,7 +146,7 @@ def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
     }
 
 
-class _Searcher:
+class _SearchReplay:
     def __init__(
         self, config: Mapping[str, Any], environment: Environment, retriever: str, depth: int | None
     ) -> None:

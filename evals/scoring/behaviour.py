@@ -217,7 +217,7 @@ def summarize(
     about = {key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")}
     order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
     measured = {"figures": figures, "costs": {key: costs[key] for key in order}, "failures": lost}
-    return {"run": run.name, **about, "cutoff": found_cutoff(run), **measured}
+    return {"run": run.name, **about, "cutoff": fate_cutoff(run), **measured}
 
 
 def count_with_examples(failures: Sequence[Result]) -> Result:
@@ -234,14 +234,14 @@ def list_failures(
     for query_id, query in seen.items():
         for one in query.lost:
             if kind := _kind(
-                one, fate_at(one, found_cutoff(run)), query, [other[query_id] for other in others]
+                one, fate_at(one, fate_cutoff(run)), query, [other[query_id] for other in others]
             ):
                 steps = [one.get(key) for key in ("decision_step", "shown_step", "search")]
                 step = next((step for step in steps if step is not None), 0)
                 yield kind, {"query_id": query_id, "unit": one["unit"], "step": step}
 
 
-def found_cutoff(run: scored_run.ScoredRun) -> int:
+def fate_cutoff(run: scored_run.ScoredRun) -> int:
     """Return the place up to which a document counts as found."""
     return int((run.scores.get("losses") or {}).get("cutoff", 10))
 

@@ -115,7 +115,7 @@ class ReferenceRuns(NamedTuple):
         return function(*zip(*rows, strict=True)) if rows else None
 
 
-def references_beside(path: Path) -> dict[str, Any]:
+def read_reference_bounds(path: Path) -> dict[str, Any]:
     """Return the bounds of the run in `path` among the readable folders beside it, by its
     headline metric, as JSON.
     """

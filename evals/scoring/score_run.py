@@ -34,7 +34,7 @@ from evals.scoring.metrics import (
     parse_metric,
     ranking_of,
 )
-from evals.scoring.reference_runs import references_beside
+from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.scored_run import Column, name_retriever
 from evals.scoring.statistics import bootstrap_mean, resampled_mean
 from programs import DIFFERS
@@ -134,7 +134,7 @@ def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> di
     environment = add_metrics(load_environment(config, judgements), metrics)
     with run_folder.claim(path, config) as folder:
         scores = {"run": str(path)} | score(path, environment, folder.outcomes)
-    return scores | {"bounds": references_beside(path)}
+    return scores | {"bounds": read_reference_bounds(path)}
 
 
 def _score_queries(

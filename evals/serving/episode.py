@@ -190,7 +190,11 @@ class Episode:
                 name: None if many is None else many - used[tool]
                 for name, (many, tool) in most.items()
             }
-            about = {**told(self.query), "over": self.over, "selected": [*self.desk.selected]}
+            about = {
+                **query_for_agent(self.query),
+                "over": self.over,
+                "selected": [*self.desk.selected],
+            }
             return {**about, "left": left, "steps": done}
 
     def act(self, tool: str, arguments: Any) -> Observation:
@@ -406,7 +410,7 @@ class Episode:
         )
 
 
-def told(query: Query) -> dict[str, str]:
+def query_for_agent(query: Query) -> dict[str, str]:
     """Return what an agent is told of a query before it begins."""
     return {"query_id": query.query_id, "query": query.text, "objective": query.objective}
 

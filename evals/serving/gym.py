@@ -15,7 +15,7 @@ from tools.installation import importing_extra
 with importing_extra("gymnasium", __name__):
     import gymnasium
 
-from evals.serving.episode import EpisodeFactory, told
+from evals.serving.episode import EpisodeFactory, query_for_agent
 from evals.serving.episode_server import EpisodeServer
 from evals.serving.rl_training import MOST, Turns, open_training, registered_names
 from programs.search_tools import as_json
@@ -67,7 +67,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         if not query_id and not isinstance(self.world, EpisodeServer):
             query_id = self._query_ids[self.np_random.integers(len(self._query_ids))]
         self._turns = Turns(self.world, query_id, self.max_turns)
-        return as_json(told(self._turns.episode.query)), {}
+        return as_json(query_for_agent(self._turns.episode.query)), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Call a tool."""

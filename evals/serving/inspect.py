@@ -21,7 +21,7 @@ with importing_extra("inspect", __name__):
 
 from evals.running.runner import submission_record
 from evals.scoring.metrics import compute, is_pairwise, ranking_of
-from evals.serving.episode import TOOLS, Episode, EpisodeFactory, told
+from evals.serving.episode import TOOLS, Episode, EpisodeFactory, query_for_agent
 from evals.serving.rl_training import MOST, open_training, registered_names
 from programs.search_tools import as_json
 
@@ -77,7 +77,8 @@ def _make_task(name: str) -> Callable[..., Task]:
     def search(split: str = "dev", max_messages: int = 4 * MOST, **fields: Any) -> Task:
         world = open_training(task=name, split=split, allow_test=True, **fields)
         samples = [
-            Sample(as_json(told(query)), id=query_id) for query_id, query in world.queries.items()
+            Sample(as_json(query_for_agent(query)), id=query_id)
+            for query_id, query in world.queries.items()
         ]
         about: Any = {"scorer": metrics_of_ranking(world), "message_limit": max_messages}
         return Task(samples, setup=open_episode(world), solver=generate(), cleanup=_forget, **about)

@@ -31,7 +31,14 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from evals.serving.client_config import ServerAddress, http_server_config
-from evals.serving.episode import NOT_BOOKED, TOOLS, Episode, EpisodeFactory, describe, told
+from evals.serving.episode import (
+    NOT_BOOKED,
+    TOOLS,
+    Episode,
+    EpisodeFactory,
+    describe,
+    query_for_agent,
+)
 from evals.serving.episode_server import IDLE, MOST, EpisodeServer
 from evals.serving.messages import (
     Answers,
@@ -307,7 +314,7 @@ class McpServer:
             if used is not None:
                 episode.charge(used)
             if tool == "next_query":
-                return [as_json(told(episode.query))], False
+                return [as_json(query_for_agent(episode.query))], False
             seen = episode.act(tool, arguments)
         except SessionRefusal as refusal:
             return [as_json({"error": str(refusal)})], False

@@ -25,7 +25,7 @@ with importing_extra("openenv", __name__):
     from evals.serving.rest import Answer
 
 from evals.serving.client_config import ServerAddress
-from evals.serving.episode import TOOLS, Episode, told
+from evals.serving.episode import TOOLS, Episode, query_for_agent
 from evals.serving.episode_server import EpisodeServer
 from evals.serving.openenv_frames import FrameReader
 from programs.search_tools import as_json
@@ -82,7 +82,7 @@ class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
         self.close()
         self._episode = self._host.open(read_text(query_id or ""))
         self._steps = 0
-        return SearchObservation(text=as_json(told(self._episode.query)))
+        return SearchObservation(text=as_json(query_for_agent(self._episode.query)))
 
     def step(
         self, action: SearchAction, timeout_s: float | None = None, **_: Any

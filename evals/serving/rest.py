@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web_auth
 from evals.serving.client_config import ServerAddress
-from evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, told
+from evals.serving.episode import TOOLS, Episode, ReportedUsage, describe, query_for_agent
 from evals.serving.episode_server import EpisodeServer, NoQueryAvailable
 from evals.serving.search_queue import TOGETHER, SearchQueue
 from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
@@ -167,7 +167,7 @@ class RestApi:
         ignored = list_strange(Opening, body)
         return {
             "session": session,
-            **told(episode.query),
+            **query_for_agent(episode.query),
             **({"ignored": ignored} if ignored else {}),
         }
 

@@ -15,7 +15,14 @@ from typing import Any
 
 import environments
 from evals.running.request import Request
-from evals.serving.episode import TOOLS, Episode, EpisodeFactory, Observation, RewardSettings, told
+from evals.serving.episode import (
+    TOOLS,
+    Episode,
+    EpisodeFactory,
+    Observation,
+    RewardSettings,
+    query_for_agent,
+)
 from evals.serving.episode_server import open_training_pool
 from programs.search_tools import as_json
 from tools import cli_options
@@ -70,7 +77,7 @@ def prompt_rows(world: EpisodeFactory, *, described: bool = False) -> list[dict[
     """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
     system = [{"role": "system", "content": describe_tools()}] if described else []
     asked = {
-        query_id: {"role": "user", "content": as_json(told(query))}
+        query_id: {"role": "user", "content": as_json(query_for_agent(query))}
         for query_id, query in world.queries.items()
     }
     return [

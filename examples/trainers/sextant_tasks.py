@@ -13,7 +13,7 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from evals.serving.episode import TOOLS, Episode, told
+from evals.serving.episode import TOOLS, Episode, query_for_agent
 from evals.serving.rl_training import open_training
 from programs.search_tools import as_json
 
@@ -114,7 +114,7 @@ class SearchTaskset(vf.Taskset[SearchTask, SearchConfig]):
         """Make a task of each query."""
         for query_id, query in _open(self.config.tools).queries.items():
             yield SearchTask(
-                SearchData(id=query_id, query_id=query_id, prompt=as_json(told(query))),
+                SearchData(id=query_id, query_id=query_id, prompt=as_json(query_for_agent(query))),
                 self.config.task,
             )
 

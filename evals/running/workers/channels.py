@@ -22,7 +22,7 @@ from typing import Any
 from tools.interrupts import start_thread
 
 
-class PeerGone(BaseException):
+class PeerClosed(BaseException):
     """The other side has ended. No Exception, because it must not be taken for a fault of a model or a program."""
 
 
@@ -42,7 +42,7 @@ class Line:
     def receive(self) -> Any:
         """Wait for a message, a tuple. Gone where none will come."""
         if (message := self.arrived.get()) is None:
-            raise PeerGone
+            raise PeerClosed
         return message
 
 
@@ -100,7 +100,7 @@ class Connection:
                     b"".join(self._waiting.popleft() for _ in range(len(self._waiting)))
                 )
             except (OSError, EOFError):
-                raise PeerGone from None
+                raise PeerClosed from None
             finally:
                 self._sending.release()
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from evals.running.ready import PreparedRun
 from evals.running.request import Request
 from evals.running.runner import RemoteSystem
-from evals.running.workers.channels import Connection, Line, PeerGone
+from evals.running.workers.channels import Connection, Line, PeerClosed
 from tools import retrievers, session
 from tools.cli import print_stderr
 from tools.errors import Interrupted, RunIncomplete
@@ -134,7 +134,7 @@ class Coordinator(RemoteSystem):
             if self._cores:
                 link.core = min(self._cores, key=[worker.core for worker in self._workers].count)
             link.send(0, self._setup._replace(core=link.core))
-        except (RunIncomplete, OSError, PeerGone) as error:
+        except (RunIncomplete, OSError, PeerClosed) as error:
             lost = (
                 RunIncomplete(f"workers can be started no more ({error})")
                 if isinstance(error, OSError)
@@ -160,7 +160,7 @@ class Coordinator(RemoteSystem):
                 return self._failure or Interrupted()
             try:
                 return self._ask(worker, query)
-            except PeerGone:
+            except PeerClosed:
                 if self._closed:
                     return Interrupted()
                 self._replace(worker)

@@ -12,7 +12,7 @@ from typing import Any
 
 from evals import run_folder
 from evals.run_folder import load_environment
-from evals.scoring.reference_runs import references_beside
+from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.score_run import count_test_uses, record_test_use, score
 from tools import files
 from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
@@ -46,7 +46,9 @@ def gather(path: Path) -> dict[str, Any]:
         scores = {"run": str(whole)} | score(whole, environment)
     record_test_use(config, whole)
     books = {"ledger": open_ledger(whole).books.json()} if (whole / "run-id").exists() else {}
-    return scores | books | {"bounds": references_beside(whole), "looks": count_test_uses(config)}
+    return (
+        scores | books | {"bounds": read_reference_bounds(whole), "looks": count_test_uses(config)}
+    )
 
 
 def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:

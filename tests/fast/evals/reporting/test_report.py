@@ -243,7 +243,7 @@ def test_they_never_stand_beside_anything_else_and_it_says_why(folders, tmp_path
     [group] = grouped(tmp_path)
     made = report_tables.make_tables(group)
     assert made and not any(table.of_kind("published") for table in made)
-    assert why in report_tables.why_no_published(group, made)
+    assert why in report_tables.explain_missing_published(group, made)
 
 
 def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, tmp_path):

@@ -8,7 +8,7 @@ from run_folders import make, pooled, retrieve
 from scipy import stats as scipy_stats
 
 from evals.scoring import reference_runs, scored_run
-from evals.scoring.reference_runs import references_beside, references_per_program
+from evals.scoring.reference_runs import read_reference_bounds, references_per_program
 from evals.scoring.statistics import share_closed
 
 
@@ -24,7 +24,9 @@ def runs(tmp_path):
 
 def found(path):
     """The runs beside one that bound it, as --json has them: those that there are, by kind."""
-    return {kind: one for kind, one in references_beside(path).items() if kind != "metric" and one}
+    return {
+        kind: one for kind, one in read_reference_bounds(path).items() if kind != "metric" and one
+    }
 
 
 def name(path, kind):
@@ -33,7 +35,7 @@ def name(path, kind):
 
 def lines(path):
     """The bounds of a run, each in a line."""
-    bounds = reference_runs.list_bounds(references_beside(path))
+    bounds = reference_runs.list_bounds(read_reference_bounds(path))
     return [f"{label} {one['mean']:.4f} ({one['what']})" for label, one in bounds]
 
 
@@ -47,7 +49,7 @@ def test_a_program_stands_between_its_retriever_and_the_oracle_pool(runs):
         "lower bound 0.3500 (tournament over bm25(k1=0.9,b=0.4), offline, union pool of 300)",
         "ceiling 0.7000 (tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 300)",
     ]
-    assert references_beside(own)["metric"] == "nDCG@10"
+    assert read_reference_bounds(own)["metric"] == "nDCG@10"
 
 
 def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_size(runs):
