@@ -29,8 +29,8 @@ from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_known_row_ids
 from tools.models.passages import Passage
 from tools.models.prompting import ask, with_advice
-from tools.retrievers import Expressions
-from tools.retrievers.fusion import CONSTANT
+from tools.retrievers.expressions import Expressions
+from tools.retrievers.fusion import reciprocal_rank_fusion
 
 _CHECK = partial(require_known_row_ids, "judgements")
 VERIFIED = 2  # the least grade of a document that satisfies the description
@@ -295,11 +295,6 @@ class Verifier(Agent):
 
 
 def fuse(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Order documents by the sum of 1 / (60 + rank) over all lists; equal ones as they surfaced."""
-    parts: dict[str, list[float]] = {}
-    for doc_ids in lists:
-        for rank, doc_id in enumerate(doc_ids, start=1):
-            parts.setdefault(doc_id, []).append(1 / (CONSTANT + rank))
-    return sorted(
-        parts, key=lambda doc_id: -math.fsum(parts[doc_id])
-    )  # fsum: ranks in another order are a tie
+    """Order documents by fused reciprocal ranks over all lists; equal ones as they surfaced."""
+    scores = reciprocal_rank_fusion(lists)
+    return sorted(scores, key=lambda doc_id: -scores[doc_id])

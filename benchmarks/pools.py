@@ -20,7 +20,7 @@ from evals.scoring.metrics import Ranking, compute
 from tools import retrievers
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.files import sextant_home
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 
 METRIC = "nDCG@10"
 LOTS = 20  # orders by chance of each query

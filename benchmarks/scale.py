@@ -37,7 +37,7 @@ from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_a
 from tools.corpus import Corpus, StoredCorpus, store
 from tools.errors import UnknownName
 from tools.records import Document
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 from tools.retrievers.index_store import delete, list_stored_indexes
 from tools.retrievers.lexical.bm25 import BM25
 from tools.retrievers.neural.dense import SentenceEmbedder

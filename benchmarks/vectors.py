@@ -25,7 +25,7 @@ from benchmarks import data
 from benchmarks.rows import Row
 from tools.corpus import Corpus
 from tools.records import Document, Hit
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.vectors.ann import Ann
 from tools.retrievers.vectors.embedder import Vectors

@@ -22,7 +22,7 @@ from tools.records import Query
 Columns = Mapping[str, str] | None  # as environments.load takes them
 SAMPLES = 3
 GOLDEN = environments.MINI / "golden.json"
-READINGS = environments.MINI / "readings.json"
+BLIND_READER_ANSWERS = environments.MINI / "blind_reader_answers.json"
 # Where labels are points and nobody says what suffices, readers named the best three documents of a
 # query.
 _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
@@ -211,7 +211,7 @@ def run_checks(
     )
     yield _golden(test)
     if test.data == "mini":
-        for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
+        for name, read in json.loads(BLIND_READER_ANSWERS.read_text(encoding="utf-8")).items():
             if environments.split_name(name)[:2] == environments.split_name(test.task)[:2]:
                 agreed, answers, queries = count_agreement(name, read)
                 yield CheckResult(

@@ -45,7 +45,7 @@ from tools.models.provider_errors import format_refusal, responsible_party
 from tools.models.secrets import redact
 from tools.plugins import show
 from tools.records import Query, Usage
-from tools.retriever import ScoreHidingRetriever
+from tools.retrievers.base import ScoreHidingRetriever
 from tools.session import Session, SharedOnDeepcopy, Toolbox
 from tools.text import TermStatistics
 

@@ -13,7 +13,7 @@ finds the near training queries.
 import hashlib
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -30,7 +30,7 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.models.prompting import with_instructions
 from tools.number_format import plural
 from tools.records import Document, Query, Submission, Trace, total
-from tools.retrievers.fusion import CONSTANT
+from tools.retrievers.fusion import reciprocal_rank_fusion
 from tools.retrievers.lexical.bm25 import BM25
 from tools.schemas import Count
 from tools.session import SharedOnDeepcopy
@@ -293,11 +293,8 @@ def _open(value: Any) -> Any:
 
 def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
     """Fuse submissions for a query: the ranking by reciprocal ranks, of equal sums the first, and all traces."""
-    points: dict[str, float] = defaultdict(float)
-    for submission in submissions:
-        for rank, doc_id in enumerate(submission.ranking, start=1):
-            points[doc_id] += 1 / (CONSTANT + rank)
-    # stable
+    rankings = [submission.ranking for submission in submissions]
+    points = reciprocal_rank_fusion(rankings, exact=False)
     first = submissions[0]
     order = sorted(points, key=lambda doc_id: -points[doc_id])
     trace = Trace(first.trace.query_id)

@@ -8,7 +8,6 @@ set operation, on passages where a corpus has those. Left out: ReDI's trained mo
 readings in the searches; here a reading goes into the trace.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
@@ -24,7 +23,7 @@ from tools.models import offline_rules as rules
 from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, filled
 from tools.models.prompting import ask
 from tools.records import Query, Submission
-from tools.retrievers.fusion import CONSTANT
+from tools.retrievers.fusion import reciprocal_rank_fusion
 
 Role = Literal["must", "may", "not"]
 
@@ -113,15 +112,14 @@ def fuse(parts: Sequence[SubQueryResult], exclude_depth: int) -> list[str]:
     unwanted = {
         doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]
     }
+    wanted = [part for part in parts if part.role != "not"]
     met: Counter[str] = Counter()
-    gains: dict[str, list[float]] = {}
-    for part in [one for one in parts if one.role != "not"]:
-        for rank, doc_id in enumerate(part.doc_ids, start=1):
+    for part in wanted:
+        for doc_id in part.doc_ids:
             met[doc_id] += part.role == "must"
-            gains.setdefault(doc_id, []).append(part.weight / (CONSTANT + rank))
-    score = {
-        doc_id: math.fsum(gained) for doc_id, gained in gains.items()
-    }  # whatever the order of the parts
+    score = reciprocal_rank_fusion(
+        [part.doc_ids for part in wanted], [part.weight for part in wanted]
+    )
     return sorted(
         score, key=lambda doc_id: (doc_id in unwanted, -met[doc_id], -score[doc_id], doc_id)
     )

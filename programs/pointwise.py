@@ -21,7 +21,7 @@ from tools.models.answer_checks import filled, require_in_range
 from tools.models.passages import DESCRIPTION, Passage
 from tools.models.prompting import ask
 from tools.records import Hit, Query, Submission
-from tools.retrievers import Expression
+from tools.retrievers.expressions import Expression
 from tools.session import Session
 
 OBJECTIVE = (

@@ -28,6 +28,7 @@ MOVED_MODULES = {
     "programs.own": "programs.custom",
     "tools.console": "tools.cli",
     "tools.models.offline": "tools.models.offline_rules",
+    "tools.retriever": "tools.retrievers.base",
     "tools.retrievers.bm25": "tools.retrievers.lexical.bm25",
     "tools.retrievers.neural.models": "tools.retrievers.neural.model_table",
     "tools.retrievers.vectors.embedding": "tools.retrievers.vectors.embedder",

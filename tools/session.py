@@ -28,7 +28,7 @@ from tools.text import injection_kind
 from tools.trace import TraceRecorder
 
 if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file
-    from tools.retriever import Retriever
+    from tools.retrievers.base import Retriever
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 _ANSWERED: ContextVar[Query | None] = ContextVar("answered", default=None)

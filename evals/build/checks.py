@@ -50,7 +50,7 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import number, plural, queries
-from tools.retrievers import Expressions
+from tools.retrievers.expressions import Expressions
 from tools.text import sentences
 
 NDCG = "nDCG@10"

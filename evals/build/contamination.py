@@ -44,7 +44,7 @@ from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import plural, queries
 from tools.records import Document, Hit, Query
-from tools.retriever import NullRetriever, Search
+from tools.retrievers.base import NullRetriever, Search
 from tools.session import Toolbox
 from tools.text import tokens
 

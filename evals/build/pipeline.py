@@ -34,7 +34,7 @@ from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.models.run_resources import Cassette
 from tools.records import Document, Query, total, usage_from_json, usage_json
-from tools.retriever import NullRetriever, Retriever
+from tools.retrievers.base import NullRetriever, Retriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 from tools.text import TermStatistics

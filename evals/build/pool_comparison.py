@@ -19,7 +19,7 @@ from evals.text_tables import TextTable, describe_task, render_terminal
 from tools.errors import UsageError
 from tools.number_format import number, queries
 from tools.records import Query
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 
 # metrics of BIRCO's Table 9, and the documents that they see
 REFERENCE = ("nDCG@10", "R@5")

@@ -38,7 +38,7 @@ from tools.cli import print_stderr
 from tools.errors import SextantError, UsageError
 from tools.number_format import number, plural
 from tools.records import Query, total, usage_from_json, usage_json
-from tools.retriever import NullRetriever
+from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
 
 CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected

@@ -32,7 +32,7 @@ from evals.text_tables import TextTable, render_terminal
 from programs.llm_tasks.loss_explainer import CAUSES, Explainer
 from tools.number_format import plural
 from tools.records import Query
-from tools.retriever import NullRetriever
+from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
 
 ARGUMENT = 300  # characters of a search or a note that are told

@@ -19,7 +19,7 @@ import environments
 from environments.base import Environment
 from environments.chunking import bert_tokens, chunks
 from tools.records import Query
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.text import content_words
 

@@ -20,8 +20,9 @@ from typing import Any
 from environments.base import Environment
 from tools.errors import NotApplicable, UsageError
 from tools.records import Hit, Query
-from tools.retriever import Retriever, Search
-from tools.retrievers import RetrieverSpec, canonicalize, parse
+from tools.retrievers import canonicalize
+from tools.retrievers.base import Retriever, Search
+from tools.retrievers.expressions import RetrieverSpec, parse
 
 # Hits of searches that are held at a time: an oracle needs the rank of every document
 HELD = 2_000_000

@@ -48,7 +48,7 @@ from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
 from tools.number_format import queries
 from tools.records import Query, Usage, total, usage_from_json
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.text import TermStatistics
 

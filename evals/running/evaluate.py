@@ -45,7 +45,7 @@ from tools.models.run_resources import QUERY_SECONDS, Budget, Cassette, RunResou
 from tools.models.secrets import read_keys
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Usage, usage_from_json
-from tools.retriever import Retriever, ScoreHidingRetriever
+from tools.retrievers.base import Retriever, ScoreHidingRetriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics

@@ -17,7 +17,7 @@ from evals.running.request import SYSTEMS, hash_input_files, resolve_program
 from evals.running.resolve import ResolvedRequest
 from tools import code_digest, installation, retrievers
 from tools import plugins as names
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 if TYPE_CHECKING:
     from tools.models.language_model import ConnectedModel

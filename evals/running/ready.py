@@ -10,8 +10,8 @@ from evals.running import runner
 from evals.running.resolve import ResolvedRequest
 from evals.scoring.metrics import compute, ranking_of
 from tools.models import language_model
-from tools.retriever import Retriever
-from tools.retrievers import RetrieverSpec
+from tools.retrievers.base import Retriever
+from tools.retrievers.expressions import RetrieverSpec
 
 
 @dataclass(slots=True)

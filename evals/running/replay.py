@@ -22,7 +22,7 @@ from tools import retrievers
 from tools.errors import UsageError
 from tools.models.run_resources import Budget, RunResources
 from tools.records import Query
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 
 Result = dict[str, Any]  # what `replay` returns and --json prints
 Row = Mapping[str, Any]  # a step as it is on disk (tools/records.py)

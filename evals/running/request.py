@@ -32,7 +32,8 @@ from tools.files import InputFilePath
 from tools.installation import find_page
 from tools.models.model_spec import ModelSettings
 from tools.records import Query
-from tools.retrievers import RETRIEVERS, Expression, Expressions
+from tools.retrievers import RETRIEVERS
+from tools.retrievers.expressions import Expression, Expressions
 
 SYSTEMS = PROGRAMS | AGENTS
 MANY = 64  # queries at a time, of which one process would be too slow to make use

@@ -32,8 +32,8 @@ from tools.files import sextant_home
 from tools.models.model_spec import parse as parse_model
 from tools.models.model_spec import price_is_known
 from tools.models.run_resources import RunResources, unknown_price
-from tools.retriever import NullRetriever, Retriever
-from tools.retrievers import RetrieverSpec
+from tools.retrievers.base import NullRetriever, Retriever
+from tools.retrievers.expressions import RetrieverSpec
 from tools.session import Toolbox
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from tools.records import Submission, step_json
+from tools.retrievers.fusion import whole_reciprocal_ranks
 from tools.session import Session
 
 Row = Mapping[str, Any]  # a step as it is on disk
-CONSTANT = 60  # k of reciprocal rank fusion
 _TIER = 2**56  # between tiers: more than 10,000 searches can give a document
 
 
@@ -58,9 +58,7 @@ class AnytimeRanking:
         self._steps += 1
         if tool == "search":
             # Whole numbers, so that the same ranks in another order are a tie.
-            self._sums[numbers] += 2**40 // np.arange(
-                CONSTANT + 1, CONSTANT + 1 + len(numbers), dtype=np.int64
-            )
+            self._sums[numbers] += whole_reciprocal_ranks(len(numbers))
         elif tool == "select":
             hop = step.get("hop", 0)
             if not set(numbers).isdisjoint(self._head):

@@ -46,7 +46,7 @@ from tools.models.arguments import (
     read_json,
 )
 from tools.records import Hit
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 
 Result = TypeVar("Result")
 

@@ -54,7 +54,7 @@ from tools.errors import (
 from tools.interrupts import check_interrupts
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import plural
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 POLL = 1.0  # seconds until cells that other processes are at are looked at again
 FIGURES = {

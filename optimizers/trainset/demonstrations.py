@@ -18,7 +18,7 @@ from environments.base import Environment
 from programs.compiled import to_json_values
 from tools.models.passages import escape_markers
 from tools.records import Query
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 SHOWN = (
     6  # entries that a demonstration keeps of a list; of passages those that the answer names first

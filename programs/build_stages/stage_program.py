@@ -28,7 +28,7 @@ from tools.models.passages import Passage, escape_markers
 from tools.models.prompting import ask
 from tools.plugins import load_object
 from tools.records import Document, Query, Submission
-from tools.retriever import NullRetriever
+from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
 
 Role = Literal["sweep", "write", "judge"]  # which of a recipe's models is asked

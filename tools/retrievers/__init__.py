@@ -1,43 +1,36 @@
-"""The engines behind `Session.search`: `build("fusion(bm25,dense)", corpus, home)`, and the
-language of `--retriever`:
+"""Retrievers by their expressions: `build("fusion(bm25,dense)", corpus, home)`.
 
-    bm25                                                  a kind
-    bm25(k1=1.2,b=0.75)                                   with options
-    dense:Qwen/Qwen3-Embedding-4B                         with a model, by name or by folder
-    fusion(bm25,dense,weights=[1,2])                      made of other retrievers
-    rerank(fusion(bm25,dense),cross:PATH,depth=50)
-    http(http://host:port/v1/INDEX,dialect=anserini)      an address, with or without quotes
-    splade:"a folder, with a comma"                       quotes around what has commas or brackets in it
-    my.py:Overlap(prefix=5)                               a class in a file of one's own, or package.module:Overlap
-
-What a kind takes is read off its constructor: a positional parameter is, by its annotation, a
-model, an embedder, another retriever or what makes one; keyword parameters are the options, with
-their types and defaults.
+The constructor of a retriever says what its expression takes. A positional parameter is, by its
+annotation, a model, an embedder, another retriever or a function that builds one. Keyword
+parameters are the options, with their types and defaults.
 """
 
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache, partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools import plugins
 from tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.installation import find_page
+from tools.retrievers.expressions import Expression as Expression
+from tools.retrievers.expressions import Expressions as Expressions
+from tools.retrievers.expressions import RetrieverSpec as RetrieverSpec
+from tools.retrievers.expressions import Value, format_expression
+from tools.retrievers.expressions import parse as parse
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus
     from tools.models.run_resources import RunResources
-    from tools.retriever import Retriever
+    from tools.retrievers.base import Retriever
 
-T = TypeVar("T")
-Value = str | int | float | bool | tuple["Value", ...]
 
-# To add one of ours: a file with a subclass of Retriever, named here.
+# To add a retriever: a file with a subclass of Retriever, and its row here.
 RETRIEVERS = {
     "bm25": "tools.retrievers.lexical.bm25:BM25",
     "bm25s": "tools.retrievers.lexical.bm25:BM25S",
@@ -59,247 +52,140 @@ RETRIEVERS = {
     "sharded": "tools.retrievers.sharded:Sharded",
 }
 
-# What fills vectors, for the kinds that only store them. To add one: a class that satisfies
-# Embedder, named here.
+# Sources of vectors, for retrievers that only store them. To add a source: a class that satisfies
+# Embedder, and its row here.
 EMBEDDERS = {
     "dense": "tools.retrievers.neural.dense:SentenceEmbedder",
     "api": "tools.retrievers.neural.api_embeddings:ApiEmbedder",
 }
 
-FILLS = ContextVar(
-    "fills", default=False
-)  # whether an index on a service is filled where it is not whole
+# Whether an index on a service is filled if it is not complete.
+FILLS = ContextVar("fills", default=False)
 PUSH = "`python -m tools.retrievers push RETRIEVER --task TASK` fills it"
 
-_GIVEN = ("corpus", "home", "terms")  # parameters of constructors that no expression has
-_NAME = r"[A-Za-z_]\w*"
-# In a file, or a module; others are quoted
-_OWN = rf'[^\s(),\[\]=":]*\.py:{_NAME}|{_NAME}(?:\.{_NAME})+:{_NAME}'
-_FILES = dict[str, str]()  # FILE.py:NAME without the file's folder, as in outputs -> with it
+# Parameters of constructors that no expression has.
+_GIVEN_BY_CALLER = ("corpus", "home", "terms")
+# FILE.py:NAME without the folder of the file, as in outputs -> the same with the folder.
+_USER_FILES = dict[str, str]()
 
 
-class Expression(str):
-    """The text of one retriever, as the type of a parameter that names one; "" where there is none."""
+class ServiceState(NamedTuple):
+    """The state of an index on a service, or of the index that is expected there."""
 
-
-class Expressions(str):
-    """The texts of several retrievers with commas between, as the type of a parameter; "" where there are none."""
-
-    def each(self) -> list[str]:
-        """Return the texts, one by one."""
-        return [str(part) for part in parse(f"all({self})").parts] if self.strip() else []
-
-
-class RetrieverSpec(NamedTuple):
-    """One parsed expression. It prints as it is written, without blanks."""
-
-    kind: str
-    subject: str = ""  # what follows the colon: a model, or the spec of what fills vectors
-    parts: tuple["RetrieverSpec", ...] = ()
-    options: Mapping[str, Value] = {}  # after parsing alone, all values are strings
+    version: str
+    corpus: str  # its fingerprint
+    documents: int
 
     def __str__(self) -> str:
-        return format_expression(
-            self.kind, self.subject, [str(part) for part in self.parts], self.options
-        )
+        return f"version {self.version}, corpus {self.corpus}, {self.documents:,} documents"
 
 
-def check_same_corpus(where: str, found: tuple[str, str, int], whole: tuple[str, str, int]) -> None:
-    """Raise DataError unless a service's version, and an index's corpus and number of
-    documents, are as expected.
-    """
-    if found != whole:
-        said = ("version {}, corpus {}, {:,} documents".format(*one) for one in (found, whole))
-        raise DataError("{} has {}, and not {}; {}".format(where, *said, PUSH))
-
-
-def format_expression(
-    kind: str,
-    subject: str = "",
-    parts: Sequence[str] = (),
-    options: Mapping[str, Value] | None = None,
-) -> str:
-    """Write an expression as `parse` reads it."""
-    inside = [*parts, *(f"{name}={_write(value)}" for name, value in (options or {}).items())]
-    written = kind if re.fullmatch(rf"{_OWN}|{_NAME}", kind) else f'"{kind}"'
-    return (
-        written
-        + (f":{_write(subject)}" if subject else "")
-        + (f"({','.join(inside)})" if inside else "")
-    )
-
-
-def _write(value: Value) -> str:
-    if isinstance(value, tuple):
-        return f"[{','.join(map(_write, value))}]"
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f'"{text}"' if re.search(r"[(),\[\]=]|^\s|\s$", text) or not text else text
-
-
-def parse(text: str) -> RetrieverSpec:
-    """Read the expression `text`; UsageError, with the place, when it has no such form."""
-    reader = _ExpressionParser(text)
-    spec = reader.spec()
-    if reader.rest():
-        raise reader.error("the end")
-    return spec
-
-
-class _ExpressionParser:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-        self._depth = 0
-
-    def rest(self) -> str:
-        return self._text[self._at :].strip()
-
-    def error(self, expected: str) -> UsageError:
-        found = f"{self.rest()!r}" if self.rest() else "nothing"
-        form = "KIND, KIND:MODEL, FILE.py:CLASS or KIND(PART,...,option=value)"
-        return UsageError(
-            f"the retriever {self._text!r} has {found} where {expected} is expected; the form is "
-            f"{form}"
-        )
-
-    def spec(self) -> RetrieverSpec:
-        kind = self._take(_OWN) or self._take(_NAME) or (self._take(r'"[^"]+"') or "").strip('"')
-        if not kind:
-            raise self.error("the name of a retriever")
-        subject = self._word(r"[^\s(),](?:[^(),]*[^\s(),])?", "a model") if self._take(":") else ""
-        parts = list[RetrieverSpec]()
-        options = dict[str, Value]()
-        for name, value in (
-            self._list(r"\)", "a closing bracket", self._argument) if self._take(r"\(") else ()
-        ):
-            if isinstance(value, RetrieverSpec):
-                parts.append(value)
-            elif name in options:
-                raise UsageError(f"the retriever {self._text!r} gives {name} twice")
-            else:
-                options[name] = value
-        return RetrieverSpec(kind, subject, tuple(parts), options)
-
-    def _argument(self) -> tuple[str, RetrieverSpec | Value]:
-        if option := self._take(r"\w+\s*=(?!=)"):
-            return option.rstrip("= \t\n"), self._value()
-        return "", self.spec()
-
-    def _value(self) -> Value:
-        if self._take(r"\["):
-            return tuple(self._list(r"\]", "]", self._value))
-        return self._word(r"[^\s(),\[\]](?:[^(),\[\]]*[^\s(),\[\]])?", "a value")
-
-    def _list(self, end: str, end_name: str, item: Callable[[], T]) -> list[T]:
-        items = list[T]()
-        self._depth += 1
-        if self._depth > 50:  # Python's own limit is a thousand calls
-            raise UsageError(f"the retriever {self._text[:100]!r}... is nested more than 50 deep")
-        while not self._take(end):
-            if items and not self._take(","):
-                raise self.error(f"a comma or {end_name}")
-            items.append(item())
-        self._depth -= 1
-        return items
-
-    def _word(self, plain: str, what: str) -> str:
-        quoted = self._take(r'"[^"]*"')
-        word = quoted[1:-1] if quoted is not None else self._take(plain)
-        if not word:
-            raise self.error(what)
-        return word
-
-    def _take(self, pattern: str) -> str | None:
-        match = re.compile(rf"\s*({pattern})\s*").match(self._text, self._at)
-        if not match:
-            return None
-        self._at = match.end()
-        return match[1]
+def check_same_corpus(index: str, actual: ServiceState, expected: ServiceState) -> None:
+    """Raise DataError unless version, corpus and number of documents are as expected."""
+    if actual != expected:
+        raise DataError(f"{index} has {actual}, and not {expected}; {PUSH}")
 
 
 class RetrieverType(NamedTuple):
-    """A class of one of the tables, and what an expression says to its constructor."""
+    """A class of one of the tables, and the expression that its constructor takes."""
 
-    made: Any
+    constructor: Any
     positional: tuple[inspect.Parameter, ...]
     options: dict[str, inspect.Parameter]
     # The type of its first positional parameter: "str" for a model, "Embedder", "Callable" or
-    # "Retriever"
+    # "Retriever"; "" if it has none.
     subject: str
-    model: str  # the one that it has where none is named; "" where it needs a name, or has no model
-    many: bool  # whether it is made of any number of retrievers
+    model: str  # its default; "" if a name is needed, or if it has no model
+    variadic: bool  # whether it is made of any number of retrievers
 
 
 def lookup(name: str, *, embedder: bool = False) -> RetrieverType:
-    """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the
-    nearest names.
+    """Look up a retriever, or an embedder, and read its constructor.
+
+    UnknownName with the nearest names if no table and no entry point has it.
     """
     if embedder:
-        return _read(name, plugins.load_object("embedder", name, EMBEDDERS), own=False)
-    made = plugins.load_object("retriever", _FILES.get(name, name), RETRIEVERS, plugins.RETRIEVERS)
-    return _read(name, made, own=name not in RETRIEVERS)
+        return _read_type(name, plugins.load_object("embedder", name, EMBEDDERS), custom=False)
+    reference = _USER_FILES.get(name, name)
+    constructor = plugins.load_object("retriever", reference, RETRIEVERS, plugins.RETRIEVERS)
+    return _read_type(name, constructor, custom=name not in RETRIEVERS)
 
 
 @cache
-def _read(name: str, made: Any, own: bool) -> RetrieverType:
-    if own and (
-        not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)
-    ):
-        needs = (
-            "a subclass of tools.retriever.Retriever with a method _search_many(self, searches, k)"
-        )
-        example = find_page("docs/guide/retriever.md")
-        raise UsageError(f"{name} is no retriever; write {needs}, as in {example}")
+def _read_type(name: str, constructor: Any, custom: bool) -> RetrieverType:
+    if custom:
+        _check_class(name, constructor)
     try:
-        hints = typing.get_type_hints(made.__init__)
-        parameters = inspect.signature(made).parameters
-    except NameError as error:  # what a module imports for type checkers alone
+        hints = typing.get_type_hints(constructor.__init__)
+        parameters = inspect.signature(constructor).parameters
+    except NameError as error:  # for an import that only type checkers run
         raise UsageError(
             f"{name}: {error}, which a type in its constructor names; import it"
         ) from None
-    asked = [parameter for key, parameter in parameters.items() if key not in _GIVEN]
-    typed = [one.replace(annotation=hints.get(one.name, type(one.default))) for one in asked]
-    options = {
-        one.name: one for one in typed if one.kind is one.KEYWORD_ONLY or _is_plain(one.annotation)
-    }
-    positional = tuple(one for one in typed if one.name not in options)
+
+    positional = list[inspect.Parameter]()
+    options = dict[str, inspect.Parameter]()
+    for key, parameter in parameters.items():
+        if key in _GIVEN_BY_CALLER:
+            continue
+        typed = parameter.replace(annotation=hints.get(key, type(parameter.default)))
+        if typed.kind is typed.KEYWORD_ONLY or _is_option_type(typed.annotation):
+            options[key] = typed
+        else:
+            positional.append(typed)
+
     subject = positional[0].annotation.__name__ if positional else ""
-    simple = all(
-        option.default is not option.empty and _is_plain(option.annotation, str)
-        for option in options.values()
-    )
-    if own and not (
-        simple
-        and "corpus" in parameters
-        and subject in ("", "str", "Embedder", "Callable", "Retriever")
-    ):
-        what = (
-            "`corpus`, `home` if it keeps an index, and options by keyword, with a default and a "
-            "type"
-        )
-        types = "str, int, float, bool, Literal, or a tuple of one of these"
-        raise UsageError(f"{name}: its constructor takes {what}: {types}")
-    default = positional[0].default if subject == "str" else ""
-    many = any(one.kind is one.VAR_POSITIONAL for one in positional)
+    if custom:
+        _check_constructor(name, "corpus" in parameters, subject, options)
+    model = positional[0].default if subject == "str" else ""
     return RetrieverType(
-        made,
-        positional,
+        constructor,
+        tuple(positional),
         options,
         subject,
-        "" if default is inspect.Parameter.empty else default,
-        many,
+        "" if model is inspect.Parameter.empty else model,
+        any(parameter.kind is parameter.VAR_POSITIONAL for parameter in positional),
     )
 
 
-def _is_plain(kind: Any, *others: type) -> bool:
-    return kind in (int, float, bool, *others) or typing.get_origin(kind) in (typing.Literal, tuple)
+def _check_class(name: str, constructor: Any) -> None:
+    is_retriever = isinstance(constructor, type) and hasattr(constructor, "_search_many")
+    if not is_retriever or inspect.isabstract(constructor):
+        base = "tools.retrievers.base.Retriever"
+        method = "_search_many(self, searches, k)"
+        raise UsageError(
+            f"{name} is no retriever; write a subclass of {base} with a method {method}, "
+            f"as in {find_page('docs/guide/retriever.md')}"
+        )
+
+
+def _check_constructor(
+    name: str, takes_corpus: bool, subject: str, options: dict[str, inspect.Parameter]
+) -> None:
+    plain_options = all(
+        option.default is not option.empty and _is_option_type(option.annotation, str)
+        for option in options.values()
+    )
+    subjects = ("", "str", "Embedder", "Callable", "Retriever")
+    if not (plain_options and takes_corpus and subject in subjects):
+        raise UsageError(
+            f"{name}: its constructor takes `corpus`, `home` if it keeps an index, and options by "
+            f"keyword, with a default and a type: "
+            f"str, int, float, bool, Literal, or a tuple of one of these"
+        )
+
+
+def _is_option_type(annotation: Any, *more_types: type) -> bool:
+    if annotation in (int, float, bool, *more_types):
+        return True
+    return typing.get_origin(annotation) in (typing.Literal, tuple)
 
 
 def canonicalize(text: str) -> RetrieverSpec:
-    """Parse `text`, type its options and leave out defaults: equal for equal retrievers. Nothing is
-    loaded or built.
+    """Parse `text`, type its options and leave out defaults: equal for equal retrievers.
 
-    UsageError, or UnknownName with the nearest names, for what no constructor takes.
+    Nothing is loaded or built. UsageError, or UnknownName with the nearest names, if no
+    constructor takes it.
     """
     return _check(parse(text))
 
@@ -311,38 +197,43 @@ def build(
     *,
     terms: "RunResources | None" = None,
 ) -> "Retriever":
-    """Build the retriever that `spec` describes over `corpus`. Indexes are kept under `home`, or
-    not kept when None.
+    """Build the retriever that `spec` describes over `corpus`.
 
-    A lens needs the `terms` on which a run asks models.
+    Indexes are kept under `home`; if it is None, they are not kept. A lens needs `terms`, the
+    resources with which a run asks models.
     """
     spec = canonicalize(spec) if isinstance(spec, str) else spec
     validate(spec)
-    if terms is None and (needy := find_lenses(spec)):
-        needs = "a model that annotates, which evals.run connects"
-        raise UsageError(f"{needy[0]} needs {needs}; take another retriever here")
-    return typing.cast("Retriever", _make(spec, corpus, home, terms))
-
-
-def refuse_user_code(text: str, where: object) -> None:
-    """Raise UsageError where `text`, which is from a file, names Python code in some folder:
-    that is for you to do.
-    """
-    if found := re.search(r"[^\s(,]*/[^/]*\.py:\w+", text):
+    if terms is None and (lenses := find_lenses(spec)):
         raise UsageError(
-            f"{where} would have {found[0]} run, which only you can allow: read it, and give "
+            f"{lenses[0]} needs a model that annotates, which evals.run connects; "
+            f"take another retriever here"
+        )
+    return typing.cast("Retriever", _construct(spec, corpus, home, terms))
+
+
+def refuse_user_code(text: str, source: object) -> None:
+    """Raise UsageError if `text` names Python code in some folder.
+
+    `text` is from the file `source`: only the user may allow its code to run.
+    """
+    if match := re.search(r"[^\s(,]*/[^/]*\.py:\w+", text):
+        raise UsageError(
+            f"{source} would have {match[0]} run, which only you can allow: read it, and give "
             f"--retriever"
         )
 
 
 def iter_classes(spec: RetrieverSpec) -> Iterator[tuple[RetrieverSpec, Any]]:
-    """Yield the classes that `spec` is built of, each with its own expression: the outer ones
-    first, embedders too.
+    """Yield the classes of `spec` and its parts, each with its expression; outer ones first.
+
+    Embedders are among them.
     """
-    kind = lookup(spec.kind)
-    yield spec, kind.made
-    if kind.subject == "Embedder":
-        yield (inner := _embedder_of(spec)), lookup(inner.kind, embedder=True).made
+    retriever_type = lookup(spec.kind)
+    yield spec, retriever_type.constructor
+    if retriever_type.subject == "Embedder":
+        embedder = _embedder_of(spec)
+        yield embedder, lookup(embedder.kind, embedder=True).constructor
     else:
         for part in spec.parts:
             yield from iter_classes(part)
@@ -350,209 +241,223 @@ def iter_classes(spec: RetrieverSpec) -> Iterator[tuple[RetrieverSpec, Any]]:
 
 def find_lenses(spec: RetrieverSpec) -> list[RetrieverSpec]:
     """Return every lens in `spec`, the outer ones first."""
-    return [one for one, made in iter_classes(spec) if made.needs_lens]
+    return [part for part, constructor in iter_classes(spec) if constructor.needs_lens]
 
 
 def models(spec: RetrieverSpec) -> list[str]:
     """Return the language models that the lenses in `spec` ask."""
-    return [
-        str(lens.options["model"])
-        for lens in find_lenses(spec)
-        if lens.options.get("model", "offline") != "offline"
-    ]
+    named = [lens.options.get("model", "offline") for lens in find_lenses(spec)]
+    return [str(model) for model in named if model != "offline"]
 
 
 def find_api_parts(spec: RetrieverSpec) -> list[RetrieverSpec]:
-    """Return the parts of `spec` that send texts to an API, such as `api:MODEL`, embedders of
-    stores included.
+    """Return the parts of `spec` that send texts to an API, such as `api:MODEL`.
+
+    Embedders of vector stores are among them.
     """
-    return [one for one, made in iter_classes(spec) if made.sends]
+    return [part for part, constructor in iter_classes(spec) if constructor.sends]
 
 
 def sources(spec: RetrieverSpec) -> set[str]:
-    """Return what `spec` is answered by outside of this process, as errors name it:
-    `ProviderRefused.source`.
+    """Return the services and models that answer for `spec` outside of this process.
+
+    They are named as in errors: `ProviderRefused.source`.
     """
-    parts = {
-        f"{one.kind}:{one.subject}"
-        for one, made in iter_classes(spec)
-        if made.sends or one.kind == "http"
+    services = {
+        f"{part.kind}:{part.subject}"
+        for part, constructor in iter_classes(spec)
+        if constructor.sends or part.kind == "http"
     }
-    return parts | set(models(spec))
+    return services | set(models(spec))
 
 
 def with_lens_attribute(spec: RetrieverSpec, attribute: str) -> RetrieverSpec:
     """Give `attribute` to every lens in `spec` that names none.
 
-    NotApplicable when that is empty, too.
+    NotApplicable if `attribute` is empty, too.
     """
     options = dict(spec.options)
-    if lookup(spec.kind).made.needs_lens and not options.get("attribute"):
+    if lookup(spec.kind).constructor.needs_lens and not options.get("attribute"):
         if not attribute:
-            why = (
-                f"because the task has no lens of its own; "
-                f"{find_page('docs/decisions/lens-retriever.md')}"
+            page = find_page("docs/decisions/lens-retriever.md")
+            raise NotApplicable(
+                f"{spec} needs attribute=..., because the task has no lens of its own; {page}"
             )
-            raise NotApplicable(f"{spec} needs attribute=..., {why}")
         options = {"attribute": attribute, **options}
-    return spec._replace(
-        parts=tuple(with_lens_attribute(part, attribute) for part in spec.parts), options=options
-    )
+    parts = tuple(with_lens_attribute(part, attribute) for part in spec.parts)
+    return spec._replace(parts=parts, options=options)
 
 
 def validate(spec: RetrieverSpec) -> None:
-    """Refuse, as its class does, what could not be built, before any part of it is."""
-    kind = lookup(spec.kind)
-    if kind.subject == "Embedder":
-        _make_embedder(spec)
+    """Refuse, before any part of `spec` is built, what its classes could not build."""
+    retriever_type = lookup(spec.kind)
+    if retriever_type.subject == "Embedder":
+        _construct_embedder(spec)
     else:
         for part in spec.parts:
             validate(part)
-    given = {
-        name: spec.options.get(name, parameter.default) for name, parameter in kind.options.items()
+    model = spec.subject or retriever_type.model
+    options = _complete_options(spec, retriever_type)
+    retriever_type.constructor.require(model, len(spec.parts), options)
+
+
+def _complete_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[str, Value]:
+    return {
+        name: spec.options.get(name, parameter.default)
+        for name, parameter in retriever_type.options.items()
     }
-    kind.made.require(spec.subject or kind.model, len(spec.parts), given)
 
 
 def needs_pool(spec: RetrieverSpec) -> bool:
-    """Tell whether the retriever is only for tasks that rank candidate pools."""
-    made = lookup(spec.kind).made
-    return made.needs_pool or any(
-        map(needs_pool, spec.parts[:1] if made.gives_pool else spec.parts)
-    )
+    """Return whether the retriever is only for tasks that rank candidate pools."""
+    constructor = lookup(spec.kind).constructor
+    parts = spec.parts[:1] if constructor.gives_pool else spec.parts
+    return constructor.needs_pool or any(map(needs_pool, parts))
 
 
-def _place(
-    kind: str,
-) -> str:  # as in outputs: a file without its folder, which is remembered; of each name one
-    source, _, name = kind.rpartition(":")
-    if kind in _FILES or not source.endswith(".py"):
-        return kind
-    reference = f"{plugins.resolve_file(source)}:{name}"
-    label = plugins.display_name(kind)
-    if _FILES.setdefault(label, reference) != reference:
+def _display_name(reference: str) -> str:
+    """Return a name as outputs have it: without the folder of its file, which is remembered.
+
+    UsageError if files in two folders would have the same name.
+    """
+    file, _, class_name = reference.rpartition(":")
+    if reference in _USER_FILES or not file.endswith(".py"):
+        return reference
+    full_reference = f"{plugins.resolve_file(file)}:{class_name}"
+    label = plugins.display_name(reference)
+    if _USER_FILES.setdefault(label, full_reference) != full_reference:
         raise UsageError(
-            f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the "
-            f"files"
+            f"{reference} and {_USER_FILES[label]} would have the same name in outputs; rename one "
+            f"of the files"
         )
     return label
 
 
 def _check(spec: RetrieverSpec, *, embedder: bool = False) -> RetrieverSpec:
-    spec = spec._replace(kind=_place(spec.kind))
-    kind = lookup(spec.kind, embedder=embedder)
+    spec = spec._replace(kind=_display_name(spec.kind))
+    retriever_type = lookup(spec.kind, embedder=embedder)
+    match retriever_type.subject:
+        case "str":
+            spec = _check_model(spec, retriever_type)
+        case "Embedder":
+            spec = _check_embedder(spec)
+        case _:
+            if spec.subject:
+                raise UsageError(
+                    f"{spec.kind} takes no model; write {spec.kind} without {spec.subject!r}"
+                )
+            spec = spec._replace(parts=tuple(map(_check, spec.parts)))
+            _check_number_of_parts(spec, retriever_type)
+    return spec._replace(options=_read_options(spec, retriever_type))
+
+
+def _check_model(spec: RetrieverSpec, retriever_type: RetrieverType) -> RetrieverSpec:
     subject = spec.subject
     parts = spec.parts
-    match kind.subject:
-        case "str":
-            if (
-                not subject and len(parts) == 1 and "//" in parts[0].kind + parts[0].subject
-            ):  # an address
-                subject = f"{parts[0].kind}:{parts[0].subject}".rstrip(":")
-                parts = ()
-            if parts:
-                raise UsageError(
-                    f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever"
-                )
-            if not subject and not kind.model:
-                raise UsageError(
-                    f"{spec.kind} needs a model: {spec.kind}:MODEL, by name or by folder"
-                )
-            subject = "" if subject == kind.model else subject
-        case "Embedder":
-            if bool(subject) + len(parts) != 1:
-                raise UsageError(
-                    f"{spec.kind} stores the vectors of one of {', '.join(EMBEDDERS)}: "
-                    f"{spec.kind}:dense"
-                )
-            part = _embedder_of(spec)
-            subject, parts = ("", (part,)) if part.options else (str(part), ())
-        case _:
-            if subject:
-                raise UsageError(
-                    f"{spec.kind} takes no model; write {spec.kind} without {subject!r}"
-                )
-            parts = tuple(map(_check, parts))
-            _check_number(spec, kind)
-    for name in spec.options:
-        if name not in kind.options:
-            known = f"it has {', '.join(kind.options)}" if kind.options else "it has none"
-            raise UsageError(f"{spec.kind} has no option {name!r}; {known}")
-    options = dict[str, Value]()
-    for name, parameter in kind.options.items():
-        if name in spec.options:
-            value = _read_value(f"{spec.kind}: {name}", spec.options[name], parameter.annotation)
-            options |= {name: value} if value != parameter.default else {}
-    return RetrieverSpec(spec.kind, subject, parts, options)
+    is_address = len(parts) == 1 and "//" in parts[0].kind + parts[0].subject
+    if is_address and not subject:
+        subject = f"{parts[0].kind}:{parts[0].subject}".rstrip(":")
+        parts = ()
+    if parts:
+        raise UsageError(
+            f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever"
+        )
+    if not subject and not retriever_type.model:
+        raise UsageError(f"{spec.kind} needs a model: {spec.kind}:MODEL, by name or by folder")
+    return spec._replace(subject="" if subject == retriever_type.model else subject, parts=())
 
 
-def _check_number(spec: RetrieverSpec, kind: RetrieverType) -> None:
-    found = len(spec.parts)
-    needed = len(kind.positional)
-    if not needed and found:
+def _check_embedder(spec: RetrieverSpec) -> RetrieverSpec:
+    if bool(spec.subject) + len(spec.parts) != 1:
+        raise UsageError(
+            f"{spec.kind} stores the vectors of one of {', '.join(EMBEDDERS)}: {spec.kind}:dense"
+        )
+    embedder = _embedder_of(spec)
+    if embedder.options:
+        return spec._replace(subject="", parts=(embedder,))
+    return spec._replace(subject=str(embedder), parts=())
+
+
+def _check_number_of_parts(spec: RetrieverSpec, retriever_type: RetrieverType) -> None:
+    count = len(spec.parts)
+    needed = len(retriever_type.positional)
+    if not needed and count:
         raise UsageError(
             f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it"
         )
-    if found < 2 if kind.many else found != needed:
-        one = needed == 1 and not kind.many
-        number = (
-            "one retriever"
-            if one
-            else "two or more retrievers"
-            if kind.many
-            else f"{needed} retrievers"
-        )
-        example = "bm25" if one else "bm25,dense"
+    if retriever_type.variadic:
+        right = count >= 2
+        number = "two or more retrievers"
+    else:
+        right = count == needed
+        number = "one retriever" if needed == 1 else f"{needed} retrievers"
+    if not right:
+        example = "bm25" if number == "one retriever" else "bm25,dense"
         raise UsageError(
-            f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {found}"
+            f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {count}"
         )
 
 
-def _read_value(
-    what: str, value: Value, kind: Any
-) -> Value:  # str, int, float, bool, a choice, a tuple of these
-    choices = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple:
-        return tuple(
-            _read_value(what, one, choices[0])
-            for one in (value if isinstance(value, tuple) else (value,))
-        )
+def _read_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[str, Value]:
+    parameters = retriever_type.options
+    for name in spec.options:
+        if name not in parameters:
+            available = f"it has {', '.join(parameters)}" if parameters else "it has none"
+            raise UsageError(f"{spec.kind} has no option {name!r}; {available}")
+    options = dict[str, Value]()
+    for name, parameter in parameters.items():
+        if name in spec.options:
+            label = f"{spec.kind}: {name}"
+            value = _read_value(label, spec.options[name], parameter.annotation)
+            if value != parameter.default:
+                options[name] = value
+    return options
+
+
+def _read_value(label: str, value: Value, annotation: Any) -> Value:
+    """Read an option as its annotation says: str, int, float, bool, a choice, a tuple of these."""
+    choices = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        elements = value if isinstance(value, tuple) else (value,)
+        return tuple(_read_value(label, element, choices[0]) for element in elements)
     if isinstance(value, tuple):
-        raise UsageError(f"{what} is one value, not a list")
-    if choices and value not in choices:
-        raise UsageError(f"{what} is {value!r}; it is one of {', '.join(choices)}")
-    if kind is bool and str(value).lower() not in ("true", "false"):
-        raise UsageError(f"{what} is {value!r}; it is true or false")
-    if choices or kind is bool:
-        return value if choices else str(value).lower() == "true"
+        raise UsageError(f"{label} is one value, not a list")
+    if choices:
+        if value not in choices:
+            raise UsageError(f"{label} is {value!r}; it is one of {', '.join(choices)}")
+        return value
+    if annotation is bool:
+        if str(value).lower() not in ("true", "false"):
+            raise UsageError(f"{label} is {value!r}; it is true or false")
+        return str(value).lower() == "true"
     try:
-        read: Value = kind(value)
+        typed_value: Value = annotation(value)
     except ValueError:
-        number = {int: "a whole number", float: "a number"}[kind]
-        raise UsageError(f"{what} is {value!r}, which is not {number}") from None
-    if isinstance(read, float) and not isfinite(read):
-        raise UsageError(f"{what} is {value!r}, which is not a finite number")
-    return read
+        number = {int: "a whole number", float: "a number"}[annotation]
+        raise UsageError(f"{label} is {value!r}, which is not {number}") from None
+    if isinstance(typed_value, float) and not isfinite(typed_value):
+        raise UsageError(f"{label} is {value!r}, which is not a finite number")
+    return typed_value
 
 
-def _make(
+def _construct(
     spec: RetrieverSpec, corpus: "Corpus", home: Path | None, terms: "RunResources | None"
 ) -> Any:
-    kind = lookup(spec.kind)
+    retriever_type = lookup(spec.kind)
+    constructor = retriever_type.constructor
+    location = _accepted(constructor, corpus=corpus, home=home)
     arguments = [spec.subject] if spec.subject else list[Any]()
-    place = _select(kind.made, corpus=corpus, home=home)
-    match kind.subject:
+    match retriever_type.subject:
         case "Embedder":
-            arguments = [_make_embedder(spec, home, terms)]
+            arguments = [_construct_embedder(spec, home, terms)]
         case "Callable":
-            arguments = [partial(_make, spec.parts[0], home=home, terms=terms)]
+            arguments = [partial(_construct, spec.parts[0], home=home, terms=terms)]
         case "Retriever":
-            arguments = [_make(part, corpus, home, terms) for part in spec.parts]
+            arguments = [_construct(part, corpus, home, terms) for part in spec.parts]
+    keywords = {**_accepted(constructor, terms=terms), **spec.options}
     try:
         with plugins.contained():
-            made = kind.made(
-                *place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options
-            )
+            retriever = constructor(*location.values(), *arguments, **keywords)
     except Exception as error:
         line = plugins.user_code_line(error)
         if not line or isinstance(error, OwnCodeFailed):
@@ -561,33 +466,32 @@ def _make(
             raise OwnCodeFailed(f"{spec} cannot be built: {error}{line}") from error
         if isinstance(error, SextantError):
             raise
-        raise OwnCodeFailed(
-            f"{spec} cannot be built: {type(error).__name__}: {plugins.show(error)}{line}"
-        ) from error
-    if not hasattr(made, "name"):  # a user's class may leave it to us
-        given = {
-            name: spec.options.get(name, option.default) for name, option in kind.options.items()
-        }
-        made.name = format_expression(
-            spec.kind, spec.subject or kind.model, [part.name for part in made.parts], given
-        )
-    return made
+        reason = f"{type(error).__name__}: {plugins.show(error)}{line}"
+        raise OwnCodeFailed(f"{spec} cannot be built: {reason}") from error
+    if not hasattr(retriever, "name"):  # a class of a user need not set it
+        model = spec.subject or retriever_type.model
+        parts = [part.name for part in retriever.parts]
+        options = _complete_options(spec, retriever_type)
+        retriever.name = format_expression(spec.kind, model, parts, options)
+    return retriever
 
 
-def _make_embedder(
+def _construct_embedder(
     spec: RetrieverSpec, home: Path | None = None, terms: "RunResources | None" = None
 ) -> Any:
-    inner = _embedder_of(spec)
-    made = lookup(inner.kind, embedder=True).made
-    model = [inner.subject] if inner.subject else []
-    return made(*model, **inner.options, **_select(made, home=home, terms=terms))
+    embedder = _embedder_of(spec)
+    constructor = lookup(embedder.kind, embedder=True).constructor
+    model = [embedder.subject] if embedder.subject else []
+    keywords = _accepted(constructor, home=home, terms=terms)
+    return constructor(*model, **embedder.options, **keywords)
 
 
 def _embedder_of(spec: RetrieverSpec) -> RetrieverSpec:
-    return _check(spec.parts[0] if spec.parts else parse(spec.subject), embedder=True)
+    embedder = spec.parts[0] if spec.parts else parse(spec.subject)
+    return _check(embedder, embedder=True)
 
 
-def _select(made: Any, **given: Any) -> dict[str, Any]:
-    return {
-        name: value for name, value in given.items() if name in inspect.signature(made).parameters
-    }
+def _accepted(constructor: Any, **arguments: Any) -> dict[str, Any]:
+    """Return the arguments that the constructor has parameters for."""
+    parameters = inspect.signature(constructor).parameters
+    return {name: value for name, value in arguments.items() if name in parameters}

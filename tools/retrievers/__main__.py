@@ -1,9 +1,9 @@
 """List and check retrievers, list and delete kept indexes: `python -m tools.retrievers`.
 
 python -m tools.retrievers                  every kind with its options, and every model of the papers
-python -m tools.retrievers check SPEC       whether a retriever, of one's own or not, does what all have to do
+python -m tools.retrievers check SPEC       whether a retriever does its duty, a user's class as well
 python -m tools.retrievers push SPEC --task TASK    fill the index of a search service, or go on filling it
-python -m tools.retrievers indexes          what is kept, its size, and what was left half built
+python -m tools.retrievers indexes          kept indexes, their sizes, and half-built ones
 python -m tools.retrievers delete NAME...   remove indexes; --all removes every one
 """
 
@@ -35,11 +35,13 @@ from tools.retrievers.neural.model_table import rows
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m tools.retrievers",
         description="Kinds of retrievers, models, and kept indexes.",
     )
-    verbs = made.add_subparsers(dest="verb", metavar="list | check | push | indexes | delete")
+    verbs = command_line.add_subparsers(
+        dest="verb", metavar="list | check | push | indexes | delete"
+    )
     about = {
         "list": "kinds and models, and what each needs (the default)",
         "check": "build a retriever over six documents, and see whether it does its duty",
@@ -71,9 +73,9 @@ def parser() -> CommandParser:
             default=argparse.SUPPRESS,
             help="print JSON and nothing else",
         )
-    made.add_argument("--json", action="store_true", help="the same for the list")
-    made.set_defaults(verb="list")
-    return made
+    command_line.add_argument("--json", action="store_true", help="the same for the list")
+    command_line.set_defaults(verb="list")
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -85,10 +87,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    kinds = [
-        _kind(name) | {"from": where}
-        for name, where in plugins.list_names(RETRIEVERS, plugins.RETRIEVERS).items()
-    ]
+    origins = plugins.list_names(RETRIEVERS, plugins.RETRIEVERS)
+    kinds = [_describe(name) | {"from": origin} for name, origin in origins.items()]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
@@ -96,9 +96,8 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     lines = ["kinds"]
     for kind in kinds:
-        lines.append(
-            f"  {kind['form']:<22} {strip_control_characters(' '.join((kind['what'], kind['from'])))}".rstrip()
-        )
+        description = strip_control_characters(f"{kind['what']} {kind['from']}")
+        lines.append(f"  {kind['form']:<22} {description}".rstrip())
         if kind["options"]:
             options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
             lines.append(f"  {'':<22} options: {options}")
@@ -112,102 +111,100 @@ def _list(arguments: argparse.Namespace) -> None:
         "its folder",
     ]
     for model in models:
-        lines.append(
-            f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}"
-        )
+        instructed = "  (takes instructions)" if model["instructed"] else ""
+        lines.append(f"  {model['expression']}{instructed}")
         lines.append(f"      {model['unsupported'] or model['needs']}")
     print_stdout("\n".join(lines) + "\n")
 
 
-def _kind(name: str) -> dict[str, Any]:
+def _describe(name: str) -> dict[str, Any]:
     try:
-        kind = lookup(name)
-    except UsageError as error:  # an installed package's
+        retriever_type = lookup(name)
+    except UsageError as error:  # of an installed package
         return {"name": name, "form": name, "what": str(error), "options": {}}
-    match kind.subject:
+    match retriever_type.subject:
         case "":
             form = name
         case "str":
-            form = name + ("[:MODEL]" if kind.model else ":MODEL")
+            form = name + ("[:MODEL]" if retriever_type.model else ":MODEL")
         case "Embedder":
             form = f"{name}:EMBEDDER"
         case _:
-            parts = (
-                ["A", "B", "..."]
-                if kind.many
-                else [parameter.name.upper() for parameter in kind.positional]
-            )
+            parts = [parameter.name.upper() for parameter in retriever_type.positional]
+            if retriever_type.variadic:
+                parts = ["A", "B", "..."]
             form = f"{name}({','.join(parts)})"
-    what = (inspect.getdoc(kind.made) or "").partition("\n")[0]
-    options = {option: _default(parameter) for option, parameter in kind.options.items()}
-    return {"name": name, "form": form, "what": what, "options": options}
+    summary = (inspect.getdoc(retriever_type.constructor) or "").partition("\n")[0]
+    options = {option: _default(parameter) for option, parameter in retriever_type.options.items()}
+    return {"name": name, "form": form, "what": summary, "options": options}
 
 
 def _default(parameter: inspect.Parameter) -> Any:
+    default = parameter.default
     if typing.get_origin(parameter.annotation) is typing.Literal:
-        return "|".join(dict.fromkeys([parameter.default, *typing.get_args(parameter.annotation)]))
-    return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        choices = dict.fromkeys([default, *typing.get_args(parameter.annotation)])
+        return "|".join(choices)
+    return list(default) if isinstance(default, tuple) else default
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    logging.getLogger("sextant").setLevel(
-        logging.ERROR
-    )  # it is warned of an index that cannot be kept, on purpose
-    found = list[dict[str, str]]()
-    for holds, wrong in contract.run(spec := canonicalize(arguments.spec)):
-        found.append({"check": holds, "wrong": wrong})
+    # A check has an index that cannot be kept, on purpose, which would print a warning.
+    logging.getLogger("sextant").setLevel(logging.ERROR)
+    spec = canonicalize(arguments.spec)
+    checks = list[dict[str, str]]()
+    for duty, deviation in contract.run(spec):
+        checks.append({"check": duty, "wrong": deviation})
         if not arguments.json:
-            print_stdout(
-                strip_control_characters(
-                    f"{'WRONG' if wrong else 'ok   '}  {holds}{wrong and f': {wrong}'}"
-                )
-                + "\n"
-            )
+            line = f"WRONG  {duty}: {deviation}" if deviation else f"ok     {duty}"
+            print_stdout(strip_control_characters(line) + "\n")
     if arguments.json:
-        print_stdout(json.dumps({"retriever": str(spec), "checks": found}) + "\n")
-    if broken := [one for one in found if one["wrong"]]:
+        print_stdout(json.dumps({"retriever": str(spec), "checks": checks}) + "\n")
+    if broken := [check for check in checks if check["wrong"]]:
         raise DataError(
-            f"{spec} breaks {len(broken)} of {len(found)} checks, first: {broken[0]['check']}"
+            f"{spec} breaks {len(broken)} of {len(checks)} checks, first: {broken[0]['check']}"
         )
 
 
 def _push(arguments: argparse.Namespace) -> None:
     documents = environments.load(arguments.task, arguments.data).documents
-    made = build(canonicalize(arguments.spec), documents, sextant_home())
-    print_stdout(f"{strip_control_characters(made.name)} has all {len(documents):,} documents\n")
+    retriever = build(canonicalize(arguments.spec), documents, sextant_home())
+    print_stdout(
+        f"{strip_control_characters(retriever.name)} has all {len(documents):,} documents\n"
+    )
 
 
 def _indexes(arguments: argparse.Namespace) -> None:
-    found = index_store.list_stored_indexes(sextant_home())
+    indexes = index_store.list_stored_indexes(sextant_home())
     if arguments.json:
-        print_stdout(json.dumps([index._asdict() for index in found]) + "\n")
+        print_stdout(json.dumps([index._asdict() for index in indexes]) + "\n")
         return
-    for index in found:
-        state = (
-            ""
-            if index.finished
-            else "being built"
-            if index.in_use
-            else "half built; the next use goes on"
-        )
+    for index in indexes:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
-        shown = {
-            name: value
-            for name, value in index.key.items()
-            if name not in ("kind", "corpus", "code", "format")
-        }
-        what = " ".join(
-            f"{n}={v}" for n, v in shown.items() if isinstance(v, str | int | float) and v != ""
-        )
         name = strip_control_characters(index.name)
-        options = strip_control_characters(what)
-        line = f"{name:<32} {decimal(index.bytes):>9}  {day}  {options} {state}"
+        options = strip_control_characters(_options_of(index))
+        line = f"{name:<32} {decimal(index.bytes):>9}  {day}  {options} {_state_of(index)}"
         print_stdout(line.rstrip() + "\n")
-    total = decimal(sum(index.bytes for index in found))
-    place = sextant_home() / "indexes"
-    print_stderr(
-        f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}"
-    )
+    total = decimal(sum(index.bytes for index in indexes))
+    folder = sextant_home() / "indexes"
+    if indexes:
+        print_stderr(f"{len(indexes)} indexes, {total}, in {folder}")
+    else:
+        print_stderr(f"no indexes in {folder}")
+
+
+def _options_of(index: index_store.StoredIndex) -> str:
+    options = list[str]()
+    for name, value in index.key.items():
+        is_option = name not in ("kind", "corpus", "code", "format")
+        if is_option and isinstance(value, str | int | float) and value != "":
+            options.append(f"{name}={value}")
+    return " ".join(options)
+
+
+def _state_of(index: index_store.StoredIndex) -> str:
+    if index.finished:
+        return ""
+    return "being built" if index.in_use else "half built; the next use goes on"
 
 
 def _delete(arguments: argparse.Namespace) -> None:
@@ -216,14 +213,12 @@ def _delete(arguments: argparse.Namespace) -> None:
             "give the names of indexes, as `python -m tools.retrievers indexes` prints them, or "
             "--all"
         )
-    chosen = (
-        [index.name for index in index_store.list_stored_indexes(sextant_home())]
-        if arguments.all
-        else arguments.names
-    )
+    names = arguments.names
+    if arguments.all:
+        names = [index.name for index in index_store.list_stored_indexes(sextant_home())]
     deleted = list[str]()
     refused = list[UsageError]()
-    for name in dict.fromkeys(chosen):
+    for name in dict.fromkeys(names):
         try:
             index_store.delete(sextant_home(), name)
             deleted.append(name)

@@ -16,8 +16,9 @@ from tools.corpus import Corpus
 from tools.models.run_resources import RunResources
 from tools.plugins import show, user_code_line
 from tools.records import Document, Hit
-from tools.retriever import Retriever, Search
-from tools.retrievers import RetrieverSpec, build, canonicalize
+from tools.retrievers import build, canonicalize
+from tools.retrievers.base import Retriever, Search
+from tools.retrievers.expressions import RetrieverSpec
 
 Over = Callable[
     ..., Retriever

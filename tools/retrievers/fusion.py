@@ -1,27 +1,66 @@
-"""Several retrievers as one: their rankings merged, or the one's order of what the other has
-found.
-"""
+"""Several retrievers as one: their rankings merged, or the hits of one in the order of another."""
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial, reduce
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.errors import UsageError, require_at_least
 from tools.records import Hit
-from tools.retriever import Retriever, Search, top_k
-from tools.retrievers import Value, format_expression
+from tools.retrievers.base import Retriever, Search, top_k
+from tools.retrievers.expressions import Value, format_expression
 
-CONSTANT = (
-    60  # k in the formula of Cormack et al., who found it near the best on all of their collections
-)
+# k in the formula of Cormack, Clarke and Buettcher (SIGIR 2009), who found it near the best on all
+# of their collections.
+RRF_CONSTANT = 60
+
+
+def reciprocal_ranks(
+    depth: int, constant: int = RRF_CONSTANT, *, numerator: float = 1.0
+) -> list[float]:
+    """Return numerator / (constant + rank) for the ranks from 1 to `depth`."""
+    return [numerator / (constant + rank) for rank in range(1, depth + 1)]
+
+
+def whole_reciprocal_ranks(depth: int) -> NDArray[np.int64]:
+    """Return reciprocal ranks as whole numbers of 2^-40, shape (depth,).
+
+    Their sums do not depend on the order, so equal ranks in another order are a tie.
+    """
+    ranks = np.arange(1, depth + 1, dtype=np.int64)
+    return 2**40 // (RRF_CONSTANT + ranks)
+
+
+def reciprocal_rank_fusion(
+    rankings: Iterable[Sequence[str]], weights: Iterable[float] | None = None, *, exact: bool = True
+) -> dict[str, float]:
+    """Return document -> sum of weight / (60 + rank) over several rankings, in order of appearance.
+
+    `weights` has a number for each ranking; with None all are 1. If `exact`, sums do not depend on
+    the order of the rankings, so equal ranks in another order are a tie. Otherwise numbers are
+    added from the first ranking to the last.
+    """
+    terms: dict[str, list[float]] = {}
+    pairs = zip(rankings, repeat(1.0)) if weights is None else zip(rankings, weights, strict=True)
+    for doc_ids, weight in pairs:
+        gains = reciprocal_ranks(len(doc_ids), numerator=weight)
+        for doc_id, gain in zip(doc_ids, gains, strict=True):
+            terms.setdefault(doc_id, []).append(gain)
+    add_up = math.fsum if exact else partial(reduce, operator.add)
+    return {doc_id: add_up(gains) for doc_id, gains in terms.items()}
 
 
 class Fusion(Retriever):
-    """The documents that several retrievers put high, by the weighted sum of what each one's list gives them.
+    """Fuses the rankings of several retrievers by a weighted sum over their lists.
 
-    Every part is searched to `depth` hits, or to `k` where that is larger; a document outside a part's list gets none
+    Every part is searched to `depth` hits, or to `k` if that is larger. A document outside a part's list gets none
     of its weight. `method="rrf"` is reciprocal rank fusion (Cormack, Clarke & Buettcher, SIGIR 2009): a list gives
     1 / (constant + rank), ranks counted from 1. With `method="scores"` it gives the score, scaled so that the best of
     the list has 1 and the last 0 (all 1 when all are equal). `weights` has a number for each part; empty, all are 1.
@@ -35,7 +74,7 @@ class Fusion(Retriever):
         home: Path | None,
         *retrievers: Retriever,
         method: Literal["rrf", "scores"] = "rrf",
-        constant: int = CONSTANT,
+        constant: int = RRF_CONSTANT,
         depth: int = 1000,
         weights: tuple[float, ...] = (),
     ) -> None:
@@ -66,45 +105,55 @@ class Fusion(Retriever):
         scores = dict[str, float]()
         # In the order of the parts, so that sums are the same to the last bit.
         for weight, hits in zip(self._weights, lists, strict=True):
-            highest, lowest = (hits[0].score, hits[-1].score) if hits else (0.0, 0.0)
-            for rank, hit in enumerate(hits, start=1):
-                if self._constant is not None:
-                    value = 1 / (self._constant + rank)
-                else:
-                    value = (hit.score - lowest) / (highest - lowest) if highest > lowest else 1.0
-                scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + weight * value
+            gains = self._gains(hits)
+            for hit, gain in zip(hits, gains, strict=True):
+                scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + weight * gain
         return top_k(scores, k)
 
+    def _gains(self, hits: Sequence[Hit]) -> list[float]:
+        if self._constant is None:
+            return _scale_scores(hits)
+        return reciprocal_ranks(len(hits), self._constant)
 
-def check_options(kind: str, parts: int, options: Mapping[str, Any]) -> None:
-    """UsageError, which names the `kind`, for a constant, a depth or weights with which
-    `parts` cannot be fused.
-    """
-    require_at_least(0, kind, constant=options["constant"])
-    require_at_least(1, kind, depth=options["depth"])
+
+def _scale_scores(hits: Sequence[Hit]) -> list[float]:
+    """Return the scores on a scale from 1 for the first to 0 for the last; all 1 if all are equal."""
+    if not hits or hits[0].score <= hits[-1].score:
+        return [1.0] * len(hits)
+    lowest = hits[-1].score
+    span = hits[0].score - lowest
+    return [(hit.score - lowest) / span for hit in hits]
+
+
+def check_options(retriever_type: str, parts: int, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for a constant, a depth or weights with which `parts` cannot be fused."""
+    require_at_least(0, retriever_type, constant=options["constant"])
+    require_at_least(1, retriever_type, depth=options["depth"])
     weights = options["weights"]
     if weights and len(weights) != parts:
         raise UsageError(
-            f"{kind}: weights has {len(weights)} numbers for {parts} retrievers; give one for each"
+            f"{retriever_type}: weights has {len(weights)} numbers for {parts} retrievers; "
+            f"give one for each"
         )
-    if weights and not (
-        all(math.isfinite(weight) and weight >= 0 for weight in weights) and any(weights)
-    ):
+    in_range = all(math.isfinite(weight) and weight >= 0 for weight in weights)
+    if weights and not (in_range and any(weights)):
         written = ",".join(map(str, weights))
         raise UsageError(
-            f"{kind}: weights is [{written}]; each is at least 0, and one at least is larger than 0"
+            f"{retriever_type}: weights is [{written}]; each is at least 0, "
+            f"and one at least is larger than 0"
         )
 
 
 class Rerank(Retriever):
     """The best `depth` documents of `first` in the order of `second`, then the rest in the order of `first`.
 
-    The first is searched to `depth` hits, or to `k` where that is larger. The documents that the second ranks have its
-    scores. Those that it does not rank, such as texts without a word of the search, and the first's beyond `depth`
-    follow, their scores going down by exactly 1 a place; where the second ranks nothing at all, all have the first's.
+    The first is searched to `depth` hits, or to `k` if that is larger. The documents that the second ranks have its
+    scores. Documents that it does not rank, such as texts without a word of the search, and hits of the first beyond
+    `depth` follow; their scores go down by exactly 1 a place. If the second ranks nothing, all have the first's scores.
     """
 
-    gives_pool = mapped = True
+    gives_pool = True
+    mapped = True
 
     def __init__(
         self,
@@ -128,22 +177,23 @@ class Rerank(Retriever):
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         first, second = self.parts
-        found = first.search_many(searches, max(k, self._depth))
-        pools = [frozenset(hit.doc_id for hit in hits[: self._depth]) for hits in found]
-        # Exclusions hold already, the pools being made of what the first gave back.
-        narrow = [
-            search._replace(excluded=(), among=pool)
-            for search, pool in zip(searches, pools, strict=True)
+        first_hits = first.search_many(searches, max(k, self._depth))
+        pooled_searches = []
+        for search, hits in zip(searches, first_hits, strict=True):
+            # Exclusions hold already, because pools are made of hits of the first.
+            pool = frozenset(hit.doc_id for hit in hits[: self._depth])
+            pooled_searches.append(search._replace(excluded=(), among=pool))
+        reranked = second.search_many(pooled_searches, self._depth)
+        return [
+            _append_unranked(head, hits)[:k]
+            for head, hits in zip(reranked, first_hits, strict=True)
         ]
-        ranked = second.search_many(narrow, self._depth)
-        return [_follow(head, tail)[:k] for head, tail in zip(ranked, found, strict=True)]
 
 
-def _follow(head: list[Hit], hits: list[Hit]) -> list[Hit]:
+def _append_unranked(head: list[Hit], hits: list[Hit]) -> list[Hit]:
     if not head:
         return hits
     ranked = {hit.doc_id for hit in head}
-    rest = [hit.doc_id for hit in hits if hit.doc_id not in ranked]
-    return head + [
-        Hit(doc_id, head[-1].score - place) for place, doc_id in enumerate(rest, start=1)
-    ]
+    unranked = [hit.doc_id for hit in hits if hit.doc_id not in ranked]
+    lowest = head[-1].score
+    return head + [Hit(doc_id, lowest - step) for step, doc_id in enumerate(unranked, start=1)]

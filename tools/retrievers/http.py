@@ -25,8 +25,8 @@ from tools.models.secrets import get_secret, redact
 from tools.models.transport.http_client import HttpClient, TransportError
 from tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
 from tools.records import Hit
-from tools.retriever import Retriever, Search
-from tools.retrievers import format_expression
+from tools.retrievers.base import Retriever, Search
+from tools.retrievers.expressions import format_expression
 from tools.text import encodable
 
 DEEPEST = 10_000  # documents that are asked for

@@ -23,8 +23,9 @@ from tools.installation import explain_missing
 from tools.models.model_spec import SERVER_KEY, is_server
 from tools.models.secrets import get_secret
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers import FILLS, PUSH, check_same_corpus, format_expression
+from tools.retrievers import FILLS, PUSH, ServiceState, check_same_corpus
+from tools.retrievers.base import Ranker, Retriever, Search
+from tools.retrievers.expressions import format_expression
 from tools.retrievers.index_store import index_name
 from tools.retrievers.vectors.embedder import (
     Embedder,
@@ -105,7 +106,7 @@ class Milvus(Retriever):
         except Exception as error:
             todo = "start it, mend the address, or put its key into $SEXTANT_API_KEY"
             raise DataError(f"no Milvus answers at {url} ({_line(error)}); {todo}") from error
-        self._whole = server or version, corpus.fingerprint, len(corpus)
+        self._whole = ServiceState(server or version, corpus.fingerprint, len(corpus))
         if FILLS.get():
             self._fill()
         self._ask(self._client.load_collection)
@@ -128,7 +129,7 @@ class Milvus(Retriever):
                 self._client.create_collection, schema=schema, index_params=index, properties=corpus
             )
         self._ask(self._client.load_collection)
-        count = self._look("Strong")[2]
+        count = self._state("Strong").documents
         documents = len(self._corpus)
         done = count if count >= documents else count // BLOCK * BLOCK
         progress = Progress(f"Milvus at {self._url}", documents, done=done)
@@ -160,15 +161,20 @@ class Milvus(Retriever):
         text = indexed_text(self._corpus[self._corpus.doc_ids[row]]).encode("utf-8", "replace")
         return {"text": text[:LONGEST].decode("utf-8", "ignore")}
 
-    def _look(
-        self, level: str
-    ) -> tuple[str, str, int]:  # of consistency: Strong sees all that was written before
-        corpus = self._ask(self._client.describe_collection)["properties"].get("sextant.corpus", "")
-        [count] = self._ask(self._client.query, output_fields=["count(*)"], consistency_level=level)
-        return self._client.get_server_version(), corpus, count["count(*)"]
+    def _state(self, consistency: str) -> ServiceState:
+        """Ask for the state of the collection; with "Strong" consistency it has every write."""
+        properties = self._ask(self._client.describe_collection)["properties"]
+        [count] = self._ask(
+            self._client.query, output_fields=["count(*)"], consistency_level=consistency
+        )
+        return ServiceState(
+            self._client.get_server_version(),
+            properties.get("sextant.corpus", ""),
+            count["count(*)"],
+        )
 
-    def _require_whole(self, level: str = "Bounded") -> None:
-        check_same_corpus(f"{self._name} at {self._url}", self._look(level), self._whole)
+    def _require_whole(self, consistency: str = "Bounded") -> None:
+        check_same_corpus(f"{self._name} at {self._url}", self._state(consistency), self._whole)
 
     def _ask(self, call: Callable[..., Any], **options: Any) -> Any:
         waits = iter(WAITS)

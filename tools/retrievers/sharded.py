@@ -31,7 +31,7 @@ from tools.errors import DataError, UsageError, require_at_least
 from tools.forkserver import fork_server, receive_result, serve_forks
 from tools.interrupts import start_thread
 from tools.records import Hit
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 from tools.retrievers.lexical.bm25 import LexicalRetriever
 from tools.retrievers.lexical.inverted_index import CorpusTotals
 from tools.retrievers.lexical.numba_kernels import Ints

@@ -33,7 +33,7 @@ from tools.errors import DataError, UsageError
 from tools.lenses import get_lens
 from tools.models.passages import escape_markers
 from tools.records import Query
-from tools.retriever import Retriever, Search
+from tools.retrievers.base import Retriever, Search
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tools.interrupts import start_thread
 from tools.models.client import DEADLINE, ProviderResponse
 from tools.models.provider_errors import QueryTimeout
 from tools.records import Query, Usage
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.session import Limits, Session
 
 # workers that may end with a query beside others, then with it alone, before it is left pending

@@ -28,8 +28,8 @@ from tools.models.client import DEADLINE, ModelClient, Send
 from tools.models.storage.request_store import StoredPartIds
 from tools.models.storage.response_cache import ModelResponse
 from tools.records import Document, Hit
-from tools.retriever import Retriever, Search
 from tools.retrievers import with_lens_attribute
+from tools.retrievers.base import Retriever, Search
 from tools.retrievers.lexical.bm25 import BM25
 
 # The line of a query, which one thread of it uses at a time; others open lines of their own.

@@ -15,7 +15,7 @@ from agents.verifier import _VerifierNodes as VerifierWork
 from tools.corpus import Corpus
 from tools.models import language_model
 from tools.records import Document, Query
-from tools.retrievers import Expressions
+from tools.retrievers.expressions import Expressions
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 

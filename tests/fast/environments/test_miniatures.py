@@ -10,7 +10,7 @@ import pytest
 import environments
 from environments import crumb
 from environments.chunking import bert_tokens, chunks
-from environments.task_card import GOLDEN, READINGS, count_agreement, run_checks
+from environments.task_card import BLIND_READER_ANSWERS, GOLDEN, count_agreement, run_checks
 
 TASKS = [
     task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()
@@ -196,8 +196,10 @@ def test_the_table_in_the_documents_says_what_bm25_gets(task, run):
     assert float(bm25) < 0.8 and float(dense) < 0.8, "no miniature is trivial"
 
 
-@pytest.mark.parametrize("task", json.loads(READINGS.read_text()))
+@pytest.mark.parametrize("task", json.loads(BLIND_READER_ANSWERS.read_text()))
 def test_the_table_of_readings_in_the_documents_counts_the_answers_of_the_readers(task):
-    agreed, named, queries = count_agreement(task, json.loads(READINGS.read_text())[task])
+    agreed, named, queries = count_agreement(
+        task, json.loads(BLIND_READER_ANSWERS.read_text())[task]
+    )
     assert f"| `{task.partition(':')[0]}` | {queries} | {agreed} of {named} |" in TABLE
     assert agreed / named > 0.8

@@ -26,7 +26,7 @@ from tools.cli import run_command
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Usage, usage_json
-from tools.retriever import NullRetriever
+from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
 
 SMALL = ("--limit", "4", "-P", "hops=1", "-P", "per_hop=5")

@@ -187,7 +187,7 @@ def test_what_a_users_retriever_raises_is_no_outcome_of_a_query(
 ):
     name = f"retriever_raises_{re.sub(r'[()]', '_', raised)}"
     (tmp_path / f"{name}.py").write_text(
-        "from tools.retriever import Retriever\n"
+        "from tools.retrievers.base import Retriever\n"
         "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\n"
         "class Found(Retriever):\n"
         "    def __init__(self, corpus):\n        self.corpus, self._ids = corpus, list(corpus)\n"

@@ -15,7 +15,7 @@ from waiting import wait_for
 
 import environments
 from evals.serving import rest, web_auth
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 TASK = ("--task", "congress", "--split", "dev")
 

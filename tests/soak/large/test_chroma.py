@@ -17,8 +17,8 @@ from openai_server import bag_of_words
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Document, Query
-from tools.retriever import Search
 from tools.retrievers import FILLS, index_store
+from tools.retrievers.base import Search
 from tools.retrievers.vectors import chroma
 from tools.retrievers.vectors.chroma import Chroma
 from tools.retrievers.vectors.exact_search import VectorRetriever

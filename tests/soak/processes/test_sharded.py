@@ -16,8 +16,8 @@ from waiting import still_running, wait_for
 from tools.corpus import open_or_store
 from tools.errors import DataError
 from tools.records import Document
-from tools.retriever import Search
 from tools.retrievers import build, canonicalize, contract
+from tools.retrievers.base import Search
 
 CHANCE = random.Random(0)
 WORDS = [

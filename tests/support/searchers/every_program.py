@@ -7,7 +7,7 @@ from programs import PROGRAMS
 from tools.cli_options import list_parameters
 from tools.plugins import load_object
 from tools.records import Query, Submission
-from tools.retrievers import Expression, Expressions
+from tools.retrievers.expressions import Expression, Expressions
 from tools.session import Toolbox
 
 TIES, RETRIEVERS = Expression("rank_bm25"), Expressions("bm25,rank_bm25")

@@ -33,7 +33,7 @@ from tools.models.passages import Passage, escape_markers, passage_batches
 from tools.models.provider_errors import format_refusal, responsible_party
 from tools.models.run_resources import RunResources
 from tools.records import Document, Query, Usage
-from tools.retriever import NullRetriever
+from tools.retrievers.base import NullRetriever
 from tools.retrievers.index_store import index_code_digest
 from tools.retrievers.lens import surface_cues
 from tools.session import Session, Toolbox

@@ -28,8 +28,8 @@ from tools.installation import find_page
 from tools.interrupts import check_interrupts, start_thread
 from tools.models.run_resources import RunResources
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
-from tools.retriever import Retriever, Search
-from tools.retrievers import Value, format_expression
+from tools.retrievers.base import Retriever, Search
+from tools.retrievers.expressions import Value, format_expression
 from tools.retrievers.fusion import Fusion, check_options
 from tools.retrievers.index_store import index_name, open_index
 from tools.retrievers.lens.annotators import (

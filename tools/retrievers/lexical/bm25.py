@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search, kth_score_lower_bound
-from tools.retrievers import Value, format_expression
+from tools.retrievers.base import Ranker, Retriever, Search, kth_score_lower_bound
+from tools.retrievers.expressions import Value, format_expression
 from tools.retrievers.index_store import find_relatives, index_code_digest, open_index
 from tools.retrievers.lexical import inverted_index, numba_kernels
 from tools.retrievers.lexical.inverted_index import Analyzer, CorpusTotals

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.records import Hit
-from tools.retriever import Ids, Ranker
+from tools.retrievers.base import Ids, Ranker
 from tools.retrievers.index_store import create_memmap
 from tools.retrievers.lexical.numba_cache import compile_loop
 

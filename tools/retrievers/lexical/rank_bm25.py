@@ -27,8 +27,8 @@ from rank_bm25 import BM25Okapi
 
 from tools.corpus import Corpus
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers import format_expression
+from tools.retrievers.base import Ranker, Retriever, Search
+from tools.retrievers.expressions import format_expression
 from tools.retrievers.lexical.bm25 import LexicalRetriever
 from tools.retrievers.lexical.inverted_index import Analyzer
 from tools.retrievers.lexical.numba_kernels import Ints

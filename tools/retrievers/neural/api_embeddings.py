@@ -28,7 +28,7 @@ from tools.models.prices import Price, price
 from tools.models.run_resources import RunResources
 from tools.number_format import abbreviate
 from tools.records import Usage
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.neural.model_table import ModelRow, find_row, name_model
 from tools.retrievers.vectors.embedder import Embedder, Vectors, chunk_by_size, require_finite
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever

@@ -21,7 +21,7 @@ from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit
-from tools.retriever import Retriever, Search, top_k
+from tools.retrievers.base import Retriever, Search, top_k
 from tools.retrievers.neural.model_table import (
     LocalModelMixin,
     name_model,

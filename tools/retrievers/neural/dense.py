@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tools.corpus import Corpus
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.neural.model_table import (
     BUNDLED,
     LocalModelMixin,

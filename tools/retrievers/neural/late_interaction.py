@@ -31,7 +31,7 @@ from tools.cli import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
+from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.index_store import open_index
 from tools.retrievers.neural import model_table
 from tools.retrievers.vectors.embedder import chunk_by_size, require_finite

@@ -27,7 +27,7 @@ from tools.cli import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
+from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.index_store import open_index
 from tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists, run_in_threads
 from tools.retrievers.neural import model_table

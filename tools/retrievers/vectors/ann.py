@@ -19,7 +19,7 @@ import numpy as np
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, require_at_least
 from tools.installation import explain_missing
-from tools.retrievers import format_expression
+from tools.retrievers.expressions import format_expression
 from tools.retrievers.index_store import iter_blocks, open_index
 from tools.retrievers.vectors.approximate_base import (
     ApproximateIndex,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.records import Hit
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.vectors.embedder import VectorRetrieverBase, Vectors, embed_queries
 from tools.retrievers.vectors.exact_search import exact_scores
 

@@ -1,13 +1,13 @@
 """Vectors in Chroma: an approximate index (HNSW, https://arxiv.org/abs/1603.09320) in a folder or
 on a Chroma server.
 
-For corpora that exact search is too slow for, and, with a server, for several users over one index;
-up to some hundred thousand documents, exact search is the better choice.
+It is for corpora that are too large for exact search and, with a server, for an index that several
+users share. Up to some hundred thousand documents, exact search is the better choice.
 
-Chroma builds with random numbers, so two builds of one index differ in a few documents; over one
-index, every process finds the same. Processes cannot share a folder of Chroma's, and readers change
-it, so each process reads a private copy of its small database, beside the graph's own files, which
-are only read.
+Chroma builds with random numbers, so two builds of an index differ in a few documents. Over the
+same index, every process finds the same. Processes cannot share a folder of Chroma, and readers
+change it. So each process reads a private copy of its small database, next to the files of the
+graph, which are only read.
 """
 
 import logging
@@ -35,8 +35,9 @@ from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError, require_at_least
 from tools.models.model_spec import is_server
 from tools.records import Hit
-from tools.retriever import Search
-from tools.retrievers import FILLS, Value, check_same_corpus, format_expression
+from tools.retrievers import FILLS, ServiceState, check_same_corpus
+from tools.retrievers.base import Search
+from tools.retrievers.expressions import Value, format_expression
 from tools.retrievers.index_store import index_name, open_index
 from tools.retrievers.vectors.approximate_base import (
     ApproximateIndex,
@@ -59,13 +60,13 @@ T = TypeVar("T")
 _FORMAT = 1  # raised when the content of an index changes its meaning
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a server that did not answer is asked again
 TIMEOUT = 60.0  # seconds; Chroma's own client waits for ever
-_BLOCK = 1000  # vectors in one call; Chroma takes at most 5,461
-_QUERIES = 100  # in one call
-_NAME = "vectors"  # of the one collection in a folder
+_BLOCK = 1000  # vectors in a call; Chroma takes at most 5,461
+_QUERIES = 100  # in a call
+_NAME = "vectors"  # of the only collection in a folder
 
 
 class Chroma(ApproximateRetriever):
-    """The documents whose vectors have the largest inner product with the query's, nearly."""
+    """Searches a Chroma index for vectors with the largest inner products, approximately."""
 
     def __init__(
         self,
@@ -73,12 +74,19 @@ class Chroma(ApproximateRetriever):
         home: Path | None,
         embedder: Embedder,
         *,
-        url: str = "",  # of a Chroma server; without one, the index is in a folder
-        ef_search: int = 400,  # documents that a search keeps in view
-        ef_construction: int = 200,  # that the build keeps in view
-        neighbors: int = 32,  # that each is linked to
-        server: str = "",  # the version that has to answer at `url`; that which does
+        url: str = "",
+        ef_search: int = 400,
+        ef_construction: int = 200,
+        neighbors: int = 32,
+        server: str = "",
     ) -> None:
+        """Open or build the index.
+
+        `url` is the address of a Chroma server; if it is empty, the index is in a folder.
+        `ef_search` documents are candidates of a search, `ef_construction` of an insertion, and
+        each document has links to `neighbors` others. `server` is the version that has to answer
+        at `url`; by default the version that does.
+        """
         graph: dict[str, Value] = {"ef_construction": ef_construction, "neighbors": neighbors}
         options: dict[str, Value] = {"ef_search": ef_search, **graph}
         self.require("", 1, {"url": url, **options})
@@ -91,29 +99,25 @@ class Chroma(ApproximateRetriever):
             self._index = ChromaServerIndex(
                 url, index_name(key), settings, (server, corpus), vectors
             )
-            options = {"url": url, **options, "server": self._index.whole[0]}
+            options = {"url": url, **options, "server": self._index.whole.version}
         else:
-            made = open_vectors(embedder, corpus, home)
+            embedded = open_vectors(embedder, corpus, home)
             key |= {"chromadb": version("chromadb")}
-            self._index = open_index(
-                home, key, build=partial(_build, settings, made), load=partial(_open, made)
-            )
+            build = partial(_build, settings, embedded)
+            self._index = open_index(home, key, build=build, load=partial(_open, embedded))
         self.name = format_expression("chroma", parts=[embedder.name], options=options)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found = super()._search_many(searches, k)
+        hits = super()._search_many(searches, k)
         if isinstance(self._index, ChromaServerIndex):
             self._index.require_whole()
-        return found
+        return hits
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
-        require_at_least(
-            2,
-            "chroma",
-            **{name: options[name] for name in ("ef_search", "ef_construction", "neighbors")},
-        )
+        names = ("ef_search", "ef_construction", "neighbors")
+        require_at_least(2, "chroma", **{name: options[name] for name in names})
         url = options["url"]
         if url and not (is_server(url) and urlsplit(url).path in ("", "/")):
             form = "as in url=http://host:8000, without password, path or query"
@@ -122,12 +126,14 @@ class Chroma(ApproximateRetriever):
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
     """Return the arguments with which Chroma makes a collection."""
-    # Documents that are not yet in the graph's files are added anew, at random, in every process.
+    # Every process adds documents again, at random, that are not yet in the files of the graph.
     # So Chroma writes when the last document is in, and not every thousand.
     written = max(2, documents)
     graph = {
-        "space": "ip",  # the distance is 1 - the inner product, and vectors are stored as they are
-        "ef_search": 2,  # the least, see _nearest
+        # The distance is 1 - the inner product, and vectors are stored as they are.
+        "space": "ip",
+        # The minimum; see _nearest.
+        "ef_search": 2,
         "ef_construction": ef_construction,
         "max_neighbors": neighbors,
         "sync_threshold": written,
@@ -139,10 +145,11 @@ def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[st
 def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
     nearest = list[Rows]()
     for first in range(0, len(queries), _QUERIES):
-        some = queries[first : first + _QUERIES]
-        # Chroma keeps at least n_results in view; so one graph serves every ef_search.
+        # Chroma has at least n_results candidates, so a graph serves every ef_search.
         answer = collection.query(
-            query_embeddings=some, n_results=max(n, ef_search), include=["distances"]
+            query_embeddings=queries[first : first + _QUERIES],
+            n_results=max(n, ef_search),
+            include=["distances"],
         )
         for ids, distances in zip(answer["ids"], answer["distances"], strict=True):
             last = np.searchsorted(distances, distances[min(n, len(ids)) - 1], side="right")
@@ -162,15 +169,17 @@ def _open(vectors: Vectors, folder: Path) -> ApproximateIndex:
     stack.callback(client.close)
     collection = client.get_collection(_NAME, embedding_function=None)
     if len(vectors):
-        _nearest(collection, vectors[:1], 1, 1)  # reads the graph, whose files may go away now
-    opened = ApproximateIndex(vectors, partial(_nearest, collection))
-    weakref.finalize(opened, stack.close)
-    return opened
+        # This reads the graph, so its files may go away from now on.
+        _nearest(collection, vectors[:1], 1, 1)
+    index = ApproximateIndex(vectors, partial(_nearest, collection))
+    weakref.finalize(index, stack.close)
+    return index
 
 
 def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:
     folder = folder / "chroma"
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    # The remains of a build that was killed.
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         client = _client(str(folder))
         with closing(client):
@@ -181,7 +190,8 @@ def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:
                 collection.add(ids=ids, embeddings=vectors[block])
                 progress.add(len(ids))
         with closing(sqlite3.connect(folder / "chroma.sqlite3")) as database:
-            database.execute("VACUUM")  # every vector went through it
+            # Every vector went through the database.
+            database.execute("VACUUM")
     except (ChromaError, sqlite3.Error) as error:
         raise OSError(f"Chroma says {_line(error)}") from error
 
@@ -198,18 +208,20 @@ def _connected(url: str) -> Any:
     try:
         httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
         client = chromadb.HttpClient(parts.hostname or "", port, ssl=secure, settings=settings)
-        client._server._session.timeout = TIMEOUT  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting
+        # There is no setting for the timeout.
+        client._server._session.timeout = TIMEOUT  # type: ignore[attr-defined]  # noqa: SLF001
         return client
-    except Exception as error:  # Chroma raises what it likes, ValueError for a server that is away
+    except Exception as error:  # any; ValueError if no server answers
         raise DataError(
             f"no Chroma server answers at {url} ({_line(error)}); start it with `chroma run`"
         ) from error
 
 
 class ChromaServerIndex:
-    """A collection of a Chroma server, filled by its first user, and complete when its metadata has the dimension.
+    """A collection of a Chroma server, filled by its first user.
 
-    Two users can fill it at once: vectors that are there stay. `whole` is looked for after every search.
+    It is complete when its metadata has the dimension. Two users can fill it at once: vectors that are there stay.
+    After every search its state is compared with `whole`.
     """
 
     def __init__(
@@ -222,13 +234,14 @@ class ChromaServerIndex:
     ) -> None:
         self._url = url
         self._client = _connected(url)
-        (server, corpus) = whole
-        self.whole = server or self._ask(self._client.get_version), corpus.fingerprint, len(corpus)
+        server, corpus = whole
+        server_version = server or self._ask(self._client.get_version)
+        self.whole = ServiceState(server_version, corpus.fingerprint, len(corpus))
         self._collection = self._ask(self._client.get_or_create_collection, name, **settings)
         if FILLS.get() or "dimension" not in (self._collection.metadata or {}):
-            made = vectors()
+            embedded = vectors()
             try:
-                self._fill(made, len(corpus))
+                self._fill(embedded, len(corpus))
             except RunIncomplete as outage:
                 raise RunIncomplete(
                     f"{outage}; what it has is kept, and the same command goes on"
@@ -237,32 +250,31 @@ class ChromaServerIndex:
         self.near: Near = partial(self._ask, _nearest, self._collection)
         self.require_whole()
         logging.getLogger("sextant").info(
-            f"Chroma {self.whole[0]} at {url} answers from its collection {name}"
+            f"Chroma {self.whole.version} at {url} answers from its collection {name}"
         )
 
     def require_whole(self) -> None:
-        """Raise DataError where the service's version, or its number of vectors, is another one."""
-        # the collection's name is that of the corpus
-        corpus = self.whole[1]
-        count = self._ask(self._collection.count)
-        check_same_corpus(
-            f"the index on {self._url}",
-            (self._ask(self._client.get_version), corpus, count),
-            self.whole,
+        """Raise DataError if the version of the service, or its number of vectors, has changed."""
+        # The name of the collection holds the fingerprint of the corpus.
+        state = ServiceState(
+            self._ask(self._client.get_version),
+            self.whole.corpus,
+            self._ask(self._collection.count),
         )
+        check_same_corpus(f"the index on {self._url}", state, self.whole)
 
     def _fill(self, vectors: Vectors, documents: int) -> None:
         progress = Progress(f"chroma at {self._url}", documents)
         for block in chunk_by_size([1] * documents, _BLOCK):
             ids = [str(row) for row in range(block.start, block.stop)]
-            there = set(self._ask(self._collection.get, ids=ids, include=[])["ids"])
-            if missing := [row for row in ids if row not in there]:
-                self._ask(
-                    self._collection.add, ids=missing, embeddings=vectors[list(map(int, missing))]
-                )
+            stored_ids = set(self._ask(self._collection.get, ids=ids, include=[])["ids"])
+            if missing := [row for row in ids if row not in stored_ids]:
+                embeddings = vectors[list(map(int, missing))]
+                self._ask(self._collection.add, ids=missing, embeddings=embeddings)
             progress.add(len(ids))
         self.require_whole()
-        self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})  # it is whole
+        # From now on it counts as complete.
+        self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""
@@ -275,15 +287,15 @@ class ChromaServerIndex:
     def _vectors(self, rows: Rows) -> Vectors:
         ids = [str(row) for row in rows.tolist()]
         answer = self._ask(self._collection.get, ids=ids, include=["embeddings"])
-        place = {row: i for i, row in enumerate(answer["ids"])}  # in an order of Chroma's
-        if len(place) < len(ids):
+        # Chroma answers in an order of its own.
+        positions = {row: position for position, row in enumerate(answer["ids"])}
+        if len(positions) < len(ids):
             raise DataError(
-                f"the index on {self._url} has lost {len(ids) - len(place)} vectors; delete it "
+                f"the index on {self._url} has lost {len(ids) - len(positions)} vectors; delete it "
                 f"there"
             )
-        vectors: Vectors = np.asarray(answer["embeddings"], dtype=np.float32)[
-            [place[row] for row in ids]
-        ]
+        embeddings: Vectors = np.asarray(answer["embeddings"], dtype=np.float32)
+        vectors: Vectors = embeddings[[positions[row] for row in ids]]
         return vectors
 
     def _ask(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -294,7 +306,7 @@ class ChromaServerIndex:
                 raise DataError(
                     f"the index on {self._url} does not fit or was deleted: {_line(error)}"
                 ) from error
-            except Exception as error:  # Chroma raises what it likes
+            except Exception as error:  # Chroma raises any type
                 if wait is None:
                     raise RunIncomplete(
                         f"the Chroma server at {self._url} does not answer: {_line(error)}"

@@ -21,7 +21,7 @@ from tools.cli import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError
 from tools.records import Usage, usage_from_json, usage_json
-from tools.retriever import Ranker, Retriever, Search
+from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.index_store import create_memmap, drop_page_cache, open_index
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)

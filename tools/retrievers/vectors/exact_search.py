@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.records import Hit
-from tools.retriever import Search, kth_score_lower_bound
+from tools.retrievers.base import Search, kth_score_lower_bound
 from tools.retrievers.devices import device
 from tools.retrievers.index_store import (
     accelerator,

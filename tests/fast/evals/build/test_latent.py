@@ -11,7 +11,8 @@ from environments import __main__ as environments_command
 from evals.running.resolve import RunRetrievers
 from tools.errors import BudgetReached, DataError, UnknownName
 from tools.models.run_resources import RunResources
-from tools.retrievers import canonicalize, parse
+from tools.retrievers import canonicalize
+from tools.retrievers.expressions import parse
 
 STANCE = {
     "attribute": {"lens": "stance"},

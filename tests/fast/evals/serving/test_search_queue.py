@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 
 from evals.serving import rest, search_queue
 from tools.records import Hit
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 LONG = "in a long batch"
 DOORS = [("POST", "/retrieve", {"queries": ["a"]}), ("GET", "/v1/congress/search?query=a", None)]

@@ -14,7 +14,7 @@ import anyio
 from evals.serving import rest
 from evals.serving.session_calls import MOST_CALLS, RETRY_AFTER, SessionCalls, TooManyCalls
 from tools.records import Hit
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 SLOW = "a search that takes long"
 

@@ -225,7 +225,7 @@ def test_a_retriever_of_ones_own_that_cannot_be_built_is_a_fault_and_not_unfit(
         tmp_path / f"raises_{error}.py",
         f"""
 from tools.errors import UsageError
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 
 class Mine(Retriever):

@@ -6,7 +6,7 @@ from openai_server import Failure, annotate, bag_of_words
 from tools.errors import BudgetReached
 from tools.models.run_resources import Budget, RetryPolicy, RunResources
 from tools.records import Usage
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.neural.api_embeddings import ApiEmbedder
 
 RETRIEVE = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--split", "dev")

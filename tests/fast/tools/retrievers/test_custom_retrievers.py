@@ -15,7 +15,7 @@ from tools.retrievers import canonicalize, contract
 GUIDE = Path(__file__).parents[4] / "docs/guide/retriever.md"
 CODE = GUIDE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 NONE = """
-from tools.retriever import Retriever
+from tools.retrievers.base import Retriever
 
 class Idle(Retriever):
     pass
@@ -110,7 +110,7 @@ def test_what_breaks_the_contract_is_found_by_the_check(folder, command_of, righ
     [
         (
             "of_mine.py:Idle",
-            "is no retriever; write a subclass of tools.retriever.Retriever with a method _search",
+            "is no retriever; write a subclass of tools.retrievers.base.Retriever with a method _search",
         ),
         ("of_mine.py:idle", "no retriever in"),
         ("of_mine.py:Bare", "its constructor takes `corpus`"),

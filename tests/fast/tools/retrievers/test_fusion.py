@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.records import Document
-from tools.retriever import Ranker, Retriever, Search
+from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.fusion import Fusion, Rerank
 
 DOC_IDS = [f"d{number:02}" for number in range(30)]

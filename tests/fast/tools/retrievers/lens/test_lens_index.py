@@ -22,8 +22,8 @@ from tools.models import language_model
 from tools.models.prices import price
 from tools.models.run_resources import Budget, RetryPolicy, RunResources
 from tools.records import Document, Query, Usage
-from tools.retriever import NullRetriever
 from tools.retrievers import canonicalize, find_lenses, with_lens_attribute
+from tools.retrievers.base import NullRetriever
 from tools.retrievers.lens import annotators, surface_cues
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

@@ -15,8 +15,8 @@ import environments
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
-from tools.retriever import Ranker
 from tools.retrievers import build
+from tools.retrievers.base import Ranker
 from tools.retrievers.lexical import bm25, english_analyzer, inverted_index, numba_kernels
 from tools.retrievers.lexical.bm25 import BM25
 from tools.retrievers.lexical.numba_kernels import Postings, finish_posting_lists

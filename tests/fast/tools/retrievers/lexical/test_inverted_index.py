@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tools import corpus as corpora
 from tools.corpus import Corpus, StoredCorpus, store
 from tools.records import Document
-from tools.retriever import Search
 from tools.retrievers import build
+from tools.retrievers.base import Search
 from tools.retrievers.index_store import delete, list_stored_indexes
 from tools.retrievers.lexical import bm25, inverted_index
 

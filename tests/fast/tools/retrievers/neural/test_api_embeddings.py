@@ -24,7 +24,7 @@ from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models.model_spec import PROVIDERS
 from tools.models.run_resources import RetryPolicy
 from tools.records import Document, Query, Usage
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.neural import model_table
 from tools.retrievers.neural.api_embeddings import ApiEmbedder, ApiRetriever
 from tools.retrievers.vectors.embedder import open_vectors

@@ -12,7 +12,7 @@ from tiny_models import SHAPE
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.neural.cross_encoder import CrossEncoder
 from tools.retrievers.neural.model_table import find_row
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import Document
-from tools.retriever import Search
 from tools.retrievers import build
+from tools.retrievers.base import Search
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.neural.model_table import digest_weights, find_folder, find_row, rows
 

@@ -20,7 +20,7 @@ from tools.cli import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Usage
-from tools.retriever import Search
+from tools.retrievers.base import Search
 from tools.retrievers.vectors import embedder as embedding
 from tools.retrievers.vectors import exact_search
 from tools.retrievers.vectors.embedder import open_vectors
