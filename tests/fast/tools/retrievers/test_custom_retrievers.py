@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
     """The current folder, with the guide's retriever."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(retrievers, "_FILES", {})
+    monkeypatch.setattr(retrievers, "_USER_FILES", {})
     (tmp_path / "of_mine.py").write_text(CODE)
     yield tmp_path
     sys.modules.pop("of_mine", None)
