@@ -31,12 +31,12 @@ def run_parallel(
 ) -> list[T]:
     """Do the jobs of one hop at the same time; results, steps and DSPy's trace of calls are in order of the jobs."""
     calls: list[list[Any]] = [[] for _ in jobs]
-    whole = dspy.settings.trace  # teleprompters take demonstrations from it
+    outer_trace = dspy.settings.trace  # teleprompters take demonstrations from it
 
     def work(number: int) -> T:
         with (
             session.branch(hop, line=number),
-            dspy.context(trace=None if whole is None else calls[number]),
+            dspy.context(trace=None if outer_trace is None else calls[number]),
         ):
             return jobs[number]()
 
@@ -52,8 +52,8 @@ def run_parallel(
         ) as pool:  # which cancels those that have not begun when one fails
             results = list(pool.map(lambda number: contexts[number].run(work, number), numbers))
     session.join()
-    if whole is not None:
-        whole += [call for line in calls for call in line]
+    if outer_trace is not None:
+        outer_trace += [call for line in calls for call in line]
     return results
 
 

@@ -51,18 +51,18 @@ class _NotesNodes(NodeContext):
 
     def hop(self, state: _NotesState) -> dict[str, Any]:
         self.session.hop = number = state["hop"] + 1
-        found = MultiHopState(
+        hops_state = MultiHopState(
             **deepcopy(state["found"])
         )  # a node must not change the state that it was given
-        left = self.program.hops - number
-        why = self.program.reader.hop(
-            self.session, self.query, found, self.program.per_hop, hops_left=left
+        remaining = self.program.hops - number
+        stop_reason = self.program.reader.hop(
+            self.session, self.query, hops_state, self.program.per_hop, hops_left=remaining
         )
-        why = why or ("" if left else "steps")
+        stop_reason = stop_reason or ("" if remaining else "steps")
         return {
-            "found": asdict(found),
+            "found": asdict(hops_state),
             "hop": number,
-            "why": why,
+            "why": stop_reason,
             "session": self.session.snapshot(),
         }
 
@@ -98,11 +98,11 @@ class NotesAgent(Agent, MultiHop):
             work.session.hop = state["hop"]
             if "ranking" not in state:
                 config = {"configurable": {"thread_id": query.query_id}}
-                kept = (
+                saver_options = (
                     {"config": config, "durability": "sync"} if saver else {}
                 )  # a step is on disk before the next
                 state = graph.builder.compile(saver).invoke(
-                    None if begun else state, context=work, **kept
+                    None if begun else state, context=work, **saver_options
                 )
                 if saver:
                     saver.keep_last(query.query_id)
@@ -124,7 +124,7 @@ class _Saver(SqliteSaver):
             self.delete_thread(thread)
             return None
         if not isinstance(values, dict) or not all(
-            isinstance(values.get(name), kind) for name, kind in kinds.items()
+            isinstance(values.get(name), value_type) for name, value_type in kinds.items()
         ):
             raise sqlite3.DatabaseError("a checkpoint is damaged")
         with (

@@ -121,19 +121,23 @@ class _PlannerNodes(NodeContext):
         number = state["round"]
         plan = state["plan"]
         jobs = [
-            partial(passage_reading.search, self.session, one["search"], self.program.per_search)
-            for one in plan
+            partial(
+                passage_reading.search, self.session, subquestion["search"], self.program.per_search
+            )
+            for subquestion in plan
         ]
-        found = run_parallel(self.session, number, jobs, self.program.parallel)
+        results = run_parallel(self.session, number, jobs, self.program.parallel)
         best = dict(state["best"])
         unread = []
-        for place, doc_ids in enumerate(found):
+        for position, doc_ids in enumerate(results):
             unread.append([doc_id for doc_id in doc_ids or () if doc_id not in best])
             for rank, doc_id in enumerate(doc_ids or ()):
-                best[doc_id] = min([rank, number, place], best.get(doc_id, [rank, number, place]))
-        why = "budget" if None in found else "" if any(unread) else "done"
-        searches = state["searches"] + [one["search"] for one in plan]
-        return {"best": best, "unread": unread, "searches": searches, "why": why}
+                best[doc_id] = min(
+                    [rank, number, position], best.get(doc_id, [rank, number, position])
+                )
+        stop_reason = "budget" if None in results else "" if any(unread) else "done"
+        searches = state["searches"] + [subquestion["search"] for subquestion in plan]
+        return {"best": best, "unread": unread, "searches": searches, "why": stop_reason}
 
     def read(self, state: _PlannerState) -> _PlannerState:
         predictor = self.program.read_passages
@@ -147,28 +151,30 @@ class _PlannerNodes(NodeContext):
             notes=notes,
             **self.about,
         )
-        parts = zip(state["plan"], state["unread"], strict=True)
+        readings = zip(state["plan"], state["unread"], strict=True)
         jobs = [
-            partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids
+            partial(read, doc_ids, question=subquestion["question"])
+            for subquestion, doc_ids in readings
+            if doc_ids
         ]
-        found = run_parallel(self.session, state["round"], jobs, self.program.parallel)
+        results = run_parallel(self.session, state["round"], jobs, self.program.parallel)
         # The first of each sub-question, then the second ones, and so on.
         selected = [
             doc_id
-            for docs in zip_longest(*(kept for kept, _ in found))
+            for docs in zip_longest(*(kept_ids for kept_ids, _ in results))
             for doc_id in docs
             if doc_id
         ]
         return {
             "selected": state["selected"] + selected,
-            "notes": state["notes"] + [note for _, notes in found for note in notes],
+            "notes": state["notes"] + [note for _, notes in results for note in notes],
             "why": state["why"] or ("steps" if state["round"] == self.program.rounds else ""),
         }
 
     def reflect(self, state: _PlannerState) -> _PlannerState:
         predictor = self.program.reflect
         earlier = state["searches"]
-        about = {
+        inputs = {
             **self.about,
             "selected_so_far": len(state["selected"]),
             "most": self.program.parts,
@@ -176,7 +182,7 @@ class _PlannerNodes(NodeContext):
         answer = ask(
             predictor,
             **passage_reading.with_search_history(
-                self.session, predictor, earlier, "notes", state["notes"], **about
+                self.session, predictor, earlier, "notes", state["notes"], **inputs
             ),
         )
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
@@ -189,13 +195,15 @@ class _PlannerNodes(NodeContext):
         self, planned: Sequence[SubQuestion], earlier: Sequence[str], heading: str
     ) -> list[dict[str, str]]:
         new: dict[str, str] = {}
-        for one in planned:
-            if (search := one.search.strip()) and search not in earlier:
-                new.setdefault(search, one.question.strip())
+        for subquestion in planned:
+            if (search := subquestion.search.strip()) and search not in earlier:
+                new.setdefault(search, subquestion.question.strip())
         plan = [{"question": question, "search": search} for search, question in new.items()][
             : self.program.parts
         ]
-        self.session.note("\n".join([heading, *(f"- {one['question']}" for one in plan)]))
+        self.session.note(
+            "\n".join([heading, *(f"- {subquestion['question']}" for subquestion in plan)])
+        )
         return plan
 
 
@@ -249,7 +257,7 @@ class Planner(Agent):
 
 
 def _check_searchable(outputs: Outputs) -> None:
-    if not any(one.search.strip() for one in outputs["plan"]):
+    if not any(subquestion.search.strip() for subquestion in outputs["plan"]):
         raise InvalidAnswer(
             "empty", "plan has no sub-question with a search text; it needs one at least"
         )

@@ -111,8 +111,10 @@ class _ReactNodes(NodeContext):
     def call(self, state: _ReactState) -> _ReactState:
         *before, turn = state["turns"]
         results = self.desk.answer(turn)
-        why = self.desk.why or ("steps" if len(state["turns"]) == self.program.steps else "")
-        return {"turns": [*before, {**turn, "results": results}], "why": why}
+        stop_reason = self.desk.why or (
+            "steps" if len(state["turns"]) == self.program.steps else ""
+        )
+        return {"turns": [*before, {**turn, "results": results}], "why": stop_reason}
 
 
 _NEXT: dict[Any, Any] = {
@@ -211,22 +213,24 @@ class React(Agent):
     ) -> _Turn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
         instructions = self.next_step.signature.instructions
-        left = inputs["steps_left"]
-        what = (
+        steps_left = inputs["steps_left"]
+        request = (
             f"{inputs['objective']}\n\nWhat is searched for:\n{inputs['description']}\n\nAt most "
             f"{self.steps} steps."
         )
 
         def make_messages(forgotten: int) -> list[Message]:
-            made = [
+            messages = [
                 {"role": "system", "content": instructions},
-                {"role": "user", "content": what.strip()},
+                {"role": "user", "content": request.strip()},
             ]
-            for place, turn in enumerate(turns):
-                made += _speak(turn, forgotten=place < forgotten)
-            if turns and left < 2:
-                made.append({"role": "user", "content": f"Steps left after this one: {left}."})
-            return made
+            for number, turn in enumerate(turns):
+                messages += _speak(turn, forgotten=number < forgotten)
+            if turns and steps_left < 2:
+                messages.append(
+                    {"role": "user", "content": f"Steps left after this one: {steps_left}."}
+                )
+            return messages
 
         def fits(forgotten: int) -> bool:
             room = context_window.usable_context()
@@ -245,7 +249,8 @@ class React(Agent):
         with offline_engine.expose_call(call):  # for the engine without a model
             message = model.converse(messages, tools)
         note_prompt_leak(
-            instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])]
+            instructions,
+            [message["content"], *(call["arguments"] for call in message["tool_calls"])],
         )
         parameters = {tool.name: tool.args for tool in desk.tools}
         calls = [
@@ -274,7 +279,7 @@ class _ReactTools(SearchTools):
         if new := [doc_id for doc_id in doc_ids if doc_id not in self.selected]:
             self.keep(new)
         self.selected = list(
-            dict.fromkeys([one for one in doc_ids if one in self.selected] + self.selected)
+            dict.fromkeys([doc_id for doc_id in doc_ids if doc_id in self.selected] + self.selected)
         )
         self.session.rank(self.selected)
         self.why = "done"
@@ -287,7 +292,7 @@ class _ReactTools(SearchTools):
         if not turn["calls"] and self.selected and has_words:
             self.why = "done"  # it says in words that it is through
             return []
-        answers = [self._call(one["name"], one["args"]) for one in turn["calls"]] or [
+        answers = [self._call(call["name"], call["args"]) for call in turn["calls"]] or [
             _complain(turn)
         ]
         faults = [fault for _, fault in answers if fault]
@@ -363,39 +368,39 @@ def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int],
 
 
 def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
-    told = []
-    for place, turn in enumerate(turns):
-        calls = [{"name": one["name"], "args": one["args"]} for one in turn["calls"]]
-        results = [_LEFT_OUT] * len(turn["results"]) if place < forgotten else turn["results"]
-        told.append(Turn(thought=turn["thought"], calls=calls, results=results))
-    return told
+    history = []
+    for number, turn in enumerate(turns):
+        calls = [{"name": call["name"], "args": call["args"]} for call in turn["calls"]]
+        results = [_LEFT_OUT] * len(turn["results"]) if number < forgotten else turn["results"]
+        history.append(Turn(thought=turn["thought"], calls=calls, results=results))
+    return history
 
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
     cut = turn["finish"] == "length"
-    said = (
+    text = (
         shorten_bad_answer(turn["thought"], turn["finish"])
         if cut or not turn["calls"]
         else turn["thought"]
     )
-    message: Message = {"role": "assistant", "content": said}
+    message: Message = {"role": "assistant", "content": text}
     if not turn["calls"]:
         return [message, {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}]
     messages = [message]
     message["tool_calls"] = []
-    for one, result in zip(turn["calls"], turn["results"], strict=True):
-        function = {"name": one["name"], "arguments": one["arguments"]}
-        message["tool_calls"].append({"id": one["id"], "type": "function", "function": function})
+    for call, result in zip(turn["calls"], turn["results"], strict=True):
+        function = {"name": call["name"], "arguments": call["arguments"]}
+        message["tool_calls"].append({"id": call["id"], "type": "function", "function": function})
         messages.append(
             {
                 "role": "tool",
-                "tool_call_id": one["id"],
+                "tool_call_id": call["id"],
                 "content": _LEFT_OUT if forgotten else result,
             }
         )
     parts = turn["parts"]
     if forgotten:  # thoughts of one text and signatures of calls have to be there all the same
-        kept = {"tool_calls", "reasoning_content", "reasoning"} & parts.keys()
-        parts = {name: parts[name] if name == "tool_calls" else _LEFT_OUT for name in kept}
+        thought_names = {"tool_calls", "reasoning_content", "reasoning"} & parts.keys()
+        parts = {name: parts[name] if name == "tool_calls" else _LEFT_OUT for name in thought_names}
     messages[0] = message | parts
     return messages

@@ -152,19 +152,19 @@ class _VerifierNodes(NodeContext):
             partial(passage_reading.search, self.session, text, verifier.per_search, name)
             for text, name in pairs
         ]
-        found = run_parallel(self.session, state["round"], jobs, verifier.parallel)
-        known = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}
-        lists = state["lists"] + [doc_ids or [] for doc_ids in found]
-        left = verifier.reads - len(state["grades"]) if verifier.reads else verifier.verify
+        results = run_parallel(self.session, state["round"], jobs, verifier.parallel)
+        surfaced = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}
+        lists = state["lists"] + [doc_ids or [] for doc_ids in results]
+        remaining = verifier.reads - len(state["grades"]) if verifier.reads else verifier.verify
         picked = [doc_id for doc_id in fuse(lists) if doc_id not in state["grades"]][
-            : min(left, verifier.verify)
+            : min(remaining, verifier.verify)
         ]
         return {
             "lists": lists,
             "picked": picked,
             "searches": state["searches"] + state["texts"],
-            "new": any(doc_id not in known for doc_ids in found for doc_id in doc_ids or ()),
-            "why": "budget" if None in found else "" if picked else "done",
+            "new": any(doc_id not in surfaced for doc_ids in results for doc_id in doc_ids or ()),
+            "why": "budget" if None in results else "" if picked else "done",
         }
 
     def verify(self, state: _VerifierState) -> _VerifierState:
@@ -181,14 +181,16 @@ class _VerifierNodes(NodeContext):
         for batch in run_parallel(self.session, state["round"], jobs, verifier.parallel):
             named |= batch
         grades = state["grades"] | {doc_id: named.get(doc_id, 0) for doc_id in picked}
-        why = state["why"] or ("budget" if verifier.reads and len(grades) >= verifier.reads else "")
-        if not why and state["round"] == verifier.rounds:
-            why = "steps"
+        stop_reason = state["why"] or (
+            "budget" if verifier.reads and len(grades) >= verifier.reads else ""
+        )
+        if not stop_reason and state["round"] == verifier.rounds:
+            stop_reason = "steps"
         sure = any(grades[doc_id] >= VERIFIED for doc_id in picked)
         return {
             "grades": grades,
             "sure": sure,
-            "why": why or ("" if sure or state["new"] else "done"),
+            "why": stop_reason or ("" if sure or state["new"] else "done"),
         }
 
     def learn(self, state: _VerifierState) -> _VerifierState:
@@ -196,7 +198,8 @@ class _VerifierNodes(NodeContext):
         verifier = self.program
         grades = state["grades"]
         sure = sorted(
-            (grade for grade in grades if grades[grade] >= VERIFIED), key=lambda one: -grades[one]
+            (grade for grade in grades if grades[grade] >= VERIFIED),
+            key=lambda doc_id: -grades[doc_id],
         )
         inputs = passage_reading.fit_recent_notes(
             self.session, predictor, "learned", state["learned"], **self.about
@@ -221,13 +224,17 @@ class _VerifierNodes(NodeContext):
                 judgement.id: judgement for judgement in reversed(answer.judgements)
             }  # of two of one passage the first holds
             self.session.count_invented(
-                one.id for one in judgements.values() if one.grade < VERIFIED
+                judgement.id for judgement in judgements.values() if judgement.grade < VERIFIED
             )
-            verified = [one for one in judgements.values() if one.grade >= VERIFIED]
-            verified.sort(key=lambda one: (-one.grade, one.id))
-            if kept := self.session.select([one.id for one in verified], among=shown):
+            verified = [
+                judgement for judgement in judgements.values() if judgement.grade >= VERIFIED
+            ]
+            verified.sort(key=lambda judgement: (-judgement.grade, judgement.id))
+            if accepted := self.session.select([one.id for one in verified], among=shown):
                 lines = (
-                    f"{one.id} ({one.grade}): {one.evidence}" for one in verified if one.id in kept
+                    f"{judgement.id} ({judgement.grade}): {judgement.evidence}"
+                    for judgement in verified
+                    if judgement.id in accepted
                 )
                 self.session.note("\n".join(lines))
             grades |= {doc_id: judgements[doc_id].grade for doc_id in shown if doc_id in judgements}

@@ -69,25 +69,36 @@ class CandidateEvaluator(EvaluationLog):
         query_seconds: float = math.inf,  # that each of them may take
         say: Callable[[str], None] = lambda line: None,  # is told of progress
     ) -> None:
-        parts = {"train": training.train, "validation": training.validation}
-        self._objectives = own = {
+        queries_by_part = {"train": training.train, "validation": training.validation}
+        self._objectives = objectives_by_query = {
             query.query_id: objective
             for objective in objectives
             for query in objective.environment.queries
         }
         usable = {
-            query.query_id for one in objectives for query in one.usable(one.environment.queries)
+            query.query_id
+            for objective in objectives
+            for query in objective.usable(objective.environment.queries)
         }
         super().__init__(
-            folder, {part: tuple(q for q in parts[part] if q.query_id in usable) for part in parts}
+            folder,
+            {
+                part_name: tuple(q for q in queries_by_part[part_name] if q.query_id in usable)
+                for part_name in queries_by_part
+            },
         )
-        self.tasks = {query_id: one.environment.task for query_id, one in own.items()}
+        self.tasks = {
+            query_id: objective.environment.task
+            for query_id, objective in objectives_by_query.items()
+        }
         self.fold_of = dict(training.fold_of)
         self.training = training
         self.objective = objectives[0]
         # The place up to which a document is well ranked.
         self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
-        self._queries = {query.query_id: query for part in self.parts.values() for query in part}
+        self._queries = {
+            query.query_id: query for part_name in self.parts.values() for query in part_name
+        }
         self._workers = workers
         self._query_seconds = query_seconds
         self._stopped = threading.Event()
@@ -106,9 +117,9 @@ class CandidateEvaluator(EvaluationLog):
         program.forward = MethodType(forward, program)
         return program
 
-    def examples(self, part: str) -> list[dspy.Example]:
+    def examples(self, part_name: str) -> list[dspy.Example]:
         """Return the queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
-        return [to_example(query) for query in self.parts[part]]
+        return [to_example(query) for query in self.parts[part_name]]
 
     def metric(
         self,
@@ -153,18 +164,19 @@ class CandidateEvaluator(EvaluationLog):
         finally:
             ParallelExecutor.execute = theirs
 
-    def values(self, digest: str, part: str, like: str = "") -> list[float]:
+    def values(self, digest: str, part_name: str, like: str = "") -> list[float]:
         """Return the values of a candidate, as `of`, weighed so that their mean is the mean over tasks."""
-        found = self.of(digest, part, like)
-        tasks = Counter(self.tasks[one.query_id] for one in found)
+        evaluations = self.of(digest, part_name, like)
+        tasks = Counter(self.tasks[evaluation.query_id] for evaluation in evaluations)
         return [
-            one.value * (len(found) / (len(tasks) * tasks[self.tasks[one.query_id]]))
-            for one in found
+            evaluation.value
+            * (len(evaluations) / (len(tasks) * tasks[self.tasks[evaluation.query_id]]))
+            for evaluation in evaluations
         ]
 
-    def mean(self, digest: str, part: str, like: str = "") -> float:
+    def mean(self, digest: str, part_name: str, like: str = "") -> float:
         """Return the mean over tasks of what is maximised, for a candidate with evaluations on a part."""
-        values = self.values(digest, part, like)
+        values = self.values(digest, part_name, like)
         return sum(values) / len(values)
 
     def change(self, digest: str) -> float:
@@ -173,23 +185,25 @@ class CandidateEvaluator(EvaluationLog):
 
     # -- evaluating
 
-    def evaluate(self, program: Any, part: str) -> list[Evaluation]:
+    def evaluate(self, program: Any, part_name: str) -> list[Evaluation]:
         """Evaluate `program` as it is on every query of a part; return the evaluations in their order."""
         with dspy.context(trace=None):
-            rollouts = self.each(lambda query: program(query_id=query.query_id), self.parts[part])
+            rollouts = self.each(
+                lambda query: program(query_id=query.query_id), self.parts[part_name]
+            )
         return [rollout.evaluation for rollout in rollouts]
 
     def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
         """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
         with ThreadPoolExecutor(self._workers) as pool:
-            made = [pool.submit(contextvars.copy_context().run, function, one) for one in data]
-            for first in wait(made, return_when=FIRST_EXCEPTION).done:
+            futures = [pool.submit(contextvars.copy_context().run, function, item) for item in data]
+            for first in wait(futures, return_when=FIRST_EXCEPTION).done:
                 if (
                     first.exception()
                 ):  # what is on its way is paid for, and written down when it is there
                     pool.shutdown(cancel_futures=True)
                     first.result()
-        return [one.result() for one in made]
+        return [future.result() for future in futures]
 
     def stop(self) -> None:
         """Begin no evaluation any more: who asks for one meets Halt."""
@@ -207,21 +221,24 @@ class CandidateEvaluator(EvaluationLog):
         outcome = None
         if listener is not None or evaluation is None:
             twin = self._objectives[query_id].twin(query)
-            told = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
+            changes = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
             outcome, trace = self._answer(
-                program, replace(query, **told), traced=listener is not None
+                program, replace(query, **changes), traced=listener is not None
             )
-            other = self._answer(program, replace(twin, **told), traced=False)[0] if twin else None
+            twin_outcome = (
+                self._answer(program, replace(twin, **changes), traced=False)[0] if twin else None
+            )
             if listener is not None:
                 listener += map(trim_traced_call, trace)
-            evaluation = self._book(candidate, query, sample, outcome, other)
-        made = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
-        made.evaluation = evaluation
-        made.outcome = outcome
-        made.outputs = {
-            name: tuple(one.signature.output_fields) for name, one in program.named_predictors()
+            evaluation = self._book(candidate, query, sample, outcome, twin_outcome)
+        rollout = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
+        rollout.evaluation = evaluation
+        rollout.outcome = outcome
+        rollout.outputs = {
+            name: tuple(predictor.signature.output_fields)
+            for name, predictor in program.named_predictors()
         }
-        return made
+        return rollout
 
     def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
         """Return the outcome and DSPy's trace; asked again where the provider failed, or the time was too short."""
@@ -256,11 +273,13 @@ class CandidateEvaluator(EvaluationLog):
         query: Query,
         sample: str,
         outcome: Outcome,
-        other: Outcome | None,
+        twin_outcome: Outcome | None,
     ) -> Evaluation:
-        spent = total(usage_from_json(one["usage"]) for one in (outcome, other) if one)
+        spent = total(
+            usage_from_json(answered["usage"]) for answered in (outcome, twin_outcome) if answered
+        )
         objective = self._objectives[query.query_id]
-        twin = ranking_of(other) if other else None
+        twin = ranking_of(twin_outcome) if twin_outcome else None
         scored = objective.of(query, ranking_of(outcome), spent, twin=twin)
         evaluation = Evaluation(
             candidate=candidate.digest,
@@ -275,10 +294,10 @@ class CandidateEvaluator(EvaluationLog):
             error=outcome["error"],
             seconds=outcome["seconds"],
         )
-        kept = self.add(evaluation)
-        if kept is evaluation:
+        recorded = self.add(evaluation)
+        if recorded is evaluation:
             self._tell(candidate.digest, query, sample)
-        return kept
+        return recorded
 
     def _tell(self, digest: str, query: Query, sample: str) -> None:
         with self._lock:
@@ -286,20 +305,20 @@ class CandidateEvaluator(EvaluationLog):
             self._said = time.monotonic() if due else self._said
         if due:
             self._say(f"{len(self._evaluations)} evaluations, {self.calls} calls for them")
-        for part, queries in self.parts.items():
-            if not sample and query in queries and self.is_whole(digest, part):
-                mean = self.mean(digest, part)
+        for part_name, queries in self.parts.items():
+            if not sample and query in queries and self.is_whole(digest, part_name):
+                mean = self.mean(digest, part_name)
                 self._say(
-                    f"candidate {digest}  {part} {mean:.4f} over {number_format.queries(len(queries))}"
+                    f"candidate {digest}  {part_name} {mean:.4f} over {number_format.queries(len(queries))}"
                 )
 
     def _sample(
         self, program: Any
     ) -> str:  # its other model, or numbered sample; "" for the student as in a run
-        own = next(
+        own_model = next(
             (predictor.lm for predictor in program.predictors() if predictor.lm is not None), None
         )
-        identity = _identity(own or dspy.settings.lm)
+        identity = _identity(own_model or dspy.settings.lm)
         return "" if identity == self._student else " ".join(map(str, identity))
 
 

@@ -22,12 +22,14 @@ from tools.cli import CommandParser, print_stderr, run_and_leave
 
 def parser() -> CommandParser:
     """The command line."""
-    what = "Compile a program on the dev split: its prompts, or its parameters."
-    made = CommandParser(prog="python -m optimizers.compile", description=what)
-    cli_options.add_options(made, CompileRequest)
-    made.lists |= {"--task", "--held-out"}
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    about_command = "Compile a program on the dev split: its prompts, or its parameters."
+    command_line = CommandParser(prog="python -m optimizers.compile", description=about_command)
+    cli_options.add_options(command_line, CompileRequest)
+    command_line.lists |= {"--task", "--held-out"}
+    command_line.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -44,8 +46,8 @@ def command(arguments: argparse.Namespace) -> int:
 
     # The terminal as it is now: DSPy's bars are kept away from it while it works.
     tell = (lambda line: None) if arguments.json else partial(print_stderr, to=sys.stderr)
-    found, problem = compile_program(request, tell)
-    print_result(found | {"seconds": round(time.monotonic() - started, 2)}, as_json=arguments.json)
+    learnt, problem = compile_program(request, tell)
+    print_result(learnt | {"seconds": round(time.monotonic() - started, 2)}, as_json=arguments.json)
     if problem:
         raise problem
     return 0

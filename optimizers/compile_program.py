@@ -54,12 +54,12 @@ def compile_program(
     """
     secrets.read_keys()
     unfitted = plan(request)
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")
     }
-    how |= {"seed": request.split_seed, "share": request.train_share}
+    options |= {"seed": request.split_seed, "share": request.train_share}
     training = merge_trainsets(
-        [split_dev(task, request.data_of(task), **how) for task in request.tasks]
+        [split_dev(task, request.data_of(task), **options) for task in request.tasks]
     )
     usual = request.limit is None and request.train_share == CompileRequest.train_share
     training = make_folds(
@@ -84,22 +84,27 @@ def compile_program(
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
-        how = {"workers": request.at_once, "query_seconds": inputs.terms.query_seconds, "say": tell}
-        study = CandidateEvaluator(path, inputs.training, *aims, **how)
+        options = {
+            "workers": request.at_once,
+            "query_seconds": inputs.terms.query_seconds,
+            "say": tell,
+        }
+        study = CandidateEvaluator(path, inputs.training, *aims, **options)
         inputs.open(study)
-        for part, queries in study.parts.items():
+        for part_name, queries in study.parts.items():
             if not queries:
                 remedy = "choose another --metric, or another --split-seed"
                 raise UsageError(
-                    f"{aim.metric} is the same for all rankings of the {part} queries; {remedy}"
+                    f"{aim.metric} is the same for all rankings of the {part_name} queries; {remedy}"
                 )
         _announce(inputs, study)
-        found, problem = _conclude(inputs, study, compile_with(inputs, study))
+        learnt, problem = _conclude(inputs, study, compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
-        found["looks"] = sum(
-            count_test_uses({**config, "task": one.task}) for one in training.environments
+        learnt["looks"] = sum(
+            count_test_uses({**config, "task": environment.task})
+            for environment in training.environments
         )
-        return found, problem
+        return learnt, problem
 
 
 def _configuration(
@@ -110,10 +115,12 @@ def _configuration(
     environment = inputs.training.environment
     of_run = identity.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
-    own = identity.code_and_versions(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    code = identity.code_and_versions(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     if pool := plan.resolved.pool:
         of_run["pool"] = pool.config(list(map(str, pool.parts)), environment)
-    several = [[one.task, one.fingerprint] for one in inputs.training.environments]
+    several = [
+        [environment.task, environment.fingerprint] for environment in inputs.training.environments
+    ]
     return {
         **of_run,
         **({"task": inputs.training.task, "tasks": several} if len(several) > 1 else {}),
@@ -126,8 +133,8 @@ def _configuration(
         "members": [member.digest() for member in plan.members.values()],
         "ranges": {name: list(values) for name, values in plan.ranges.items()},
         "tuned": plan.template if plan.ranges else None,
-        "code": of_run["code"] + own["code"],
-        "versions": of_run["versions"] | own["versions"],
+        "code": of_run["code"] + code["code"],
+        "versions": of_run["versions"] | code["versions"],
     }
 
 
@@ -140,19 +147,19 @@ def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
         f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; "
         f"{optimizer}"
     )
-    given = len(inputs.request.of)
-    if repeated := given - len(inputs.plan.members):
+    given_count = len(inputs.request.of)
+    if repeated := given_count - len(inputs.plan.members):
         verb = "is" if repeated == 1 else "are"
         inputs.tell(
-            f"of the {given} compiled programs, {repeated} {verb} equal to an earlier one, and "
+            f"of the {given_count} compiled programs, {repeated} {verb} equal to an earlier one, and "
             f"left out"
         )
     if training.left_out:
-        ids = ", ".join(one.query_id for one in training.left_out[:3])
-        more = ", ..." if len(training.left_out) > 3 else ""
+        ids = ", ".join(query.query_id for query in training.left_out[:3])
+        ellipsis = ", ..." if len(training.left_out) > 3 else ""
         inputs.tell(
             f"left out because they nearly repeat a test query: {len(training.left_out)} "
-            f"({ids}{more})"
+            f"({ids}{ellipsis})"
         )
     if training.one_need:
         inputs.tell(
@@ -177,41 +184,41 @@ def _conclude(
             f"{_again(problem)} goes on"
         )
     compiled = _compiled(inputs, study, best)
-    told = str(best.parameters.get(OBJECTIVE, ""))
+    objective = str(best.parameters.get(OBJECTIVE, ""))
     file = study.folder / "compiled.json"
     # What was paid for is on disk before anything else is read or computed.
     write(file, compiled)
-    found = _about(inputs, study, file, told)
-    if told:
+    learnt = _about(inputs, study, file, objective)
+    if objective:
         run_folder.write(
-            Path(found["instruction"]),
-            f"{schemas.to_toml(study.training.task.partition(':')[0])} = {schemas.to_toml(told)}\n",
+            Path(learnt["instruction"]),
+            f"{schemas.to_toml(study.training.task.partition(':')[0])} = {schemas.to_toml(objective)}\n",
         )
-    found |= result_report.summarise(study, best, inputs.usage(study), str(problem or ""))
-    _keep(study, found)
+    learnt |= result_report.summarise(study, best, inputs.usage(study), str(problem or ""))
+    _keep(study, learnt)
     try:
-        found["leaks"] = _leaks(inputs, compiled, told)
-        _keep(study, found)
+        learnt["leaks"] = _leaks(inputs, compiled, objective)
+        _keep(study, learnt)
     except SextantError as error:
         problem = problem or error.saying(
             f"looking for texts of the test split in the prompts: {error}"
         )
-    if problem is None and inputs.request.held_out and found["kept"] != "before":
+    if problem is None and inputs.request.held_out and learnt["kept"] != "before":
         try:
-            start = inputs.request.start if found["kept"] == "compiled" else None
-            compared = _compare_on_test(inputs, study, file, start, told)
+            start = inputs.request.start if learnt["kept"] == "compiled" else None
+            compared = _compare_on_test(inputs, study, file, start, objective)
             of_one = inputs.request.held_out == SAME and len(compared) == 1
-            found["held_out"] = (
+            learnt["held_out"] = (
                 compared[0] if of_one else {"tasks": result_report.list_held_out(compared, study)}
             )
-            _keep(study, found)
+            _keep(study, learnt)
         except SextantError as error:
             problem = error.saying(f"on the test split: {error}")
     if problem:
         problem = problem.saying(
             f"{problem}; the best so far is in {file}, and {_again(problem)} goes on"
         )
-    return found, problem
+    return learnt, problem
 
 
 def _again(problem: SextantError) -> str:
@@ -219,8 +226,8 @@ def _again(problem: SextantError) -> str:
     return "the same command" + (" with a larger budget" if larger else "")
 
 
-def _keep(study: CandidateEvaluator, found: Mapping[str, Any]) -> None:
-    run_folder.write(study.folder / "learnt.json", json.dumps(found, indent=2) + "\n")
+def _keep(study: CandidateEvaluator, learnt: Mapping[str, Any]) -> None:
+    run_folder.write(study.folder / "learnt.json", json.dumps(learnt, indent=2) + "\n")
 
 
 def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate) -> Compiled:
@@ -269,10 +276,10 @@ def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candid
     )
 
 
-def _leaks(inputs: CompilationInputs, compiled: Compiled, told: str) -> list[dict[str, Any]]:
+def _leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -> list[dict[str, Any]]:
     request = inputs.request
     training = inputs.training
-    texts = result_report.list_texts(compiled) | ({OBJECTIVE: told} if told else {})
+    texts = result_report.list_texts(compiled) | ({OBJECTIVE: objective} if objective else {})
     if not texts:
         return []
     passages: list[LeakSource] = []
@@ -286,11 +293,11 @@ def _leaks(inputs: CompilationInputs, compiled: Compiled, told: str) -> list[dic
             qrels=request.qrels,
             columns=environment.columns,
         )
-        own: dict[Split, tuple[Query, ...]] = {
+        queries_by_part: dict[Split, tuple[Query, ...]] = {
             "train": training.train,
             "validation": training.validation,
         }
-        for split, queries in own.items():
+        for split, queries in queries_by_part.items():
             passages += collect_passages(
                 split, [query for query in queries if query in environment.queries], environment
             )
@@ -299,17 +306,19 @@ def _leaks(inputs: CompilationInputs, compiled: Compiled, told: str) -> list[dic
 
 
 def _about(
-    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, told: str
+    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, objective: str
 ) -> dict[str, Any]:
     request = inputs.request
     training = study.training
-    own = (
+    is_user_retriever = (
         ".py:" in str(request.retriever) and not inputs.plan.ranges
     )  # whose folder no compiled file has
-    taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
-    instruction = {OBJECTIVE: str(file.with_name("instruction.toml"))} if told else {}
+    taken_up = _on_test(
+        request, compiled=file, retriever=request.retriever if is_user_retriever else None
+    )
+    instruction = {OBJECTIVE: str(file.with_name("instruction.toml"))} if objective else {}
     words = cli_options.to_command_line(
-        taken_up, leave_out=(*BUDGETS, *(["instruction"] if told else []))
+        taken_up, leave_out=(*BUDGETS, *(["instruction"] if objective else []))
     )
     return {
         "task": training.task,
@@ -324,7 +333,7 @@ def _about(
         "teacher": inputs.teacher and inputs.teacher.name,
         "prompt_lm": inputs.prompter and inputs.prompter.name,
         "objective": str(study.objective),
-        "queries": {**study.sizes, "left_out": [asdict(one) for one in training.left_out]},
+        "queries": {**study.sizes, "left_out": [asdict(query) for query in training.left_out]},
         "compiled": str(file),
         "instruction": instruction.get(OBJECTIVE),
         "take_up": shlex.join(["python", "-m", "evals.run", *words, *sum(instruction.items(), ())]),
@@ -338,13 +347,17 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
 
 
 def _compare_on_test(
-    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, start: Path | None, told: str
+    inputs: CompilationInputs,
+    study: CandidateEvaluator,
+    file: Path,
+    start: Path | None,
+    objective: str,
 ) -> list[dict[str, Any]]:
     request = inputs.request
     plan = inputs.plan
 
-    def opening(one: Request) -> LoadedRun:  # on what is left of the budget and the time
-        opened = load_run(one)
+    def opening(request: Request) -> LoadedRun:  # on what is left of the budget and the time
+        opened = load_run(request)
         opened.terms.budget = inputs.terms.budget
         return opened
 
@@ -357,12 +370,12 @@ def _compare_on_test(
         if name in fixed or name not in HINTS
     }
     before = {"parameters": values, "retriever": str(plan.resolved.retriever)}
-    said = {"instruction": told} if told else {}
+    instruction = {"instruction": objective} if objective else {}
     started = {"from the start": before | {"compiled": start}} if start else {}
     systems: dict[str, dict[str, Any]] = {
         "as it was": before,
         **started,
-        "compiled": {"compiled": file} | said,
+        "compiled": {"compiled": file} | instruction,
     }
     folders: dict[str, list[Path]] = {}
     for task, (name, fields) in product(request.held_out_tasks, systems.items()):
@@ -372,4 +385,6 @@ def _compare_on_test(
         if ran.problem:
             raise ran.problem
         folders.setdefault(task, []).append(ran.folder)
-    return [compare(ran, [study.objective.metric], force=bool(told)) for ran in folders.values()]
+    return [
+        compare(ran, [study.objective.metric], force=bool(objective)) for ran in folders.values()
+    ]

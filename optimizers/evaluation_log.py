@@ -53,17 +53,17 @@ class EvaluationLog:
     """The candidates and evaluations of a compilation's folder. Threads share them."""
 
     def __init__(
-        self, folder: Path, parts: Mapping[str, tuple[Query, ...]]
+        self, folder: Path, queries_by_part: Mapping[str, tuple[Query, ...]]
     ) -> None:  # of "train" and "validation"
         self.folder = folder
-        self.parts = parts
+        self.parts = queries_by_part
         # The candidates that are the program as it is, what an optimizer started from, and what it
         # returned.
         self.before = self.start = ""
         self.returned: dict[str, Mapping[str, Any]] = {}  # with what of it is more than prompts
         self.fold = 0
         self.fold_of = dict[str, int]()
-        self._dev = parts["train"]
+        self._dev = queries_by_part["train"]
         self._made_in: dict[
             str, set[int]
         ] = {}  # the folds that a candidate was evaluated in by an optimizer
@@ -71,14 +71,14 @@ class EvaluationLog:
         self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self._lock = threading.Lock()
         mend = "remove the line to have it made again"
-        for _, known in files.read_lines(
+        for _, candidate in files.read_lines(
             folder / "candidates.jsonl", _read_candidate, mend, repair=True
         ):
-            self.candidates[known.digest] = known
-        for _, one in files.read_lines(
+            self.candidates[candidate.digest] = candidate
+        for _, evaluation in files.read_lines(
             folder / "evaluations.jsonl", _read_evaluation, mend, repair=True
         ):
-            self._evaluations[one.key] = one
+            self._evaluations[evaluation.key] = evaluation
 
     @property
     def calls(self) -> int:
@@ -89,38 +89,44 @@ class EvaluationLog:
     def sizes(self) -> dict[str, int]:
         """How many queries train and validate; with folds in each of them, or one more."""
         if not self.fold_of:
-            return {part: len(queries) for part, queries in self.parts.items()}
-        many = len(self._dev)
+            return {part_name: len(queries) for part_name, queries in self.parts.items()}
+        query_count = len(self._dev)
         folds = len(set(self.fold_of.values()))
-        return {"train": many // folds, "validation": many - -(-many // folds), "folds": folds}
+        return {
+            "train": query_count // folds,
+            "validation": query_count - -(-query_count // folds),
+            "folds": folds,
+        }
 
     def take_fold(self, fold: int) -> None:
         """Train on one fold from now on, and validate on the others; nothing where there are none."""
         self.fold = fold
         if self.fold_of:
-            self.parts = {part: self._take({fold}, part) for part in self.parts}
+            self.parts = {part_name: self._take({fold}, part_name) for part_name in self.parts}
 
-    def queries(self, digest: str, part: str) -> tuple[Query, ...]:
+    def queries(self, digest: str, part_name: str) -> tuple[Query, ...]:
         """Return the queries of a part; with folds those of a candidate: what it is made of, and all others."""
         if not self.fold_of:
-            return self.parts[part]
+            return self.parts[part_name]
         made_in = set[int]() if digest in (self.before, self.start) else self._made_in.get(digest)
-        return () if made_in is None else self._take(made_in, part)
+        return () if made_in is None else self._take(made_in, part_name)
 
-    def _take(self, folds: set[int], part: str) -> tuple[Query, ...]:
+    def _take(self, folds: set[int], part_name: str) -> tuple[Query, ...]:
         return tuple(
-            one for one in self._dev if (self.fold_of[one.query_id] in folds) == (part == "train")
+            query
+            for query in self._dev
+            if (self.fold_of[query.query_id] in folds) == (part_name == "train")
         )
 
-    def of(self, digest: str, part: str, like: str = "") -> list[Evaluation]:
+    def of(self, digest: str, part_name: str, like: str = "") -> list[Evaluation]:
         """The student's evaluations of a candidate on a part, or on that of a candidate `like` it, in order."""
-        queries = self.queries(like or digest, part)
-        found = (self._evaluations.get((digest, query.query_id, "")) for query in queries)
-        return [evaluation for evaluation in found if evaluation]
+        queries = self.queries(like or digest, part_name)
+        evaluations = (self._evaluations.get((digest, query.query_id, "")) for query in queries)
+        return [evaluation for evaluation in evaluations if evaluation]
 
-    def is_whole(self, digest: str, part: str) -> bool:
+    def is_whole(self, digest: str, part_name: str) -> bool:
         """Whether a candidate was evaluated on every query of a part."""
-        return 0 < len(self.of(digest, part)) == len(self.queries(digest, part))
+        return 0 < len(self.of(digest, part_name)) == len(self.queries(digest, part_name))
 
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
         """Return the candidate that a program is as it stands; written down when it is new."""

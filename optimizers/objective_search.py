@@ -23,19 +23,19 @@ def search(job: TeleprompterContext) -> TeleprompterResult:
     """Have drafts written, each from a few training queries and beside those before; return the best."""
     study = job.study
     queries = job.study.parts["train"]
-    own = queries[0].objective
+    task_objective = queries[0].objective
     relevance = get_lens(study.training.environment.hints.get("lens", "")).recognise
-    drafts = [own] if own else []
+    drafts = [task_objective] if task_objective else []
     programs = [job.student]
     for number in range(job.options["drafts"]):
         drawn = random.Random(f"{job.request.seed} {number}").sample(
             queries, min(len(queries), job.options["cases"])
         )
-        cases = [case for one in job.inputs.label(drawn) if (case := _case(one))]
+        cases = [case for example in job.inputs.label(drawn) if (case := _case(example))]
         with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
             drafts.append(write_objective(dspy.Predict(WriteObjective), cases, relevance, drafts))
-            told = {OBJECTIVE: drafts[-1]} if drafts[-1] != own else {}
-            programs.append(study.instrument(job.inputs.program_to_start(), told))
+            parameters = {OBJECTIVE: drafts[-1]} if drafts[-1] != task_objective else {}
+            programs.append(study.instrument(job.inputs.program_to_start(), parameters))
     digests = {study.evaluate(program, "validation")[0].candidate: program for program in programs}
     return TeleprompterResult(
         digests[max(digests, key=lambda digest: study.mean(digest, "validation"))]

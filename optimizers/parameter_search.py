@@ -30,7 +30,7 @@ VALIDATED = (
 )
 # Values of a range of whole numbers; of a longer one so many, evenly spread, both ends among them
 _MOST = 20
-_PARTS = 5  # that a range of other numbers is cut into: six values
+_INTERVALS = 5  # that a range of other numbers is cut into: six values
 
 # What is tried of a parameter when no --range is given; values around what the papers and our
 # programs take.
@@ -51,45 +51,51 @@ Ranges = Mapping[str, list[Any]]
 
 
 def parse_ranges(
-    program: str, constructor: Any, retriever: str, given: Mapping[str, str]
+    program: str, constructor: Any, retriever: str, range_texts: Mapping[str, str]
 ) -> Ranges:
     """Parse `--range`: name -> values; without any, the usual ones of the parameters that the program has."""
-    known = list_parameters(constructor)
+    program_parameters = list_parameters(constructor)
     places = re.findall(r"\{(\w+)\}", retriever)
-    given = given or {name: text for name, text in USUAL.items() if name in known}
-    if not given:
+    range_texts = range_texts or {
+        name: text for name, text in USUAL.items() if name in program_parameters
+    }
+    if not range_texts:
         remedy = "declare one, e.g. --range 'retriever=bm25|...'"
         raise UsageError(f"{program} has no parameter with a usual range; {remedy}")
-    if RETRIEVER in given and (places or "{" in given[RETRIEVER]):
+    if RETRIEVER in range_texts and (places or "{" in range_texts[RETRIEVER]):
         raise UsageError(
             "--range retriever=... and {names} in a retriever do not go together; write out its "
             "values"
         )
-    if lacking := [name for name in places if name not in given]:
+    if lacking := [name for name in places if name not in range_texts]:
         raise UsageError(f"--retriever has {{{lacking[0]}}}, and no --range says what it may be")
-    found: dict[str, list[Any]] = {}
-    for name, text in given.items():
+    ranges: dict[str, list[Any]] = {}
+    for name, text in range_texts.items():
         if not text.strip():
             raise UsageError(f"--range '{name}=' has no values; write NAME=low..high or NAME=a|b|c")
-        if name in known:
-            found[name] = [
-                parse_parameters(program, constructor, {name: one})[name]
-                for one in _values(name, text)
+        if name in program_parameters:
+            ranges[name] = [
+                parse_parameters(program, constructor, {name: value_text})[name]
+                for value_text in _values(name, text)
             ]
         elif name in (RETRIEVER, *places):
-            found[name] = (
-                _values(name, text) if name in places else [one.strip() for one in text.split("|")]
+            ranges[name] = (
+                _values(name, text)
+                if name in places
+                else [value_text.strip() for value_text in text.split("|")]
             )
         else:
-            raise UnknownName(f"parameter of {program}", name, [*known, RETRIEVER, *places])
-        if len(found[name]) != len(set(found[name])):
+            raise UnknownName(
+                f"parameter of {program}", name, [*program_parameters, RETRIEVER, *places]
+            )
+        if len(ranges[name]) != len(set(ranges[name])):
             raise UsageError(f"--range {name}={text}: a value is there twice")
-    return found
+    return ranges
 
 
 def _values(name: str, text: str) -> list[str]:
     if ".." not in text:
-        return [one.strip() for one in text.split("|")]
+        return [value_text.strip() for value_text in text.split("|")]
     low, _, high = text.partition("..")
     try:
         first = float(low)
@@ -99,10 +105,12 @@ def _values(name: str, text: str) -> list[str]:
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
         raise UsageError(f"--range {name}={text}: low has to be below high")
     if not all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in (low, high)):
-        return [f"{first + (last - first) * part / _PARTS:.6g}" for part in range(_PARTS + 1)]
+        return [
+            f"{first + (last - first) * step / _INTERVALS:.6g}" for step in range(_INTERVALS + 1)
+        ]
     numbers = range(int(low), int(high) + 1)
     most = min(_MOST, len(numbers))
-    return [str(numbers[round(place * (len(numbers) - 1) / (most - 1))]) for place in range(most)]
+    return [str(numbers[round(index * (len(numbers) - 1) / (most - 1))]) for index in range(most)]
 
 
 def fill_template(retriever: str, chosen: Mapping[str, Any]) -> str:
@@ -119,24 +127,25 @@ def each_retriever(template: str, declared: Ranges) -> list[str]:
         else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
     )
     product = itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
-    return [fill_template(template, dict(zip(names, one, strict=True))) for one in product]
+    return [fill_template(template, dict(zip(names, values, strict=True))) for values in product]
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
     """Draw at most `trials` different combinations of values; all of them when there are no more."""
-    whole = math.prod(map(len, declared.values()))
-    if whole <= trials:
+    product_size = math.prod(map(len, declared.values()))
+    if product_size <= trials:
         return [
-            dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())
+            dict(zip(declared, values, strict=True))
+            for values in itertools.product(*declared.values())
         ]
     drawn = []
-    for number in random.Random(seed).sample(range(min(whole, sys.maxsize)), trials):
+    for number in random.Random(seed).sample(range(min(product_size, sys.maxsize)), trials):
         # a number of the product, whose digits are places in the ranges
         chosen = {}
-        left = number
+        remaining = number
         for name, values in declared.items():
-            left, place = divmod(left, len(values))
-            chosen[name] = values[place]
+            remaining, position = divmod(remaining, len(values))
+            chosen[name] = values[position]
         drawn.append(chosen)
     return drawn
 
@@ -147,8 +156,10 @@ def search(job: TeleprompterContext) -> TeleprompterResult:
     def variant(chosen: Mapping[str, Any]) -> Any:
         return job.study.instrument(job.inputs.program(chosen), chosen)
 
-    def mean(chosen: Mapping[str, Any], part: str) -> float:
-        return job.study.mean(job.study.evaluate(variant(chosen), part)[0].candidate, part)
+    def mean(chosen: Mapping[str, Any], part_name: str) -> float:
+        return job.study.mean(
+            job.study.evaluate(variant(chosen), part_name)[0].candidate, part_name
+        )
 
     drawn = combinations(job.inputs.plan.ranges, job.options["trials"], job.request.seed)
     tried = sorted(

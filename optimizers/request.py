@@ -119,11 +119,14 @@ class CompileRequest(SharedRequest):
             else []
         )
 
-    def run(self, **others: Any) -> Request:
+    def run(self, **changes: Any) -> Request:
         """Return the request of a run with the same program, task (the first), model and limits, but for `others`."""
-        shared = {one.name: getattr(self, one.name) for one in fields(SharedRequest)}
-        asked = shared | {"task": self.tasks[0], "pool": self.pool} | others
-        return Request(**asked | {"data": self.data_of(asked["task"])})
+        shared = {
+            shared_field.name: getattr(self, shared_field.name)
+            for shared_field in fields(SharedRequest)
+        }
+        values = shared | {"task": self.tasks[0], "pool": self.pool} | changes
+        return Request(**values | {"data": self.data_of(values["task"])})
 
     def data_of(self, task: str) -> str | None:
         """Return the data of a task that is compiled on, or that is held out."""

@@ -38,17 +38,19 @@ def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
 
     def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, float, str]:
         digest = candidate.digest
-        found = study.of(candidate.digest, "validation")
-        tokens = sum(evaluation.tokens for evaluation in found)
+        evaluations = study.of(candidate.digest, "validation")
+        tokens = sum(evaluation.tokens for evaluation in evaluations)
         before = digest == study.before
         start = digest == study.start
         returned = digest in study.returned
         return round(study.change(digest), 12), before, start, returned, -tokens, digest
 
-    whole = [
-        one for one in list(study.candidates.values()) if study.is_whole(one.digest, "validation")
+    complete = [
+        candidate
+        for candidate in list(study.candidates.values())
+        if study.is_whole(candidate.digest, "validation")
     ]
-    return max(whole, key=rank, default=None)
+    return max(complete, key=rank, default=None)
 
 
 def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> dict[str, Any]:
@@ -57,14 +59,14 @@ def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> dict[str, A
         study.values(digest, "validation", candidate.digest)
         for digest in (study.before, candidate.digest)
     )
-    found = paired(*both)._asdict()
+    test_result = paired(*both)._asdict()
     # The program before is compared with, not chosen. Others count that were given up after a part
     # of the queries.
     chosen_from = sum(bool(study.of(digest, "validation")) for digest in study.candidates) - 1
-    corrected = min(1.0, found["p"] * max(1, chosen_from))
-    significant = found["difference"] > 0 and corrected < SIGNIFICANT
+    corrected = min(1.0, test_result["p"] * max(1, chosen_from))
+    significant = test_result["difference"] > 0 and corrected < SIGNIFICANT
     return {
-        **found,
+        **test_result,
         "candidates": chosen_from,
         "p_corrected": corrected,
         "significant": significant,
@@ -72,10 +74,10 @@ def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> dict[str, A
 
 
 def measure_candidate(
-    study: CandidateEvaluator, digest: str, part: str, like: str = ""
+    study: CandidateEvaluator, digest: str, part_name: str, like: str = ""
 ) -> dict[str, Any]:
     """Return the mean of a candidate's values on a part, with its interval, and how many queries it is over."""
-    values = study.values(digest, part, like)
+    values = study.values(digest, part_name, like)
     summary = bootstrap_mean(values)._asdict() if values else dict.fromkeys(("mean", "low", "high"))
     return {**summary, "queries": len(values)}
 
@@ -84,12 +86,17 @@ def list_tasks(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str
     """Return a row a task, where there are several, with the gain on its validation queries."""
     rows = []
     for task in dict.fromkeys(study.tasks.values()):
-        found = (
+        both = (
             study.of(digest, "validation", candidate.digest)
             for digest in (study.before, candidate.digest)
         )
         old, new = (
-            [one.value for one in part if study.tasks[one.query_id] == task] for part in found
+            [
+                evaluation.value
+                for evaluation in evaluations
+                if study.tasks[evaluation.query_id] == task
+            ]
+            for evaluations in both
         )
         if old:  # else all of the task's queries are of the candidate's own fold
             rows.append(
@@ -107,7 +114,7 @@ def list_held_out(
     compared: Sequence[Mapping[str, Any]], study: CandidateEvaluator
 ) -> list[dict[str, Any]]:
     """Return a row a task with the gain on its test queries."""
-    rows = [one["comparisons"][-1] | {"task": one["task"]} for one in compared]
+    rows = [comparison["comparisons"][-1] | {"task": comparison["task"]} for comparison in compared]
     return _adjust([row | {"compiled_on": row["task"] in study.tasks.values()} for row in rows])
 
 
@@ -137,12 +144,13 @@ def list_candidates(study: CandidateEvaluator) -> list[dict[str, Any]]:
             "before": digest == study.before,
             "start": digest == study.start,
             "returned": digest in study.returned,
-            **{part: measure_candidate(study, digest, part) for part in study.parts},
+            **{part_name: measure_candidate(study, digest, part_name) for part_name in study.parts},
             "whole": study.is_whole(digest, "validation"),
             "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
             "parameters": dict(candidate.parameters),
             **{
-                used: sum(getattr(one, used) for one in evaluations) for used in ("calls", "tokens")
+                resource: sum(getattr(evaluation, resource) for evaluation in evaluations)
+                for resource in ("calls", "tokens")
             },
             "list_usd": None
             if None in prices
@@ -156,7 +164,9 @@ def list_candidates(study: CandidateEvaluator) -> list[dict[str, Any]]:
     # one over fifty. Of equal ones by the digest: the order in which they came may depend on which
     # thread was first.
     means = {
-        row["candidate"]: [-(row[part]["mean"] or 0.0) for part in ("validation", "train")]
+        row["candidate"]: [
+            -(row[part_name]["mean"] or 0.0) for part_name in ("validation", "train")
+        ]
         for row in rows
     }
     means = {row["candidate"]: [-row.get("change", 0.0), *means[row["candidate"]]] for row in rows}
@@ -206,19 +216,21 @@ def summarise(
     The texts of judged documents and queries that prompts repeat, "leaks", are looked for afterwards.
     """
     first = study.candidates[study.before]
-    same = candidate.prompts.keys() == first.prompts.keys()
+    same_predictors = candidate.prompts.keys() == first.prompts.keys()
     lines = {
         name: (_lines(first.prompts[name]), _lines(prompt))
         for name, prompt in candidate.prompts.items()
-        if same
+        if same_predictors
     }
     diffs = {
         name: difflib.unified_diff(*two, "before", "after", lineterm="", n=1)
         for name, two in lines.items()
     }
-    own = {OBJECTIVE: study.training.train[0].objective, **first.parameters}
+    before_values = {OBJECTIVE: study.training.train[0].objective, **first.parameters}
     values = {
-        name: [own[name], value] for name, value in candidate.parameters.items() if name in own
+        name: [before_values[name], value]
+        for name, value in candidate.parameters.items()
+        if name in before_values
     }
     return {
         "kept": {study.start: "start", study.before: "before"}.get(candidate.digest, "compiled"),
@@ -240,44 +252,46 @@ def summarise(
     }
 
 
-def list_texts(found: Compiled) -> dict[str, str]:
+def list_texts(compiled: Compiled) -> dict[str, str]:
     """Return the texts of a compiled program by name, for the search for what leaked."""
     texts: dict[str, str] = {}
     shown: dict[str, Sequence[Any]] = {}
-    for name, prompt in found.prompts.items():
+    for name, prompt in compiled.prompts.items():
         texts[f"{name} instructions"] = "\n".join(
             [prompt.instructions, *prompt.descriptions.values()]
         )
         shown[f"{name} demo"] = prompt.demos
-    for neighbour in found.neighbours:
+    for neighbour in compiled.neighbours:
         shown |= {
             f"{name} of {neighbour.query_id}, demo": demos
             for name, demos in neighbour.demos.items()
         }
     for piece, demos in shown.items():
-        for place, demo in enumerate(demos, start=1):
-            texts[f"{piece} {place}"] = "\n".join(texts_in(dict(demo) | {"objective": ""}))
-    for place, member in enumerate(found.members, start=1):
-        texts |= {f"member {place}, {name}": text for name, text in list_texts(member).items()}
+        for demo_number, demo in enumerate(demos, start=1):
+            texts[f"{piece} {demo_number}"] = "\n".join(texts_in(dict(demo) | {"objective": ""}))
+    for member_number, member in enumerate(compiled.members, start=1):
+        texts |= {
+            f"member {member_number}, {name}": text for name, text in list_texts(member).items()
+        }
     return texts
 
 
-def print_result(found: Mapping[str, Any], *, as_json: bool = False) -> None:
+def print_result(learnt: Mapping[str, Any], *, as_json: bool = False) -> None:
     """Print what was learnt, on stdout."""
     if as_json:
-        print_stdout(json.dumps(found) + "\n", kept="in learnt.json")
+        print_stdout(json.dumps(learnt) + "\n", kept="in learnt.json")
         return
-    parts = (_notes, _gain, _changes, _queries_moved, _leaks_found, _footings)
-    lines = [line for part in parts for line in part(found)]
-    tables = _tasks("validation by task", found.get("tasks", ()))
-    held_out = found.get("held_out", {"tasks": ()})
+    sections = (_notes, _gain, _changes, _queries_moved, _leaks_found, _footings)
+    lines = [line for section in sections for line in section(learnt)]
+    tables = _tasks("validation by task", learnt.get("tasks", ()))
+    held_out = learnt.get("held_out", {"tasks": ()})
     test = (
         _tasks("test by task", held_out["tasks"])
         if "tasks" in held_out
         else lay_out_comparison(held_out)
     )
     print_stdout(
-        render_terminal([*_headings(found), _candidates(found), *tables, *lines, *test]),
+        render_terminal([*_headings(learnt), _candidates(learnt), *tables, *lines, *test]),
         kept="in learnt.json",
     )
 
@@ -296,7 +310,9 @@ def show_table(*, as_json: bool) -> None:
     for name, row in TELEPROMPTERS.items():
         lines.append(f"{name:<{width}}  {row.what}")
         takes = [
-            text for text, has in (("--teacher", row.teacher), ("--prompt-lm", row.proposes)) if has
+            text
+            for text, is_accepted in (("--teacher", row.teacher), ("--prompt-lm", row.proposes))
+            if is_accepted
         ]
         for option, values in row.options.items():
             # Quoted where a shell would take it for something else.
@@ -313,25 +329,25 @@ def show_table(*, as_json: bool) -> None:
     print_stdout("\n".join(lines))
 
 
-def _headings(found: Mapping[str, Any]) -> list[str]:
-    note = "mini: bundled, invented" if found["data"] == "mini" else found["data"]
-    model = "offline, no language model" if found["lm"] == "offline" else found["lm"]
-    for name, spec in (("teacher", found["teacher"]), ("prompts by", found["prompt_lm"])):
-        model += f", {name}: {spec}" if spec and spec != found["lm"] else ""
-    counts = found["queries"]
+def _headings(learnt: Mapping[str, Any]) -> list[str]:
+    note = "mini: bundled, invented" if learnt["data"] == "mini" else learnt["data"]
+    model = "offline, no language model" if learnt["lm"] == "offline" else learnt["lm"]
+    for name, spec in (("teacher", learnt["teacher"]), ("prompts by", learnt["prompt_lm"])):
+        model += f", {name}: {spec}" if spec and spec != learnt["lm"] else ""
+    counts = learnt["queries"]
     folds = f", in each of {counts['folds']} folds" if "folds" in counts else ""
     return [
-        f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} "
+        f"{learnt['task']}  dev split: {counts['train']} train, {counts['validation']} "
         f"validation{folds}  ({note})",
-        f"{found['program']} over {found['pool'] or found['retriever']}, model: {model}",
-        f"{found['optimizer']}, by {found['objective']}"
-        + (f", from {found['start']}" if found["start"] else ""),
+        f"{learnt['program']} over {learnt['pool'] or learnt['retriever']}, model: {model}",
+        f"{learnt['optimizer']}, by {learnt['objective']}"
+        + (f", from {learnt['start']}" if learnt["start"] else ""),
     ]
 
 
-def _candidates(found: Mapping[str, Any]) -> TextTable:
-    tuned = any(row["parameters"] for row in found["candidates"])
-    folded = ["change"] if any("change" in row for row in found["candidates"]) else []
+def _candidates(learnt: Mapping[str, Any]) -> TextTable:
+    tuned = any(row["parameters"] for row in learnt["candidates"])
+    folded = ["change"] if any("change" in row for row in learnt["candidates"]) else []
     heads = [
         "candidate",
         "validation",
@@ -341,27 +357,27 @@ def _candidates(found: Mapping[str, Any]) -> TextTable:
         "parameters" if tuned else "demos",
     ]
     rows = []
-    for row in found["candidates"][:ROWS]:
+    for row in learnt["candidates"][:ROWS]:
         before = " (before)" if row["before"] else " (start)" if row["start"] else ""
-        kept = " (kept)" if row["candidate"] == found["candidate"] else ""
+        kept_mark = " (kept)" if row["candidate"] == learnt["candidate"] else ""
         low = row["validation"]["low"]
         high = row["validation"]["high"]
         parameters = " ".join(
             f"{name}={_short(str(value))}" for name, value in row["parameters"].items()
         )
         scores = [
-            _mean(row["validation"], whole=row["whole"]),
+            _mean(row["validation"], is_complete=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
             *(number(row.get("change"), "{:+.4f}", "") for _ in folded),
-            _mean(row["train"], whole=row["train"]["queries"] >= found["queries"]["train"]),
+            _mean(row["train"], is_complete=row["train"]["queries"] >= learnt["queries"]["train"]),
         ]
-        used = [str(row["calls"]), str(row["tokens"]), number(row["list_usd"], "${:.4f}")]
+        cost_cells = [str(row["calls"]), str(row["tokens"]), number(row["list_usd"], "${:.4f}")]
         rows.append(
             [
-                f"{row['candidate']}{before}{kept}",
+                f"{row['candidate']}{before}{kept_mark}",
                 *scores,
                 parameters if tuned else str(row["demos"]),
-                *used,
+                *cost_cells,
             ]
         )
     return TextTable(
@@ -369,64 +385,68 @@ def _candidates(found: Mapping[str, Any]) -> TextTable:
     )
 
 
-def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
+def _mean(measured: Mapping[str, Any], *, is_complete: bool) -> str:
     if measured["mean"] is None:
         return ""
-    return f"{measured['mean']:.4f}" + ("" if whole else f" ({measured['queries']})")
+    return f"{measured['mean']:.4f}" + ("" if is_complete else f" ({measured['queries']})")
 
 
-def _notes(found: Mapping[str, Any]) -> list[str]:
-    more = len(found["candidates"]) - ROWS
-    rows = found["candidates"][:ROWS]
-    lines = [f"{more} more candidates are in learnt.json"] if more > 0 else []
-    of = found["queries"]
-    if any(0 < row[part]["queries"] < of[part] for row in rows for part in ("train", "validation")):
+def _notes(learnt: Mapping[str, Any]) -> list[str]:
+    hidden_count = len(learnt["candidates"]) - ROWS
+    rows = learnt["candidates"][:ROWS]
+    lines = [f"{hidden_count} more candidates are in learnt.json"] if hidden_count > 0 else []
+    sizes = learnt["queries"]
+    if any(
+        0 < row[part_name]["queries"] < sizes[part_name]
+        for row in rows
+        for part_name in ("train", "validation")
+    ):
         lines.append("(n): evaluated on n of the queries")
     return lines
 
 
-def _gain(found: Mapping[str, Any]) -> list[str]:
-    gain = found["gain"]
-    if found["kept"] == "before":
+def _gain(learnt: Mapping[str, Any]) -> list[str]:
+    gain = learnt["gain"]
+    if learnt["kept"] == "before":
         better = "no candidate is better on the validation queries"
-        why = better if gain["candidates"] else "no other candidate came to validation"
-        so_far = " so far" if found["stopped"] else ""
+        reason = better if gain["candidates"] else "no other candidate came to validation"
+        so_far = " so far" if learnt["stopped"] else ""
         return [
-            f"no gain{so_far}: {why}, so the program is kept as it was; there is nothing to ask "
+            f"no gain{so_far}: {reason}, so the program is kept as it was; there is nothing to ask "
             f"test about"
         ]
     interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
     verdict = "significant" if gain["significant"] else "not significant"
-    of = (
+    correction = (
         f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}"
         if gain["candidates"] > 1
         else ""
     )
     if gain["detectable"] is not None and not gain["significant"]:
         verdict += f", so many queries show {gain['detectable']:.4f}"
-    start = "nothing is better than the start, which is kept; " if found["kept"] == "start" else ""
-    means = f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f}"
+    start = "nothing is better than the start, which is kept; " if learnt["kept"] == "start" else ""
+    means = f"{learnt['before']['mean']:.4f} to {learnt['after']['mean']:.4f}"
     change = (
-        f"{start}validation {means}: {gain['difference']:+.4f}{interval}, p {gain['p']:.3g}{of}: "
+        f"{start}validation {means}: {gain['difference']:+.4f}{interval}, p {gain['p']:.3g}{correction}: "
         f"{verdict}"
     )
     return [f"{change}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"]
 
 
-def _changes(found: Mapping[str, Any]) -> list[str]:
+def _changes(learnt: Mapping[str, Any]) -> list[str]:
     lines = []
-    for name, values in found["parameters"].items():
+    for name, values in learnt["parameters"].items():
         old, new = (strip_control_characters(str(value)) or '""' for value in values)
         between = " to " if len(old + new) < SHORT else "\nto "
         lines += f"{name}: {old}{between}{new}".splitlines()
-    for name, difference in found["changes"].items():
+    for name, difference in learnt["changes"].items():
         lines += ["", f"prompt of {name}", *difference.splitlines()[2:]]
     return [*lines, ""] if lines else []
 
 
-def _queries_moved(found: Mapping[str, Any]) -> list[str]:
-    gains = [row for row in found["moved"] if row["difference"] > 0][:MOVED]
-    losses = [row for row in found["moved"] if row["difference"] < 0][-MOVED:]
+def _queries_moved(learnt: Mapping[str, Any]) -> list[str]:
+    gains = [row for row in learnt["moved"] if row["difference"] > 0][:MOVED]
+    losses = [row for row in learnt["moved"] if row["difference"] < 0][-MOVED:]
     rows = [
         f"  {row['query_id']}  {row['before']:.4f} to {row['after']:.4f}"
         for row in [*gains, *losses]
@@ -434,8 +454,8 @@ def _queries_moved(found: Mapping[str, Any]) -> list[str]:
     return ["queries that moved most", *rows] if rows else []
 
 
-def _leaks_found(found: Mapping[str, Any]) -> list[str]:
-    leaks = sorted(found["leaks"], key=lambda leak: leak["split"] != "test")
+def _leaks_found(learnt: Mapping[str, Any]) -> list[str]:
+    leaks = sorted(learnt["leaks"], key=lambda leak: leak["split"] != "test")
     lines = [
         f"  {leak['piece']} has {leak['length']} words in a row of the {leak['split']} "
         f"{leak['kind']} {leak['owner']}: "
@@ -447,23 +467,25 @@ def _leaks_found(found: Mapping[str, Any]) -> list[str]:
     return [heading, *lines] if lines else []
 
 
-def _footings(found: Mapping[str, Any]) -> list[str]:
-    usage = found["usage"]
-    left_out = found["queries"]["left_out"]
-    used = f"{usage['calls']} calls"
-    if found["lm"] != "offline":
+def _footings(learnt: Mapping[str, Any]) -> list[str]:
+    usage = learnt["usage"]
+    left_out = learnt["queries"]["left_out"]
+    cost = f"{usage['calls']} calls"
+    if learnt["lm"] != "offline":
         price = number(usage["list_usd"], "${:.4f}", "price unknown")
-        used += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
+        cost += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
     lines = (
         [f"dev {queries(len(left_out))} left out as near repeats of test queries"]
         if left_out
         else []
     )
-    if found["looks"]:
-        lines.append(f"looks at the test queries with {found['program']} so far: {found['looks']}")
-    lines += [f"{used}, {found['seconds']:.1f} s", f"compiled: {found['compiled']}"]
-    if found["instruction"]:
-        lines.append(f"what queries say of the task: {found['instruction']}")
-    if found["kept"] != "before" and not found.get("held_out"):
-        lines.append(f"take it up with: {found['take_up']}")
+    if learnt["looks"]:
+        lines.append(
+            f"looks at the test queries with {learnt['program']} so far: {learnt['looks']}"
+        )
+    lines += [f"{cost}, {learnt['seconds']:.1f} s", f"compiled: {learnt['compiled']}"]
+    if learnt["instruction"]:
+        lines.append(f"what queries say of the task: {learnt['instruction']}")
+    if learnt["kept"] != "before" and not learnt.get("held_out"):
+        lines.append(f"take it up with: {learnt['take_up']}")
     return lines

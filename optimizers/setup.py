@@ -69,8 +69,8 @@ class ResolvedCompilation:
     @property
     def start(self) -> dict[str, Any]:
         """Where tuning starts: the program's own parameters, and the first value of what has no other."""
-        own = {**self.resolved.values, parameter_search.RETRIEVER: self.template}
-        return {name: own.get(name, values[0]) for name, values in self.ranges.items()}
+        defaults = {**self.resolved.values, parameter_search.RETRIEVER: self.template}
+        return {name: defaults.get(name, values[0]) for name, values in self.ranges.items()}
 
     def retriever(self, chosen: Mapping[str, Any]) -> str:
         """Return the expression of the retriever of a combination."""
@@ -104,13 +104,15 @@ class ResolvedCompilation:
             remedy = "--optimizer tune searches its parameters and retriever"
             raise UsageError(f"{request.program_label} has no prompts; {remedy}")
         for file, member in self.members.items():
-            own = {**resolved.values, **member.parameters}
-            member.check(request.program_label, try_construct(resolved.constructor, own), str(file))
+            parameters = {**resolved.values, **member.parameters}
+            member.check(
+                request.program_label, try_construct(resolved.constructor, parameters), str(file)
+            )
             if dict(member.parameters) != resolved.values or member.retriever != str(
                 resolved.retriever
             ):
-                others = "other parameters, or another retriever, than the command"
-                raise UsageError(f"{file} has {others}; give it the same")
+                difference = "other parameters, or another retriever, than the command"
+                raise UsageError(f"{file} has {difference}; give it the same")
         return fitted
 
 
@@ -124,14 +126,14 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
         )
     row = TELEPROMPTERS[request.optimizer]
     options = settings(request.optimizer, request.budget, request.options)
-    for option, owner, given in (
+    for option, owner, value in (
         ("--of", "ensemble", request.of),
         ("--range", "tune", request.ranges),
     ):
-        if given and request.optimizer != owner:
+        if value and request.optimizer != owner:
             raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
-    for option, asked in (("start", request.start), ("folds", (request.folds or 1) > 1)):
-        if asked and request.optimizer in UNTRAINED:
+    for option, is_given in (("start", request.start), ("folds", (request.folds or 1) > 1)):
+        if is_given and request.optimizer in UNTRAINED:
             raise UsageError(
                 f"{request.optimizer} writes no prompts, so --{option} is not for it; leave out "
                 f"--{option}"
@@ -193,9 +195,9 @@ def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
             digests.add(member.digest())
             members[file] = member
     if len(members) < 2:
-        same = f"the {len(request.of)} given are equal (the same prompts and demonstrations)"
+        problem = f"the {len(request.of)} given are equal (the same prompts and demonstrations)"
         raise UsageError(
-            f"ensemble needs two compiled programs that differ, and {same}; name another with "
+            f"ensemble needs two compiled programs that differ, and {problem}; name another with "
             f"--of FILE"
         )
     return members
@@ -205,9 +207,9 @@ def _check_tasks(request: CompileRequest) -> None:
     """Check that there are such tasks, and that no two places have one name: queries are kept by their task's."""
     places = dict[str, tuple[str, str | None]]()
     for task in (*request.tasks, *request.held_out_tasks):
-        name, place = environments.locate_task(task, request.data_of(task))
-        before, known = places.setdefault(name, (task, place))
-        if known != place:
+        name, location = environments.locate_task(task, request.data_of(task))
+        before, known_location = places.setdefault(name, (task, location))
+        if known_location != location:
             raise UsageError(
                 f"{before} and {task} are both called {name}; a line `name = ...` in the "
                 f"benchmark.toml of one tells "
@@ -264,10 +266,10 @@ class CompilationInputs:
         ]
         if pool := resolved.pool:
             rooms = [
-                (pool.add_to(one, list(map(engines.build, pool.parts))), engines)
-                for one, engines in rooms
+                (pool.add_to(environment, list(map(engines.build, pool.parts))), engines)
+                for environment, engines in rooms
             ]
-            self.training = training.replacing([one for one, _ in rooms])
+            self.training = training.replacing([environment for environment, _ in rooms])
         self._rooms = {query.query_id: room for room in rooms for query in room[0].queries}
         self.retriever = rooms[0][1].build(resolved.retriever)
         self._toolbox = self._open_rooms(resolved.retriever)
@@ -286,18 +288,21 @@ class CompilationInputs:
 
     def _connect(self, spec: str, rules: Rules | None = None) -> language_model.ConnectedModel:
         documents = self.training.environment.documents
-        made = connect(self.request, self.terms, documents, self.retriever, spec=spec, rules=rules)
-        made.lm.meet()
-        return made
+        model = connect(self.request, self.terms, documents, self.retriever, spec=spec, rules=rules)
+        model.lm.meet()
+        return model
 
     def _open_rooms(self, retriever: retrievers.RetrieverSpec) -> ToolboxByTask:
         boxes: dict[str, Toolbox] = {}
         for environment, engines in {id(room): room for room in self._rooms.values()}.values():
             specs = {"": retriever, **self.plan.resolved.others}
-            others = {name: engines.build(spec) for name, spec in specs.items()}
+            named_retrievers = {name: engines.build(spec) for name, spec in specs.items()}
             if self.plan.resolved.pool:
-                others = {name: ScoreHidingRetriever(one) for name, one in others.items()}
-            box = Toolbox(environment.documents, others.pop(""), others=others)
+                named_retrievers = {
+                    name: ScoreHidingRetriever(retriever)
+                    for name, retriever in named_retrievers.items()
+                }
+            box = Toolbox(environment.documents, named_retrievers.pop(""), others=named_retrievers)
             boxes |= {query.query_id: box for query in environment.queries}
         return ToolboxByTask(boxes)
 
@@ -306,8 +311,8 @@ class CompilationInputs:
         spec = self.plan.resolved.retriever
         rooms = [self._rooms[query.query_id] for query in queries]
         return [
-            label_example(one, room[0], room[1].build(spec))
-            for one, room in zip(queries, rooms, strict=True)
+            label_example(query, room[0], room[1].build(spec))
+            for query, room in zip(queries, rooms, strict=True)
         ]
 
     def open(self, study: CandidateEvaluator) -> None:
@@ -384,15 +389,15 @@ def _work(
     plan = inputs.plan
     try:
         program, start = (
-            study.instrument(one, plan.start)
-            for one in (inputs.program(), inputs.program_to_start())
+            study.instrument(program, plan.start)
+            for program in (inputs.program(), inputs.program_to_start())
         )
         study.before, study.start = (
-            study.candidate(one, plan.start).digest for one in (program, start)
+            study.candidate(program, plan.start).digest for program in (program, start)
         )
         before = study.evaluate(program, "validation")
         if warning := study.objective.check_spread(
-            [one.metrics[study.objective.metric] or 0.0 for one in before]
+            [evaluation.metrics[study.objective.metric] or 0.0 for evaluation in before]
         ):
             inputs.tell(warning)
         if study.start != study.before:
@@ -402,13 +407,13 @@ def _work(
             if all(study.parts.values()):
                 student = study.instrument(inputs.program_to_start(), plan.start)
                 teacher = inputs.teacher and inputs.teacher.lm
-                found = plan.optimizer.run(
+                result = plan.optimizer.run(
                     TeleprompterContext(
                         study, inputs, inputs.request, student, plan.options, teacher
                     )
                 )
-                study.returned[study.evaluate(found.program, "validation")[0].candidate] = (
-                    found.form
+                study.returned[study.evaluate(result.program, "validation")[0].candidate] = (
+                    result.form
                 )
     finally:
         inputs.terms.settle()
@@ -472,10 +477,10 @@ def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> 
             return str(inputs[name])
     attempts = inputs.get("attempted_instructions", "")
     text = attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
-    found = re.findall(
+    instructions = re.findall(
         r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", text, re.DOTALL
     )
-    return found[-1].strip() if found else ""
+    return instructions[-1].strip() if instructions else ""
 
 
 _UNTOLD = (

@@ -31,7 +31,7 @@ from tools.models.prompting import with_instructions
 Options = Mapping[
     str, tuple[Any, Any, Any]
 ]  # what `-O name=value` may set -> its values at each effort
-Made = tuple[Any, dict[str, Any]]  # (DSPy's object, the arguments of its compile())
+CompileCall = tuple[Any, dict[str, Any]]  # (DSPy's object, the arguments of its compile())
 Make = Callable[[TeleprompterContext], Any]  # makes that, or does the work itself and returns Found
 
 
@@ -49,11 +49,11 @@ class Teleprompter:
 
     def run(self, job: TeleprompterContext) -> TeleprompterResult:
         """Let it work to its end."""
-        made = self.make(job)
+        product = self.make(job)
         return (
-            made
-            if isinstance(made, TeleprompterResult)
-            else TeleprompterResult(made[0].compile(job.student, **made[1]))
+            product
+            if isinstance(product, TeleprompterResult)
+            else TeleprompterResult(product[0].compile(job.student, **product[1]))
         )
 
 
@@ -61,12 +61,12 @@ TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are li
 
 
 def _row(
-    options: Options, **about: bool
+    options: Options, **flags: bool
 ) -> Callable[[Make], Make]:  # the docstring is shown by `--optimizer list`
     def add(make: Make) -> Make:
-        what = str(make.__doc__).removesuffix(".")
+        summary = str(make.__doc__).removesuffix(".")
         TELEPROMPTERS[make.__name__] = Teleprompter(
-            what[0].lower() + what[1:], options, make, **about
+            summary[0].lower() + summary[1:], options, make, **flags
         )
         return make
 
@@ -117,13 +117,13 @@ _DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 
 
 @_row({"k": (2, 4, 8)})
-def labeled(job: TeleprompterContext) -> Made:
+def labeled(job: TeleprompterContext) -> CompileCall:
     """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
     return dspy.LabeledFewShot(k=job.options["k"]), {"trainset": _label(job)}
 
 
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
-def bootstrap(job: TeleprompterContext) -> Made:
+def bootstrap(job: TeleprompterContext) -> CompileCall:
     """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
     return dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"]), _train(
         job
@@ -131,13 +131,15 @@ def bootstrap(job: TeleprompterContext) -> Made:
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
-def bootstrap_rs(job: TeleprompterContext) -> Made:
+def bootstrap_rs(job: TeleprompterContext) -> CompileCall:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    given = {
+    search_options = {
         "num_candidate_programs": job.options["candidates"],
         "num_threads": job.request.at_once,
     }
-    return dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **given), _both(job)
+    return dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **search_options), _both(
+        job
+    )
 
 
 @_row({"k": (2, 3, 4), **_THRESHOLD}, teacher=True, step=False)
@@ -179,9 +181,9 @@ def knn(job: TeleprompterContext) -> TeleprompterResult:
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16), "trials": (12, 24, 48)}, teacher=True, proposes=True)
-def mipro(job: TeleprompterContext) -> Made:
+def mipro(job: TeleprompterContext) -> CompileCall:
     """Instructions and demonstrations together, by Bayesian search (MIPROv2)."""
-    made = dspy.MIPROv2(
+    teleprompter = dspy.MIPROv2(
         **_bootstrapping(job),
         prompt_model=job.inputs.prompter.lm,
         task_model=job.inputs.student.lm,
@@ -193,20 +195,20 @@ def mipro(job: TeleprompterContext) -> Made:
     sets = _both(job)
     queries = len(sets["valset"])
     minibatches = {"minibatch": queries > 50, "minibatch_size": min(35, queries)}  # as in DSPy
-    return made, {**sets, "num_trials": job.options["trials"], **minibatches}
+    return teleprompter, {**sets, "num_trials": job.options["trials"], **minibatches}
 
 
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
-def copro(job: TeleprompterContext) -> Made:
+def copro(job: TeleprompterContext) -> CompileCall:
     """Instructions, improved from the scores of earlier ones (COPRO)."""
-    made = dspy.COPRO(
+    teleprompter = dspy.COPRO(
         prompt_model=job.inputs.prompter.lm,
         metric=job.study.metric,
         init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
         breadth=job.options["breadth"],
         depth=job.options["depth"],
     )
-    return made, {
+    return teleprompter, {
         **_train(job),
         "eval_kwargs": {"num_threads": job.request.at_once, "display_progress": False},
     }
@@ -217,9 +219,9 @@ def copro(job: TeleprompterContext) -> Made:
     teacher=True,
     proposes=True,
 )
-def simba(job: TeleprompterContext) -> Made:
+def simba(job: TeleprompterContext) -> CompileCall:
     """Rules and demonstrations from where sampled trajectories differ (SIMBA)."""
-    made = dspy.SIMBA(
+    teleprompter = dspy.SIMBA(
         metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
         bsize=min(job.options["batch"], len(job.study.parts["train"])),
         num_candidates=job.options["candidates"],
@@ -230,13 +232,13 @@ def simba(job: TeleprompterContext) -> Made:
         teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
         num_threads=job.request.at_once,
     )
-    return made, {**_train(job), "seed": job.request.seed}
+    return teleprompter, {**_train(job), "seed": job.request.seed}
 
 
 @_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
-def gepa(job: TeleprompterContext) -> Made:
+def gepa(job: TeleprompterContext) -> CompileCall:
     """Instructions, evolved by reflecting on feedback in words (GEPA)."""
-    made = dspy.GEPA(
+    teleprompter = dspy.GEPA(
         metric=job.study.metric,
         max_full_evals=job.options["evaluations"],
         reflection_minibatch_size=min(job.options["batch"], len(job.study.parts["train"])),
@@ -248,7 +250,7 @@ def gepa(job: TeleprompterContext) -> Made:
         warn_on_score_mismatch=False,
         seed=job.request.seed,
     )
-    return made, _both(job)
+    return teleprompter, _both(job)
 
 
 class _InferRules(
@@ -267,16 +269,19 @@ _RULES_FROM = (
 
 
 @_row({**_DEMOS, "candidates": (3, 6, 10), "rules": (5, 10, 10)}, teacher=True, proposes=True)
-def infer_rules(job: TeleprompterContext) -> Made:
+def infer_rules(job: TeleprompterContext) -> CompileCall:
     """Rules that a model infers from labelled examples, and demonstrations (InferRules)."""
-    made = _InferRules(
+    teleprompter = _InferRules(
         **_bootstrapping(job),
         num_candidates=job.options["candidates"],
         num_rules=job.options["rules"],
         num_threads=job.request.at_once,
     )
-    made.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
-    return made, {"trainset": _label(job)[:_RULES_FROM], "valset": job.study.examples("validation")}
+    teleprompter.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
+    return teleprompter, {
+        "trainset": _label(job)[:_RULES_FROM],
+        "valset": job.study.examples("validation"),
+    }
 
 
 _SEPARATOR = " -> "
@@ -291,20 +296,24 @@ _SEPARATOR = " -> "
 def better_together(job: TeleprompterContext) -> TeleprompterResult:
     """Several of these after one another, each from where the last one ended (BetterTogether)."""
     steps = _steps(job.options["strategy"])
-    made = {}
+    teleprompters = {}
     arguments = {}
     for step in steps:
         row = TELEPROMPTERS[step]
         options = settings(step, str(job.options["effort"]), {})
-        one = replace(job, options=options, teacher_lm=job.teacher_lm if row.teacher else None)
-        teleprompter, given = row.make(one)
-        made[step] = _freed(teleprompter)
+        step_context = replace(
+            job, options=options, teacher_lm=job.teacher_lm if row.teacher else None
+        )
+        teleprompter, compile_arguments = row.make(step_context)
+        teleprompters[step] = _freed(teleprompter)
         arguments[step] = {
-            name: value for name, value in given.items() if name not in ("trainset", "valset")
+            name: value
+            for name, value in compile_arguments.items()
+            if name not in ("trainset", "valset")
         }
     # It asks each predictor for its model, because others of its steps train weights.
     job.student.set_lm(job.inputs.student.lm)
-    best = dspy.BetterTogether(metric=job.study.metric, **made).compile(
+    best = dspy.BetterTogether(metric=job.study.metric, **teleprompters).compile(
         job.student,
         **_both(job),
         num_threads=job.request.at_once,
@@ -334,10 +343,10 @@ def _freed(teleprompter: Any) -> Any:
 
 def _steps(strategy: str) -> list[str]:
     steps = [step.strip() for step in strategy.split("->")]
-    known = [name for name, row in TELEPROMPTERS.items() if row.step]
+    step_names = [name for name, row in TELEPROMPTERS.items() if row.step]
     for step in steps:
-        if step not in known:
-            raise UnknownName("step of better_together", step, known)
+        if step not in step_names:
+            raise UnknownName("step of better_together", step, step_names)
     return steps
 
 
@@ -364,17 +373,17 @@ def objective(job: TeleprompterContext) -> TeleprompterResult:
     return objective_search.search(job)
 
 
-def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def settings(name: str, level: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a teleprompter at a level of effort, with what `-O name=value` sets."""
-    found = {
+    options = {
         option: values[EFFORT.index(level)]
         for option, values in TELEPROMPTERS[name].options.items()
     }
-    for option, value in given.items():
-        if option not in found:
-            raise UnknownName(f"option of {name}", option, found)
-        found[option] = _option(option, str(value), found[option])
-    return found
+    for option, value in overrides.items():
+        if option not in options:
+            raise UnknownName(f"option of {name}", option, options)
+        options[option] = _option(option, str(value), options[option])
+    return options
 
 
 _LEAST = {
@@ -383,14 +392,14 @@ _LEAST = {
 }  # what an option may be at least; any other 1. COPRO takes no breadth of 1
 
 
-def _option(option: str, text: str, now: Any) -> Any:
+def _option(option: str, text: str, default: Any) -> Any:
     if option == "strategy":
         return _SEPARATOR.join(_steps(text))
     if option == "effort":
         if text not in EFFORT:
             raise UnknownName("effort", text, EFFORT)
         return text
-    value = read_value(option, text, type(now), "-O")
+    value = read_value(option, text, type(default), "-O")
     least = _LEAST.get(option, 1)
     if not (math.isfinite(value) and value >= least):
         raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")

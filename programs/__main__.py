@@ -18,15 +18,15 @@ from tools.errors import UsageError
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m programs", description="The prompts of a program, to edit, or its graph."
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="show | draw")
-    for name, about in (
+    verbs = command_line.add_subparsers(dest="verb", required=True, metavar="show | draw")
+    for name, about_verb in (
         ("show", "print the prompts of a program, to edit for evals.run --prompts FILE"),
         ("draw", "print the LangGraph graph of an agent, as Mermaid"),
     ):
-        verb = verbs.add_parser(name, help=about, description=about)
+        verb = verbs.add_parser(name, help=about_verb, description=about_verb)
         verb.add_argument("program", metavar="NAME", help="as evals.run takes it")
         verb.add_argument(
             "-P",
@@ -39,7 +39,7 @@ def parser() -> CommandParser:
         verb.add_argument(
             "--json", action="store_true", help="print one JSON object and nothing else"
         )
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:

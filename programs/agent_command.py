@@ -104,7 +104,7 @@ class Command(Program):
             raise UsageError(
                 "what an agent outside will use is not known before it runs; leave --dry-run out"
             )
-        place = TemporaryDirectory(prefix="sextant-agent-")
+        workspace = TemporaryDirectory(prefix="sextant-agent-")
         budget = caller.terms.budget
         budget.check()
         with (
@@ -113,32 +113,32 @@ class Command(Program):
                 token,
                 server,
             ),
-            place as name,
+            workspace as name,
         ):
             opened = episode.desk.session
             folder = Path(name)
             session.set_current(opened)
-            given = {
+            variables = {
                 "SEXTANT_MCP_URL": server["url"],
                 "SEXTANT_TOKEN": token,
                 "SEXTANT_QUERY": query.text[:_LONGEST],
             }
-            given["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
+            variables["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
             (folder / "mcp.json").write_text(
                 json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8"
             )
             prompt = PROMPT.format(objective=query.objective, query=query.text)
             (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
-            code = self._run(given, folder)
-            printed, said = (_read_end(folder / name) for name in ("stdout", "stderr"))
-        used = _book(opened, printed, episode.reported)
-        budget.resume(used, used.calls or 1)
-        if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
-            opened.note_at_end(redact(kept)[-KEPT:])
+            code = self._run(variables, folder)
+            printed, stderr = (_read_end(folder / name) for name in ("stdout", "stderr"))
+        usage = _book(opened, printed, episode.reported)
+        budget.resume(usage, usage.calls or 1)
+        if printed_text := f"{printed}\n{stderr if code else ''}".replace(token, "***").strip():
+            opened.note_at_end(redact(printed_text)[-KEPT:])
         if code is None and not episode.submission:
             raise QueryTimeout("the query's time is up (--query-timeout), and the agent was ended")
         if code and not any(step.tool != "note" for step in opened.trace.steps):
-            last = (said or "it said nothing").splitlines()[-1]
+            last = (stderr or "it said nothing").splitlines()[-1]
             raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {redact(last)[:500]}")
         # The agent has ended by itself. If a search was refused, the session says that its limit
         # was the reason.
@@ -147,11 +147,11 @@ class Command(Program):
         submission: Submission = replace(episode.submission, usage=opened.usage)
         return submission
 
-    def _run(self, given: dict[str, str], folder: Path) -> int | None:
+    def _run(self, variables: dict[str, str], folder: Path) -> int | None:
         """Return the exit code of the agent; None where the query's time was up before."""
         pattern = re.compile(r"\$(SEXTANT_\w+)|\{query\}")
         words = [
-            pattern.sub(lambda one: given.get(one[1] or "SEXTANT_QUERY", one[0]), word)
+            pattern.sub(lambda match: variables.get(match[1] or "SEXTANT_QUERY", match[0]), word)
             for word in self.words
         ]
         with ExitStack() as files:
@@ -159,13 +159,13 @@ class Command(Program):
                 files.enter_context((folder / name).open("rb" if name == "stdin" else "wb"))
                 for name in ("stdin", "stdout", "stderr")
             )
-            how: Any = {
-                "env": os.environ | given,
+            options: Any = {
+                "env": os.environ | variables,
                 "start_new_session": True,
                 "pass_fds": _ALIVE[:1],
             }
             process = subprocess.Popen(
-                [*_START, *words], stdin=stdin, stdout=stdout, stderr=stderr, **how
+                [*_START, *words], stdin=stdin, stdout=stdout, stderr=stderr, **options
             )
         try:
             return process.wait(max(0.0, DEADLINE.get() - time.monotonic()))
@@ -188,9 +188,9 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
 
     What it `reported` with its calls of tools is booked already.
     """
-    said = read_object(printed.rpartition("\n")[2]) or {}
-    metered = read_report(said.get("usage"))
-    cost = said.get("total_cost_usd")
+    report = read_object(printed.rpartition("\n")[2]) or {}
+    metered = read_report(report.get("usage"))
+    cost = report.get("total_cost_usd")
     usd: float | None = None
     if cost is not None:
         try:
@@ -198,13 +198,13 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
         except ValueError:
             wrong = f"total_cost_usd is {show(cost)[:40]}, which is no price"
             opened.note_at_end(f"{wrong}; what the agent cost is not known")
-    used = Usage(paid_usd=usd, list_usd=usd)
+    usage = Usage(paid_usd=usd, list_usd=usd)
     if metered:
-        turns = said.get("num_turns")
+        turns = report.get("num_turns")
         calls = turns if isinstance(turns, int) and 0 < turns <= schemas.LARGEST else 1
         tokens = metered.input_tokens, metered.output_tokens
-        used = Usage(calls, 0, *tokens, usd, usd, cached_tokens=metered.cached_tokens)
+        usage = Usage(calls, 0, *tokens, usd, usd, cached_tokens=metered.cached_tokens)
     elif usd is None and reported != Usage():
         return reported
-    opened.charge(used)
-    return used if metered else replace(used, unmetered=1)
+    opened.charge(usage)
+    return usage if metered else replace(usage, unmetered=1)

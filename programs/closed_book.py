@@ -76,25 +76,25 @@ class ClosedBook(Program):
         )
         guesses = list(filter(None, lines))[: self.guesses]
         named = []
-        why = "done"
+        stop_reason = "done"
         for hop, guess in enumerate(guesses, start=1):
             session.hop = hop
             try:
                 named += self._look_up(session, query, guess)
             except LimitReached:
-                why = "budget"  # what the earlier guesses named still counts
+                stop_reason = "budget"  # what the earlier guesses named still counts
                 break
         ranking = list(dict.fromkeys(named))[: self.depth]
         session.rank(ranking)
-        return session.submit(ranking, why=why, answer="\n".join(guesses))
+        return session.submit(ranking, why=stop_reason, answer="\n".join(guesses))
 
     def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
-        found = session.search(guess, self.lookup, instruction=search_instruction(query, LIKE))
+        hits = session.search(guess, self.lookup, instruction=search_instruction(query, LIKE))
         signs = {
             hit.doc_id: search_words_of_guess(
                 guess, hit.title, session.read_whole(hit.doc_id), query.text
             )
-            for hit in found
+            for hit in hits
         }
         doc_id = max(
             signs, key=signs.__getitem__, default=""

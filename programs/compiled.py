@@ -98,25 +98,27 @@ class Compiled:
         """Whether a user wrote it, of those prompts alone that are to be others."""
         return self.origin.get("optimizer") == BY_HAND
 
-    def check(self, name: str, program: Any, where: str) -> None:
-        """UsageError, which names the file `where`, unless it was made for the program `name` as that is now."""
+    def check(self, name: str, program: Any, source: str) -> None:
+        """UsageError, which names the file `source`, unless it was made for the program `name` as that is now."""
         if self.program != name:
-            raise UsageError(f"{where} was compiled for --program {self.program}, not {name}")
+            raise UsageError(f"{source} was compiled for --program {self.program}, not {name}")
         current = get_prompts(program)
-        for place, prompt in self.prompts.items():
-            if place not in current:
-                raise UsageError(f"{where}: {UnknownName(f'predictor of {name}', place, current)}")
-            _check_prompt(prompt, current[place], place, where)
+        for predictor_name, prompt in self.prompts.items():
+            if predictor_name not in current:
+                raise UsageError(
+                    f"{source}: {UnknownName(f'predictor of {name}', predictor_name, current)}"
+                )
+            _check_prompt(prompt, current[predictor_name], predictor_name, source)
         if (lacking := sorted(current.keys() - self.prompts.keys())) and not self.by_hand:
-            raise UsageError(f"{where} has no prompt for {lacking[0]!r} of {name}; compile again")
+            raise UsageError(f"{source} has no prompt for {lacking[0]!r} of {name}; compile again")
         for member in self.members:
-            member.check(name, program, where)
+            member.check(name, program, source)
 
-    def prompts_alone(self, where: str) -> "Compiled":
-        """Return it; UsageError, which names the file `where`, for an ensemble or neighbours."""
+    def prompts_alone(self, source: str) -> "Compiled":
+        """Return it; UsageError, which names the file `source`, for an ensemble or neighbours."""
         if self.members or self.neighbours:
             raise UsageError(
-                f"{where} is not made of prompts alone, as of `ensemble` or `knn`; take another"
+                f"{source} is not made of prompts alone, as of `ensemble` or `knn`; take another"
             )
         return self
 
@@ -127,9 +129,9 @@ class Compiled:
             return dspy.Ensemble(reduce_fn=fuse_rankings).compile(members)
         for name, predictor in program.named_predictors():
             if prompt := self.prompts.get(name):
-                now = predictor.signature
+                signature = predictor.signature
                 predictor.signature = with_instructions(
-                    now, prompt.instructions or now.instructions, prompt.descriptions
+                    signature, prompt.instructions or signature.instructions, prompt.descriptions
                 )
                 predictor.demos = (
                     predictor.demos if self.by_hand else [dict(demo) for demo in prompt.demos]
@@ -146,18 +148,18 @@ class Compiled:
             return self
         before = get_prompts(program)
         after = get_prompts(self.assemble(program))
-        kept = dict[str, Prompt]()
+        changed = dict[str, Prompt]()
         for name, prompt in after.items():
-            same = prompt.instructions == before[name].instructions
-            if prompt.descriptions or not same:
-                kept[name] = Prompt(
-                    "" if same else prompt.instructions, descriptions=prompt.descriptions
+            is_same = prompt.instructions == before[name].instructions
+            if prompt.descriptions or not is_same:
+                changed[name] = Prompt(
+                    "" if is_same else prompt.instructions, descriptions=prompt.descriptions
                 )
-        about = {
-            "edited": f"{len(kept)} of {plural(len(after), 'predictor')}",
-            "differs": list(kept),
+        origin = {
+            "edited": f"{len(changed)} of {plural(len(after), 'predictor')}",
+            "differs": list(changed),
         }
-        return replace(self, prompts=kept, origin={**self.origin, **about}) if kept else None
+        return replace(self, prompts=changed, origin={**self.origin, **origin}) if changed else None
 
 
 def description(name: str, field: Any) -> str:
@@ -166,23 +168,25 @@ def description(name: str, field: Any) -> str:
     return "" if text == f"${{{name}}}" else text
 
 
-def _check_prompt(prompt: Prompt, now: Prompt, place: str, where: str) -> None:
-    known = [one.split()[1].removesuffix(":") for one in now.fields]
-    if unknown := [name for name in prompt.descriptions if name not in known]:
-        raise UsageError(f"{where}: {UnknownName(f'field of {place}', unknown[0], known)}")
+def _check_prompt(prompt: Prompt, current: Prompt, predictor_name: str, source: str) -> None:
+    field_names = [field_line.split()[1].removesuffix(":") for field_line in current.fields]
+    if unknown := [name for name in prompt.descriptions if name not in field_names]:
+        raise UsageError(
+            f"{source}: {UnknownName(f'field of {predictor_name}', unknown[0], field_names)}"
+        )
     if not prompt.signature:  # a user's
         return
-    if now.signature != prompt.signature:
-        change = f"was {prompt.signature}, and is {now.signature}"
-        raise UsageError(f"{where}: the signature of {place} {change}; compile again")
-    if changed := sorted({*map(_bare, prompt.fields)} ^ {*map(_bare, now.fields)}):
+    if current.signature != prompt.signature:
+        change = f"was {prompt.signature}, and is {current.signature}"
+        raise UsageError(f"{source}: the signature of {predictor_name} {change}; compile again")
+    if changed := sorted({*map(_bare, prompt.fields)} ^ {*map(_bare, current.fields)}):
         raise UsageError(
-            f"{where}: {prompt.signature} has other fields now ({', '.join(changed)}); compile "
+            f"{source}: {prompt.signature} has other fields now ({', '.join(changed)}); compile "
             f"again"
         )
-    if prompt.before and now.before != prompt.before:
+    if prompt.before and current.before != prompt.before:
         raise UsageError(
-            f"{where}: the instructions of {place} that it started from have changed since; "
+            f"{source}: the instructions of {predictor_name} that it started from have changed since; "
             f"compile again"
         )
 
@@ -192,11 +196,11 @@ def _bare(field: str) -> str:  # without the modules of its type, which may move
 
 
 def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in body.items() if name not in ("origin", "versions")}
+    content = {name: value for name, value in body.items() if name not in ("origin", "versions")}
     for prompt in body["prompts"].values():
         if not prompt["descriptions"]:
             del prompt["descriptions"]  # as in digests from before there were any
-    return kept | {"members": [_without_origin(member) for member in body["members"]]}
+    return content | {"members": [_without_origin(member) for member in body["members"]]}
 
 
 def write(path: Path, compiled: Compiled) -> None:
@@ -218,29 +222,29 @@ def read(path: Path) -> Compiled:
     """Return the compiled program in a file or its folder, saying so if it was edited. DataError for a damaged one."""
     file = path / NAME if path.is_dir() else path
     mend = "it is torn or no compiled program; compile again"
-    now = _get_versions()
+    versions = _get_versions()
     try:
         body = schemas.read_file(CompiledHeader, file, mend)
     except FileNotFoundError:
         raise DataError(
             f"there is no compiled program {file}; python -m optimizers.compile makes one"
         ) from None
-    made_with = body.get("versions") or now
-    for name, ours in now.items():  # before what another version may hold otherwise
-        then = str(made_with.get(name, "unknown"))
-        if then.split(".")[:2] != ours.split(".")[:2]:
+    made_with = body.get("versions") or versions
+    for name, ours in versions.items():  # before what another version may hold otherwise
+        compiled_version = str(made_with.get(name, "unknown"))
+        if compiled_version.split(".")[:2] != ours.split(".")[:2]:
             raise UsageError(
-                f"{file} was compiled with {name} {then}, and this is {name} {ours}; compile again"
+                f"{file} was compiled with {name} {compiled_version}, and this is {name} {ours}; compile again"
             )
     intact = body.pop("digest", None) == _digest(json.dumps(body, sort_keys=True))[:16]
     try:
-        found = schemas.build_dataclass(Compiled, body)
+        compiled = schemas.build_dataclass(Compiled, body)
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}); {mend}") from None
     return (
-        found
+        compiled
         if intact
-        else replace(found, origin={**found.origin, "edited": "after it was compiled"})
+        else replace(compiled, origin={**compiled.origin, "edited": "after it was compiled"})
     )
 
 
@@ -249,32 +253,36 @@ def get_prompts(program: Any) -> dict[str, Prompt]:
     prompts = {}
     for name, predictor in program.named_predictors():
         signature = predictor.signature
-        known = signature.fields
+        signature_fields = signature.fields
         instructions = signature.instructions
         demos = [
-            {key: to_json_values(one) for key, one in dict(demo).items() if key in known}
+            {
+                key: to_json_values(value)
+                for key, value in dict(demo).items()
+                if key in signature_fields
+            }
             for demo in predictor.demos
         ]
         fields = _list_fields("in", signature.input_fields) + _list_fields(
             "out", signature.output_fields
         )
         before = _digest(instructions)[:8]
-        others = {
-            key: description(key, one)
-            for key, one in known.items()
-            if one.json_schema_extra.get("described")
+        descriptions = {
+            key: description(key, field_info)
+            for key, field_info in signature_fields.items()
+            if field_info.json_schema_extra.get("described")
         }
         prompts[name] = Prompt(
-            instructions, tuple(demos), signature.__name__, tuple(fields), before, others
+            instructions, tuple(demos), signature.__name__, tuple(fields), before, descriptions
         )
     return prompts
 
 
 def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
-    types = ((name, one.annotation) for name, one in fields.items())
+    types = ((name, field_info.annotation) for name, field_info in fields.items())
     return [
-        f"{side} {name}: {one if '[' in str(one) else getattr(one, '__name__', '') or one}"
-        for name, one in types
+        f"{side} {name}: {annotation if '[' in str(annotation) else getattr(annotation, '__name__', '') or annotation}"
+        for name, annotation in types
     ]
 
 
@@ -299,23 +307,23 @@ def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
     order = sorted(points, key=lambda doc_id: -points[doc_id])
     trace = Trace(first.trace.query_id)
     for submission in submissions:
-        other = submission.trace  # whose hops and times go on where these end
+        later_trace = submission.trace  # whose hops and times go on where these end
         last = max((step.hop for step in trace.steps), default=0)
         end = max((step.started + step.seconds for step in trace.steps), default=0.0)
-        for step in other.steps:
+        for step in later_trace.steps:
             trace.steps.append(
                 replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end)
             )
-        trace.notes += other.notes
-        trace.calls += other.calls
-        trace.invented_ids += other.invented_ids
-        trace.unusable = dict(Counter(trace.unusable) + Counter(other.unusable))
-        trace.followed |= other.followed | trace.followed
+        trace.notes += later_trace.notes
+        trace.calls += later_trace.calls
+        trace.invented_ids += later_trace.invented_ids
+        trace.unusable = dict(Counter(trace.unusable) + Counter(later_trace.unusable))
+        trace.followed |= later_trace.followed | trace.followed
     ranking = tuple(order[: max(len(submission.ranking) for submission in submissions)])
     usage = total(submission.usage for submission in submissions)
     scores = (
         tuple(points[doc_id] for doc_id in ranking)
-        if any(one.scores for one in submissions)
+        if any(submission.scores for submission in submissions)
         else ()
     )
     return Submission(ranking, trace, first.answer, usage, scores)
@@ -329,19 +337,21 @@ class NearestDemonstrations(SharedOnDeepcopy, dspy.Module):
         self.program = program
         self._neighbours = {neighbour.query_id: neighbour for neighbour in neighbours}
         self._nearest = nearest
-        self._index = BM25(Corpus(Document(one.query_id, one.text) for one in neighbours))
+        self._index = BM25(
+            Corpus(Document(neighbour.query_id, neighbour.text) for neighbour in neighbours)
+        )
 
     def forward(self, query: Query) -> Submission:
         """Search with a copy of the program that has the query's own demonstrations."""
         program = self.program.deepcopy()
-        own = frozenset({query.query_id})  # a training query is not shown its own answer
+        query_id = frozenset({query.query_id})  # a training query is not shown its own answer
         near = [
             self._neighbours[hit.doc_id]
-            for hit in self._index.search(query.text, self._nearest, excluded=own)
+            for hit in self._index.search(query.text, self._nearest, excluded=query_id)
         ]
         for name, predictor in program.named_predictors():
             # The nearest last: models give most weight to what stands next to the question.
             predictor.demos = [
-                dict(demo) for one in reversed(near) for demo in one.demos.get(name, ())
+                dict(demo) for neighbour in reversed(near) for demo in neighbour.demos.get(name, ())
             ]
         return program(query=query)  # type: ignore[no-any-return]

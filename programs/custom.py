@@ -55,55 +55,59 @@ _OTHER_LOOP = re.compile("different (?:event )?loop|[Ee]vent loop is closed")
 _DOCUMENTS = re.compile(r"answer|doc|ids?$|passage|rank|relevant|select")  # in the name of a field
 
 
-def make_program_class(made: Any, name: str) -> Any:
+def make_program_class(user_object: Any, name: str) -> Any:
     """Return a constructor as programs have it, for what `name` refers to; UsageError where that is no program."""
     instrument_threads()
-    if isinstance(made, type) and issubclass(made, Program):
-        return made
-    is_class = isinstance(made, type)
-    is_object = isinstance(made, dspy.Module) or is_graph(made)
-    asked = {} if is_object or not callable(made) else _parameters(made, name)
+    if isinstance(user_object, type) and issubclass(user_object, Program):
+        return user_object
+    is_class = isinstance(user_object, type)
+    is_object = isinstance(user_object, dspy.Module) or is_graph(user_object)
+    parameters = {} if is_object or not callable(user_object) else _parameters(user_object, name)
     usable_class = is_class and (
-        issubclass(made, dspy.Module) or "toolbox" in asked or _has_call(made)
+        issubclass(user_object, dspy.Module) or "toolbox" in parameters or _has_call(user_object)
     )
-    if not (is_object or usable_class or (callable(made) and not is_class)):
+    if not (is_object or usable_class or (callable(user_object) and not is_class)):
         raise UsageError(
-            f"{name} is {describe(made)}, and no program: it has to be a class over a toolbox, a "
+            f"{name} is {describe(user_object)}, and no program: it has to be a class over a toolbox, a "
             f"dspy.Module, "
             "a LangGraph graph, a function of a query, or a function of tools that returns one of "
             "these"
         )
-    answers = not is_class and not is_object and _is_of_a_query(asked)
-    needed = _check_needed(asked, _FUNCTIONS if answers else _MAKERS, name, first_is_query=answers)
+    answers = not is_class and not is_object and _is_of_a_query(parameters)
+    needed = _check_needed(
+        parameters, _FUNCTIONS if answers else _MAKERS, name, first_is_query=answers
+    )
     offered = _FUNCTIONS if answers else _MAKERS
     settings = [
-        one.replace(kind=one.KEYWORD_ONLY)
-        for one in asked.values()
-        if one.name not in (*needed, *offered)
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for parameter in parameters.values()
+        if parameter.name not in (*needed, *offered)
     ]
     base = inspect.signature(CustomProgram.__init__).parameters
-    about = {
+    attributes = {
         "__init__": CustomProgram.__init__,  # a dataclass would make another one
-        "__doc__": inspect.getdoc(made) if callable(made) else None,
+        "__doc__": inspect.getdoc(user_object) if callable(user_object) else None,
         "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
-        "source": (made,),  # a function by itself would be a method
+        "source": (user_object,),  # a function by itself would be a method
         "label": plugins.display_name(name),
         "asks": tuple(
-            one for one in asked if one in (*needed, *offered)
+            parameter_name for parameter_name in parameters if parameter_name in (*needed, *offered)
         ),  # what it is given by name
         "answers": answers,  # whether it is a function of a query
     }
     _watch_requests()
-    return type(plugins.display_name(name).rpartition(":")[2], (CustomProgram,), about)
+    return type(plugins.display_name(name).rpartition(":")[2], (CustomProgram,), attributes)
 
 
-def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
+def _parameters(callable_object: Any, name: str = "") -> dict[str, inspect.Parameter]:
     """Return what a function, or the constructor of a class, asks for by name. UsageError where that is hidden."""
-    is_class = isinstance(made, type)  # whose own signature DSPy hides
+    is_class = isinstance(callable_object, type)  # whose own signature DSPy hides
     try:
-        parameters = [*inspect.signature(made.__init__ if is_class else made).parameters.values()][
-            is_class:
-        ]
+        parameters = [
+            *inspect.signature(
+                callable_object.__init__ if is_class else callable_object
+            ).parameters.values()
+        ][is_class:]
     except (ValueError, TypeError):
         raise UsageError(
             f"Python does not know the parameters of {name}; call it in a function answer(query, "
@@ -114,8 +118,12 @@ def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
         for parameter in parameters
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    if not is_class and len(by_name) < len(parameters) and _hides_parameters(made, parameters):
-        takes = ", ".join(str(one) for one in parameters)
+    if (
+        not is_class
+        and len(by_name) < len(parameters)
+        and _hides_parameters(callable_object, parameters)
+    ):
+        takes = ", ".join(str(parameter) for parameter in parameters)
         raise UsageError(
             f"{name} takes ({takes}), so what it asks for cannot be known; if a decorator made it, "
             "give its inner function @functools.wraps(function), else name its parameters"
@@ -123,41 +131,49 @@ def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
     return by_name
 
 
-def _hides_parameters(made: Any, parameters: Sequence[inspect.Parameter]) -> bool:
+def _hides_parameters(callable_object: Any, parameters: Sequence[inspect.Parameter]) -> bool:
     """Return whether a callable passes on what it is given, to a function whose parameters it does not show."""
     kinds = {parameter.kind for parameter in parameters}
     if kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         return inspect.Parameter.VAR_POSITIONAL in kinds  # with **settings alone, it may be a maker
-    if not inspect.isfunction(made):
+    if not inspect.isfunction(callable_object):
         return False
-    shown = {one.name for one in parameters}
+    shown = {parameter.name for parameter in parameters}
     wrapped = [
-        one for one in inspect.getclosurevars(made).nonlocals.values() if inspect.isfunction(one)
+        value
+        for value in inspect.getclosurevars(callable_object).nonlocals.values()
+        if inspect.isfunction(value)
     ]
-    return any({*inspect.signature(one).parameters} & {*_FUNCTIONS} - shown for one in wrapped)
+    return any(
+        {*inspect.signature(function).parameters} & {*_FUNCTIONS} - shown for function in wrapped
+    )
 
 
-def _has_call(made: type) -> bool:
-    return any("__call__" in vars(kind) for kind in made.__mro__)
+def _has_call(user_class: type) -> bool:
+    return any("__call__" in vars(base_class) for base_class in user_class.__mro__)
 
 
-def _is_of_a_query(asked: Mapping[str, inspect.Parameter]) -> bool:
+def _is_of_a_query(parameters: Mapping[str, inspect.Parameter]) -> bool:
     """Return whether a function answers a query, by its parameters; else it makes something that does."""
-    needed = {one.name for one in asked.values() if one.default is one.empty}
-    return bool(asked.keys() & {*QUERY} or needed - {*_MAKERS})
+    needed = {
+        parameter.name for parameter in parameters.values() if parameter.default is parameter.empty
+    }
+    return bool(parameters.keys() & {*QUERY} or needed - {*_MAKERS})
 
 
 def _check_needed(
-    asked: Mapping[str, inspect.Parameter],
+    parameters: Mapping[str, inspect.Parameter],
     offered: Sequence[str],
     name: str,
     *,
     first_is_query: bool,
 ) -> list[str]:
     """Return the parameters without a default. UsageError for one that nothing is `offered` for."""
-    needed = [one.name for one in asked.values() if one.default is one.empty]
-    unknown = [one for one in needed if one not in offered]
-    if first_is_query and not asked.keys() & {*QUERY}:
+    needed = [
+        parameter.name for parameter in parameters.values() if parameter.default is parameter.empty
+    ]
+    unknown = [parameter_name for parameter_name in needed if parameter_name not in offered]
+    if first_is_query and not parameters.keys() & {*QUERY}:
         unknown = unknown[1:]  # the first one is the query, whatever it is called
     if unknown:
         raise UsageError(
@@ -167,9 +183,9 @@ def _check_needed(
     return needed
 
 
-def is_graph(made: Any) -> bool:
+def is_graph(value: Any) -> bool:
     """Return whether this is a graph of LangGraph's, compiled or not."""
-    return any(one.__module__.startswith("langgraph.") for one in type(made).__mro__)
+    return any(base_class.__module__.startswith("langgraph.") for base_class in type(value).__mro__)
 
 
 class _Awaitable:
@@ -211,28 +227,31 @@ class GuessingRules(dict[str, Any]):
 
 def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
     call: Any = offline_engine.CALL.get()
-    kind = call.signature.output_fields[name].annotation
+    annotation = call.signature.output_fields[name].annotation
     texts = {key: str(input_) for key, input_ in inputs.items()}
-    asked = [texts[key] for key in ("description", *QUERY) if key in texts] or [*texts.values(), ""]
+    query_texts = [texts[key] for key in ("description", *QUERY) if key in texts] or [
+        *texts.values(),
+        "",
+    ]
     shown = "\n".join(texts.values())
     desk = DESK.get()
     ids = [doc_id for doc_id in (desk.best_rank if desk else ()) if doc_id in shown]
-    words = offline_rules.rewrite_query({"description": asked[0]}, statistics)
+    words = offline_rules.rewrite_query({"description": query_texts[0]}, statistics)
     if name == "next_tool_name":  # of dspy.ReAct
-        return "search" if "search" in get_args(kind) and not ids else "finish"
+        return "search" if "search" in get_args(annotation) and not ids else "finish"
     if name == "next_tool_args":
         return {} if ids else {"query": words}
-    if kind is dspy.ToolCalls:
+    if annotation is dspy.ToolCalls:
         calls = (
             [] if ids or "search" not in shown else [{"name": "search", "args": {"query": words}}]
         )
         return dspy.ToolCalls.from_dict_list(calls)
-    return _fill(kind, name, ids, words)
+    return _fill(annotation, name, ids, words)
 
 
-def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
-    inside = get_args(kind)
-    origin = get_origin(kind) or kind
+def _fill(annotation: Any, name: str, ids: list[str], words: str) -> Any:
+    inside = get_args(annotation)
+    origin = get_origin(annotation) or annotation
     if origin is Literal:
         return inside[0]
     if origin in (Union, types.UnionType):
@@ -241,13 +260,13 @@ def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
         if inside and inside[0] is not str:
             return [_fill(inside[0], name, ids, words)]
         return ids if _DOCUMENTS.search(name) else [words]
-    if inspect.isclass(kind) and issubclass(kind, pydantic.BaseModel):
+    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
         return {
             key: _fill(field.annotation, key, ids, words)
-            for key, field in kind.model_fields.items()
+            for key, field in annotation.model_fields.items()
         }
-    if inspect.isclass(kind) and issubclass(kind, Enum):
-        return next(iter(kind)).value
+    if inspect.isclass(annotation) and issubclass(annotation, Enum):
+        return next(iter(annotation)).value
     if origin in (bool, int, float, dict):
         return {bool: True, int: 1, float: 1.0, dict: {}}[origin]
     if ids and _DOCUMENTS.search(name):
@@ -287,31 +306,35 @@ class CustomProgram(Program):
         if is_graph(source):
             return self._prepare_graph(source)
         is_class = isinstance(source, type)
-        made = self._call_maker(
+        product = self._call_maker(
             parameters, make_tools() if is_class else make_tools(_graphs().Tool.from_function)
         )
-        if isinstance(made, dspy.Module) and not is_class:
-            made = self._call_maker(
+        if isinstance(product, dspy.Module) and not is_class:
+            product = self._call_maker(
                 parameters, make_tools()
             )  # with tools of DSPy's instead of LangChain's
-        if is_graph(made):
-            return self._prepare_graph(made)
-        if isinstance(made, dspy.Module) or "toolbox" in self.asks:
-            return made
-        if not callable(made):
+        if is_graph(product):
+            return self._prepare_graph(product)
+        if isinstance(product, dspy.Module) or "toolbox" in self.asks:
+            return product
+        if not callable(product):
             raise UsageError(
-                f"{self.label} returned {describe(made)}; it has to return a graph, a module or a "
+                f"{self.label} returned {describe(product)}; it has to return a graph, a module or a "
                 f"function"
             )
-        asked = _parameters(made, self.label)
-        if not _is_of_a_query(asked):
+        asked_parameters = _parameters(product, self.label)
+        if not _is_of_a_query(asked_parameters):
             raise UsageError(
                 f"{self.label} returned a function without a query; it needs a parameter "
                 f"{QUERY[0]!r}"
             )
-        needed = _check_needed(asked, _FUNCTIONS, self.label, first_is_query=True)
-        self.function_asks = tuple(one for one in asked if one in (*needed, *_FUNCTIONS))
-        return made
+        needed = _check_needed(asked_parameters, _FUNCTIONS, self.label, first_is_query=True)
+        self.function_asks = tuple(
+            parameter_name
+            for parameter_name in asked_parameters
+            if parameter_name in (*needed, *_FUNCTIONS)
+        )
+        return product
 
     def _call_maker(self, parameters: Mapping[str, Any], tools: Mapping[str, Any]) -> Any:
         """Return what a class, or a function of tools, makes."""
@@ -324,24 +347,24 @@ class CustomProgram(Program):
         offered["tools"] = list(tools.values())
         if "model" in self.asks:
             offered["model"] = _graphs().Model()
-        made = self.source[0](**{name: offered[name] for name in self.asks}, **parameters)
-        if inspect.iscoroutine(made):
-            return self._loop.run(made)
+        product = self.source[0](**{name: offered[name] for name in self.asks}, **parameters)
+        if inspect.iscoroutine(product):
+            return self._loop.run(product)
         if (
-            isinstance(made, AbstractAsyncContextManager)
-            and not isinstance(made, dspy.Module)
-            and not is_graph(made)
+            isinstance(product, AbstractAsyncContextManager)
+            and not isinstance(product, dspy.Module)
+            and not is_graph(product)
         ):
-            self._opened = made  # as LangGraph's server takes it; it stays open until the end
-            return self._loop.run(made.__aenter__())
+            self._opened = product  # as LangGraph's server takes it; it stays open until the end
+            return self._loop.run(product.__aenter__())
         if (
-            isinstance(made, AbstractContextManager)
-            and not isinstance(made, dspy.Module)
-            and not is_graph(made)
+            isinstance(product, AbstractContextManager)
+            and not isinstance(product, dspy.Module)
+            and not is_graph(product)
         ):
-            self._opened = made
-            return made.__enter__()
-        return made
+            self._opened = product
+            return product.__enter__()
+        return product
 
     @property
     def _loop(self) -> EventLoop:
@@ -379,77 +402,83 @@ class CustomProgram(Program):
 
     def _answer(self, query: Query) -> Submission:
         if "toolbox" in self.asks:
-            found = self.inner(query=query)
-            if isinstance(found, Submission):
-                return found
+            returned = self.inner(query=query)
+            if isinstance(returned, Submission):
+                return returned
             return self._hand_in(
-                query, SearchTools(session.current() or self.toolbox.open(query)), found, "done"
+                query, SearchTools(session.current() or self.toolbox.open(query)), returned, "done"
             )
         desk = SearchTools(self.toolbox.open(query), hops=0)
         DESK.set(desk)
-        found, why = self._ask(query, desk)
-        if found is None and is_graph(self.inner):
-            return desk.session.submit(desk.rank_all()[: self.depth], why=why)
-        return self._hand_in(query, desk, found, why)
+        returned, stop_reason = self._ask(query, desk)
+        if returned is None and is_graph(self.inner):
+            return desk.session.submit(desk.rank_all()[: self.depth], why=stop_reason)
+        return self._hand_in(query, desk, returned, stop_reason)
 
     def _ask(self, query: Query, desk: SearchTools) -> tuple[Any, str]:
         if is_graph(self.inner):
-            state, why = self._runner.run(query)
+            state, stop_reason = self._runner.run(query)
             if not isinstance(state, Mapping):  # of LangGraph's functional API
-                return state, why
-            return next((state[name] for name in ANSWERS if _is_filled(state.get(name))), None), why
+                return state, stop_reason
+            return next(
+                (state[name] for name in ANSWERS if _is_filled(state.get(name))), None
+            ), stop_reason
         if isinstance(self.inner, dspy.Module):
             texts = {
                 name: query.objective if name == "objective" else query.text for name in self.inputs
             }
-            found = (
+            returned = (
                 self.inner(**texts)
                 if hasattr(type(self.inner), "forward")
                 else self.inner.acall(**texts)
             )
         else:
-            found = self._call(query, desk)
-        if inspect.isasyncgen(found):
-            found = _collect(found)
-        if inspect.iscoroutine(found):
-            found = self._own_loop.run(found) if self._own_loop else run_coroutine(found)
-        return list(found) if inspect.isgenerator(found) else found, "done"
+            returned = self._call(query, desk)
+        if inspect.isasyncgen(returned):
+            returned = _collect(returned)
+        if inspect.iscoroutine(returned):
+            returned = self._own_loop.run(returned) if self._own_loop else run_coroutine(returned)
+        return list(returned) if inspect.isgenerator(returned) else returned, "done"
 
     def _call(self, query: Query, desk: SearchTools) -> Any:
         text = AwaitableText(query.text)
         vars(text).update(text=query.text, objective=query.objective, query_id=query.query_id)
         tools = _Tools(desk)
-        given: dict[str, Any] = {
+        offered: dict[str, Any] = {
             "objective": query.objective,
             "select": desk.keep,
             "depth": self.depth,
         }
-        given |= {"search": tools.search, "read": tools.read}
-        arguments = {name: given.get(name, text) for name in self.function_asks or self.asks}
+        offered |= {"search": tools.search, "read": tools.read}
+        arguments = {name: offered.get(name, text) for name in self.function_asks or self.asks}
         by_place = [
-            one.name for one in _parameters(self.inner).values() if one.kind is one.POSITIONAL_ONLY
+            parameter.name
+            for parameter in _parameters(self.inner).values()
+            if parameter.kind is parameter.POSITIONAL_ONLY
         ]
         in_place = [arguments.pop(name) for name in by_place if name in arguments]
         return self.inner(*in_place, **arguments)
 
-    def _hand_in(self, query: Query, desk: SearchTools, found: Any, why: str) -> Submission:
+    def _hand_in(
+        self, query: Query, desk: SearchTools, returned: Any, stop_reason: str
+    ) -> Submission:
         """End the session with the documents that the program returned, of those that it can have found."""
-        made = self.source[0]
+        source = self.source[0]
         code = getattr(
-            made.forward if isinstance(made, type) and hasattr(made, "forward") else made,
+            source.forward if isinstance(source, type) and hasattr(source, "forward") else source,
             "__code__",
             None,
         )
-        place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
+        location = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
         try:
-            named = extract_doc_ids(found)
+            named = extract_doc_ids(returned)
         except TypeError as error:
-            raise TypeError(f"{self.label} {error}{place}") from None
+            raise TypeError(f"{self.label} {error}{location}") from None
         try:
-            known = named if "toolbox" in self.asks else desk.known(named, query)
+            found_ids = named if "toolbox" in self.asks else desk.known(named, query)
         except InvalidAnswer as fault:
-            raise ValueError(f"{fault}{place}") from None
-        return desk.hand_in(known, self.depth, why=why)
+            raise ValueError(f"{fault}{location}") from None
+        return desk.hand_in(found_ids, self.depth, why=stop_reason)
 
 
 class _Tools:
@@ -467,8 +496,8 @@ class _Tools:
         return AwaitableText(self._desk.session.read(doc_id))
 
 
-async def _collect(found: Any) -> list[Any]:
-    return [one async for one in found]
+async def _collect(values: Any) -> list[Any]:
+    return [value async for value in values]
 
 
 def _is_filled(value: Any) -> bool:
@@ -496,23 +525,27 @@ def _explain(error: BaseException) -> str:
 
 def _inputs_of(module: Any, label: str) -> list[str]:
     """Return the inputs that a module is given: for the query's text, and `objective`."""
-    kind = type(module)
-    asked = _parameters(kind.forward if hasattr(kind, "forward") else kind.aforward)
+    module_class = type(module)
+    parameters = _parameters(
+        module_class.forward if hasattr(module_class, "forward") else module_class.aforward
+    )
     inputs = [
         name
-        for name, one in [*asked.items()][1:]
-        if one.default is one.empty or name in (*QUERY, "objective")
+        for name, parameter in [*parameters.items()][1:]
+        if parameter.default is parameter.empty or name in (*QUERY, "objective")
     ]
-    if len(asked) == 1:  # it takes what its signature has
+    if len(parameters) == 1:  # it takes what its signature has
         signed = [
-            one.signature for one in (module, *module.predictors()) if hasattr(one, "signature")
+            predictor.signature
+            for predictor in (module, *module.predictors())
+            if hasattr(predictor, "signature")
         ]
-        inputs = [name for one in signed[:1] for name in one.input_fields]
+        inputs = [name for signature in signed[:1] for name in signature.input_fields]
     texts = [name for name in inputs if name != "objective"]
     if not texts or (len(texts) > 1 and not {*texts} <= {*QUERY}):
-        given = f"{', '.join(QUERY)} and objective, or the only input; give others a default"
+        offered = f"{', '.join(QUERY)} and objective, or the only input; give others a default"
         raise UsageError(
-            f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {given}"
+            f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {offered}"
         )
     return inputs
 
@@ -531,14 +564,17 @@ def _watch_requests() -> None:
 
     def counted(send: Callable[..., Any], host: Callable[..., str]) -> Callable[..., Any]:
         @wraps(send)
-        def sent(client: Any, *arguments: Any, **options: Any) -> Any:
+        def send_counted(client: Any, *arguments: Any, **options: Any) -> Any:
             session.count_unmetered_request(host(client, *arguments, **options))
             return send(client, *arguments, **options)
 
-        return sent
+        return send_counted
 
-    for one in (httpx.Client, httpx.AsyncClient):
-        one.send = counted(one.send, lambda client, request, **options: request.url.host)  # type: ignore[method-assign]
+    client_class: Any
+    for client_class in (httpx.Client, httpx.AsyncClient):
+        client_class.send = counted(
+            client_class.send, lambda client, request, **options: request.url.host
+        )
     connection: Any = HTTPConnection  # of urllib, and of requests and urllib3
     connection.putrequest = counted(
         connection.putrequest, lambda client, *arguments, **options: client.host
@@ -546,10 +582,10 @@ def _watch_requests() -> None:
 
 
 class _ForeignCallCounter(BaseCallback):
-    """A callback of DSPy's that counts a program's own calls of models other than the one `given`."""
+    """A callback of DSPy's that counts a program's own calls of models other than `model`."""
 
-    def __init__(self, given: Any) -> None:
-        self._given = given
+    def __init__(self, model: Any) -> None:
+        self._given = model
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Count a call, and then no more of how it is sent."""

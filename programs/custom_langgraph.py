@@ -107,19 +107,20 @@ class Model(BaseChatModel):
             model.tools = None  # for the rest of the run: it says that it takes none
             return None
         parameters = {
-            one["function"]["name"]: one["function"].get("parameters", {}) for one in self.offered
+            tool["function"]["name"]: tool["function"].get("parameters", {})
+            for tool in self.offered
         }
         calls = []
         for call in answer["tool_calls"]:
             names = parameters.get(call["name"], {}).get("properties")
-            given = read_arguments(call["arguments"], names)
-            calls.append({"name": call["name"], "args": given or {}, "id": call["id"]})
+            arguments = read_arguments(call["arguments"], names)
+            calls.append({"name": call["name"], "args": arguments or {}, "id": call["id"]})
         return {"content": answer["content"], "calls": calls, "parts": answer.get("parts", {})}
 
     def _fill(self, conversation: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the next message as the fields of a prompt."""
         answer = ask(dspy.Predict(NextMessage), conversation=conversation, tools=[*self.offered])
-        names = [one["function"]["name"] for one in self.offered]
+        names = [tool["function"]["name"] for tool in self.offered]
         calls = [
             {"name": find_tool(call.name, names), "args": call.args}
             for call in answer.calls.tool_calls
@@ -162,20 +163,20 @@ class Runner(SharedOnDeepcopy):
     def run(self, query: Query) -> tuple[Any, str]:
         """Return the state in which the graph ends for a query, and why it ended."""
         tools = make_tools(Tool.from_function)
-        given = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
+        configurable = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
         limit = (self.graph.config or {}).get("recursion_limit", STEPS)
-        options = {"recursion_limit": limit, "configurable": given}
+        options = {"recursion_limit": limit, "configurable": configurable}
         if self._is_async:
-            state, why = self._run_async(self._walk_async(self._make_input(query), options))
+            state, stop_reason = self._run_async(self._walk_async(self._make_input(query), options))
         else:
-            state, why = self._walk(self._make_input(query), options)
+            state, stop_reason = self._walk(self._make_input(query), options)
         if isinstance(state, Mapping) and (interrupts := state.get("__interrupt__")):
-            asked = str(interrupts[0].value)[:60]
+            question = str(interrupts[0].value)[:60]
             raise RuntimeError(
-                f"{self._label} waits for somebody's answer (interrupt: {asked!r}), and nobody is "
+                f"{self._label} waits for somebody's answer (interrupt: {question!r}), and nobody is "
                 f"there"
             )
-        return state, why
+        return state, stop_reason
 
     def _walk(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
         state: Any = {}

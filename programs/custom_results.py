@@ -46,10 +46,10 @@ def describe(value: Any) -> str:
     """Return a value's type and the beginning of its text."""
     if value is None:
         return "None"
-    kind = type(value).__name__
+    type_name = type(value).__name__
     if isinstance(value, Mapping):
-        return f"{kind} with keys {', '.join(map(str, value)) or 'none'}"
-    return f"{kind} {plugins.show(value)[:40]!r}"
+        return f"{type_name} with keys {', '.join(map(str, value)) or 'none'}"
+    return f"{type_name} {plugins.show(value)[:40]!r}"
 
 
 def _find_documents(returned: Any) -> Any:

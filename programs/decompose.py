@@ -83,16 +83,18 @@ class Decompose(Program):
         subqueries = ask(
             self.split, filled("subqueries"), check_usable(self.parts), **inputs
         ).subqueries[: self.parts]
-        parts = []
-        why = "done"
+        results = []
+        stop_reason = "done"
         for hop, subquery in enumerate(subqueries, start=1):
             session.hop = hop
             if (doc_ids := search(session, subquery.search.strip(), self.per_search)) is None:
-                why = "budget"  # what the other sub-queries found is still a legal submission
+                stop_reason = (
+                    "budget"  # what the other sub-queries found is still a legal submission
+                )
                 break
             session.note(f"{subquery.role}, weight {subquery.weight:g}: {subquery.reading.strip()}")
-            parts.append(SubQueryResult(subquery.role, subquery.weight, doc_ids))
-        return session.submit(fuse(parts, self.exclude_depth)[: self.depth], why=why)
+            results.append(SubQueryResult(subquery.role, subquery.weight, doc_ids))
+        return session.submit(fuse(results, self.exclude_depth)[: self.depth], why=stop_reason)
 
 
 class SubQueryResult(NamedTuple):
@@ -103,22 +105,25 @@ class SubQueryResult(NamedTuple):
     doc_ids: Sequence[str]  # best first, none twice
 
 
-def fuse(parts: Sequence[SubQueryResult], exclude_depth: int) -> list[str]:
+def fuse(results: Sequence[SubQueryResult], exclude_depth: int) -> list[str]:
     """Return the documents of the must and may parts, best first; what only a not part found is left out.
 
     Documents among the first `exclude_depth` of a not part come last; before that, those in more must parts first, then
     by the sum of weight / (60 + rank) over must and may alike, then by doc_id.
     """
     unwanted = {
-        doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]
+        doc_id
+        for result in results
+        if result.role == "not"
+        for doc_id in result.doc_ids[:exclude_depth]
     }
-    wanted = [part for part in parts if part.role != "not"]
+    wanted = [result for result in results if result.role != "not"]
     met: Counter[str] = Counter()
-    for part in wanted:
-        for doc_id in part.doc_ids:
-            met[doc_id] += part.role == "must"
+    for result in wanted:
+        for doc_id in result.doc_ids:
+            met[doc_id] += result.role == "must"
     score = reciprocal_rank_fusion(
-        [part.doc_ids for part in wanted], [part.weight for part in wanted]
+        [result.doc_ids for result in wanted], [result.weight for result in wanted]
     )
     return sorted(
         score, key=lambda doc_id: (doc_id in unwanted, -met[doc_id], -score[doc_id], doc_id)

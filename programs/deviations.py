@@ -104,13 +104,17 @@ def compare_tournament_pool(setup: Setup) -> str:
     """Compare a run's pool with that of OBLIQ-Bench's tournament (section 5)."""
     pool = setup.config.get("pool")
     if pool:
-        parts = [str(part) for part in pool["of"]]
-        models = [model for model in _OBLIQ_POOL if any(uses_model(part, model) for part in parts)]
-        is_papers = len(models) == len(parts) == len(_OBLIQ_POOL)
+        pool_retrievers = [str(pool_retriever) for pool_retriever in pool["of"]]
+        models = [
+            model
+            for model in _OBLIQ_POOL
+            if any(uses_model(pool_retriever, model) for pool_retriever in pool_retrievers)
+        ]
+        is_papers = len(models) == len(pool_retrievers) == len(_OBLIQ_POOL)
         if is_papers and pool["kind"] == "oracle" and pool["size"] == _OBLIQ_POOL_SIZE:
             return ""
         gold = "with" if pool["kind"] == "oracle" else "without"
-        ours = f"{pool['size']} documents of {' and '.join(parts)}, {gold} all that is relevant"
+        ours = f"{pool['size']} documents of {' and '.join(pool_retrievers)}, {gold} all that is relevant"
     elif setup.has_candidates:
         ours = "the query's candidates"
     else:

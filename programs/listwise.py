@@ -113,10 +113,10 @@ def tournament(
     Sorted by id before `shuffle`, which alone decides who meets whom. Those who leave in a round stand by place: first
     all that were next after the promoted, in the order of their batches. A batch of one is not ranked.
     """
-    left = sorted(doc_ids)
+    remaining = sorted(doc_ids)
     tails = list[list[str]]()
     number = 1
-    shuffle(left)
+    shuffle(remaining)
 
     def ranked(shown: list[str], stay: int) -> list[str]:
         return (
@@ -125,15 +125,20 @@ def tournament(
             else shown
         )
 
-    while len(left) > batch:
+    while len(remaining) > batch:
         orders = [
-            ranked(left[first : first + batch], promote) for first in range(0, len(left), batch)
+            ranked(remaining[first : first + batch], promote)
+            for first in range(0, len(remaining), batch)
         ]
-        left = [doc_id for order in orders for doc_id in order[:promote]]
+        remaining = [doc_id for order in orders for doc_id in order[:promote]]
         places = zip_longest(*(order[promote:] for order in orders))
-        tails.append([doc_id for place in places for doc_id in place if doc_id is not None])
+        tails.append(
+            [doc_id for at_same_rank in places for doc_id in at_same_rank if doc_id is not None]
+        )
         number += 1
-    return ranked(left, len(left)) + [doc_id for tail in reversed(tails) for doc_id in tail]
+    return ranked(remaining, len(remaining)) + [
+        doc_id for tail in reversed(tails) for doc_id in tail
+    ]
 
 
 class Insight(pydantic.BaseModel):
@@ -210,8 +215,10 @@ class Tournament(Program):
         pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
         if self.solved:
             have = sum(doc_id in self.solved for doc_id in pool)
-            own = "has one" if query.query_id in self.solved else "has none"
-            session.note(f"solutions: {have} of {len(pool)} candidates have one, the query {own}")
+            of_query = "has one" if query.query_id in self.solved else "has none"
+            session.note(
+                f"solutions: {have} of {len(pool)} candidates have one, the query {of_query}"
+            )
         shuffle = random.Random(f"{self.seed}:{query.query_id}").shuffle
         order = tournament(
             pool, partial(self._rank_batch, session, query), self.batch, self.promote, shuffle
@@ -277,7 +284,7 @@ def read_solutions(path: str) -> dict[str, str]:
         raise DataError(
             f"solutions {path} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
-    found: dict[str, str] = {}
+    solutions: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -287,8 +294,8 @@ def read_solutions(path: str) -> dict[str, str]:
                 f'solutions {path}, line {number}: not of the form {{"_id": "...", "solution": '
                 f'"..."}}'
             )
-        if found.setdefault(row["_id"], row["solution"]) != row["solution"]:
+        if solutions.setdefault(row["_id"], row["solution"]) != row["solution"]:
             raise DataError(
                 f"solutions {path}, line {number}: {row['_id']!r} had another solution before"
             )
-    return found
+    return solutions

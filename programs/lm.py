@@ -27,52 +27,52 @@ from tools.number_format import number
 from tools.records import Usage, usage_from_json, usage_json
 from tools.text import message_text
 
-_KEPT = "fault = '' AND outputs IS NOT NULL"
+_USABLE = "fault = '' AND outputs IS NOT NULL"
 _BEGINS = 60  # characters of an answer in a list
 _usd = partial(number, form="${:.4f}", unknown="price unknown")
 
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m programs.lm",
         description="The models' answers that are kept beside the runs.",
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="cache")
-    about = "list, show, export or clear the answers that were paid for"
-    cache = verbs.add_parser("cache", help=about, description=about)
+    verbs = command_line.add_subparsers(dest="verb", required=True, metavar="cache")
+    about_command = "list, show, export or clear the answers that were paid for"
+    cache = verbs.add_parser("cache", help=about_command, description=about_command)
     kinds = cache.add_subparsers(dest="kind", required=True, metavar="list | show | export | clear")
-    for kind, what in (
+    for verb, about_verb in (
         ("list", "answers and what they cost, by model, and what each run sent and used"),
         ("show", "one call: the conversation that was sent, and the answer"),
         ("export", "answers as a cassette, for evals.run --cassette"),
         ("clear", "remove answers; the books of the runs stay"),
     ):
-        add = kinds.add_parser(kind, help=what, description=what).add_argument
-        if kind == "show":
+        add = kinds.add_parser(verb, help=about_verb, description=about_verb).add_argument
+        if verb == "show":
             add("key", metavar="KEY", help="as cache list --calls has it; its beginning will do")
-        if kind == "export":
+        if verb == "export":
             add("file", type=Path, metavar="FILE")
-        if kind == "list":
+        if verb == "list":
             add(
                 "--calls",
                 action="store_true",
                 help="a line for each answer: its key, its query, how it begins",
             )
-        if kind != "show":
+        if verb != "show":
             add(
                 "--run",
                 metavar="RUN",
                 help="those that a run has used: TASK/FOLDER, or a run folder",
             )
             add("--model", metavar="MODEL", help="of this model, as cache list has it")
-        if kind == "clear":
+        if verb == "clear":
             add("--key", metavar="KEY", help="this one")
             add("--days", type=positive, metavar="N", help="those older than N days")
             add("--all", action="store_true", help="all of them")
         add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are")
         add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -91,32 +91,32 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
-    where, values = _where(answers, arguments)
-    for found in answers.select(
-        ("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values
+    condition, values = _where(answers, arguments)
+    for answer_row in answers.select(
+        ("key", "model", "usage", "at"), f"WHERE {condition} ORDER BY id", values
     ):
-        at = _day(found["at"])
-        row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
+        at = _day(answer_row["at"])
+        row = models.setdefault(answer_row["model"], {"answers": 0, "usage": Usage(), "first": at})
         row |= {
             "answers": row["answers"] + 1,
-            "usage": row["usage"] + usage_from_json(found["usage"]),
+            "usage": row["usage"] + usage_from_json(answer_row["usage"]),
             "last": at,
         }
-    names = [found["run"] for found in answers.select(("run",), "GROUP BY run")]
+    names = [ledger_row["run"] for ledger_row in answers.select(("run",), "GROUP BY run")]
     runs = {run: answers.ledger(run).books.json() for run in names}
-    calls = list(_calls(answers, where, values)) if arguments.calls else []
+    calls = list(_calls(answers, condition, values)) if arguments.calls else []
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
-        told = {"answers": str(answers.path), "models": written, "runs": runs}
-        print_stdout(json.dumps(told | ({"calls": calls} if arguments.calls else {})) + "\n")
+        result = {"answers": str(answers.path), "models": written, "runs": runs}
+        print_stdout(json.dumps(result | ({"calls": calls} if arguments.calls else {})) + "\n")
         return
     lines = [str(answers.path)]
     for name, row in models.items():
-        used: Usage = row["usage"]
+        usage: Usage = row["usage"]
         lines.append(
-            f"{name}: {row['answers']:,} answers, {used.input_tokens:,} tokens in, "
-            f"{used.output_tokens:,} out, "
-            f"{_usd(used.paid_usd)}; {row['first']} to {row['last']}"
+            f"{name}: {row['answers']:,} answers, {usage.input_tokens:,} tokens in, "
+            f"{usage.output_tokens:,} out, "
+            f"{_usd(usage.paid_usd)}; {row['first']} to {row['last']}"
         )
     for call in calls:
         tokens = (
@@ -144,23 +144,27 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     print_stdout("".join(f"{strip_control_characters(line)}\n" for line in lines))
 
 
-def _calls(answers: ResponseCache, where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _calls(
+    answers: ResponseCache, condition: str, values: Sequence[Any]
+) -> Iterator[dict[str, Any]]:
     """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
     columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
-    for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
-        answer = _answers(found.pop("outputs"))[0]
-        kept = found.pop("request") is not None
-        yield found | {
-            "at": _day(found["at"]),
-            "prompt": kept,
+    for row in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
+        answer = _answers(row.pop("outputs"))[0]
+        has_prompt = row.pop("request") is not None
+        yield row | {
+            "at": _day(row["at"]),
+            "prompt": has_prompt,
             "begins": " ".join(answer.split())[:_BEGINS],
         }
 
 
 def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     key = _checked(arguments.key)
-    statement = f"SELECT DISTINCT key FROM calls WHERE key GLOB ? AND {_KEPT} ORDER BY key LIMIT 2"
-    keys = [str(found) for (found,) in answers.query(statement, (f"{key}*",))]
+    statement = (
+        f"SELECT DISTINCT key FROM calls WHERE key GLOB ? AND {_USABLE} ORDER BY key LIMIT 2"
+    )
+    keys = [str(full_key) for (full_key,) in answers.query(statement, (f"{key}*",))]
     if not keys:
         raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
     if len(keys) > 1:
@@ -176,23 +180,23 @@ def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
 
 def _told(call: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a call as it is read: what was sent, message by message, and what came back."""
-    used = usage_from_json(call["usage"])
+    usage = usage_from_json(call["usage"])
     first = "" if call["first"] is None else f", {call['first']:.2f} s to the first token"
     yield f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s{first}"
     yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
-    tokens = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
-    yield f"{tokens}, {_usd(used.paid_usd)}; it ended with {call['finish']}"
+    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    yield f"{tokens}, {_usd(usage.paid_usd)}; it ended with {call['finish']}"
     if call["messages"] is None:
         yield from (
             "",
             "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away "
             "since.",
         )
-    said = [(message["role"], message_text(message)) for message in call["messages"] or ()]
-    said += [("reasoning", call["reasoning"])] if call["reasoning"] else []
-    said += [("answer", text) for text in _answers(call["outputs"])]
-    for who, text in said:
-        yield from ("", f"──── {who} ────", *text.expandtabs().split("\n"))
+    messages = [(message["role"], message_text(message)) for message in call["messages"] or ()]
+    messages += [("reasoning", call["reasoning"])] if call["reasoning"] else []
+    messages += [("answer", text) for text in _answers(call["outputs"])]
+    for role, text in messages:
+        yield from ("", f"──── {role} ────", *text.expandtabs().split("\n"))
 
 
 def _answers(outputs: Sequence[Any]) -> list[str]:
@@ -203,11 +207,11 @@ def _answers(outputs: Sequence[Any]) -> list[str]:
 
 
 def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    where, values = _where(answers, arguments)
+    condition, values = _where(answers, arguments)
     keys = [
         key
         for (key,) in answers.query(
-            f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values
+            f"SELECT DISTINCT key FROM calls WHERE {condition} ORDER BY key", values
         )
     ]
     run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
@@ -222,11 +226,11 @@ def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
 
 
 def _clear(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    where, values = _where(answers, arguments)
-    if where == _KEPT and not arguments.all:
+    condition, values = _where(answers, arguments)
+    if condition == _USABLE and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
-    count = answers.query(f"SELECT count(*) FROM calls WHERE {where}", values)[0][0]
-    answers.clear(where, values)
+    count = answers.query(f"SELECT count(*) FROM calls WHERE {condition}", values)[0][0]
+    answers.clear(condition, values)
     _done(
         arguments,
         f"{count} answers are removed; what they cost stays in the books",
@@ -236,7 +240,7 @@ def _clear(answers: ResponseCache, arguments: argparse.Namespace) -> None:
 
 def _where(answers: ResponseCache, arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
     """Return the condition for the answers that the options name, and its values."""
-    conditions: dict[str, tuple[Any, ...]] = {_KEPT: ()}
+    conditions: dict[str, tuple[Any, ...]] = {_USABLE: ()}
     if arguments.model:
         conditions["model = ?"] = (arguments.model,)
     if run := getattr(arguments, "run", None):

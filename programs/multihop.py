@@ -82,16 +82,16 @@ class MultiHop(Program):
     def forward(self, query: Query) -> Submission:
         """Return up to `hops` x `per_hop` documents, selected ones first."""
         session = self.toolbox.open(query)
-        found = MultiHopState()
-        why = ""
+        state = MultiHopState()
+        stop_reason = ""
         for hop in range(1, self.hops + 1):
             session.hop = hop
-            if why := self.reader.hop(
-                session, query, found, self.per_hop, hops_left=self.hops - hop
+            if stop_reason := self.reader.hop(
+                session, query, state, self.per_hop, hops_left=self.hops - hop
             ):
                 break
-        ranking = self.rerank_first(session, query, found.ranking())
-        return session.submit(ranking[: self.depth], why=why or "steps")
+        ranking = self.rerank_first(session, query, state.ranking())
+        return session.submit(ranking[: self.depth], why=stop_reason or "steps")
 
     def rerank_first(self, session: Session, query: Query, ranking: list[str]) -> list[str]:
         """Return the ranking with its first `rerank` documents ordered once more."""
@@ -132,29 +132,29 @@ class HopReader(dspy.Module):
         self.read_passages = dspy.Predict(with_advice(ReadPassages, get_lens(lens_name).recognise))
 
     def hop(
-        self, session: Session, query: Query, found: MultiHopState, per_hop: int, *, hops_left: int
+        self, session: Session, query: Query, state: MultiHopState, per_hop: int, *, hops_left: int
     ) -> str:
-        """Add one search and one reading to `found`; return why, when nothing more can be searched."""
-        about = {"objective": query.objective, "description": query.text}
+        """Add one search and one reading to `state`; return why, when nothing more can be searched."""
+        query_inputs = {"objective": query.objective, "description": query.text}
         writer = self.next_search
-        more = {**about, "hops_left": hops_left}
+        search_inputs = {**query_inputs, "hops_left": hops_left}
         inputs = passage_reading.with_search_history(
-            session, writer, found.searches, "notes", found.notes, **more
+            session, writer, state.searches, "notes", state.notes, **search_inputs
         )
         if not (text := ask(writer, **inputs).search.strip()):
             return "done"
-        found.searches.append(text)
+        state.searches.append(text)
         if (doc_ids := passage_reading.search(session, text, per_hop)) is None:
             return "budget"  # what was found so far is still a legal submission
-        unread = [doc_id for doc_id in doc_ids if doc_id not in found.best_rank]
+        unread = [doc_id for doc_id in doc_ids if doc_id not in state.best_rank]
         for rank, doc_id in enumerate(doc_ids, start=1):
-            found.best_rank[doc_id] = min(rank, found.best_rank.get(doc_id, rank))
+            state.best_rank[doc_id] = min(rank, state.best_rank.get(doc_id, rank))
         predictor = self.read_passages
         chars = self.read_chars
-        notes = found.notes
+        notes = state.notes
         selected, noted = passage_reading.read_and_note(
-            session, predictor, unread, chars, notes, **about
+            session, predictor, unread, chars, notes, **query_inputs
         )
-        found.selected += selected
-        found.notes += noted
+        state.selected += selected
+        state.notes += noted
         return ""

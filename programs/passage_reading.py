@@ -28,10 +28,12 @@ OFFLINE = {"ranked": rules.rank_ids, "selected": rules.select_ids, "observations
 def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
     """Return the query's candidates (those not found last, by id) or else the `most` best documents; this is hop 1."""
     session.hop = 1
-    own = (query.candidates or frozenset()) - query.excluded
-    found = session.search(query.text, most if query.candidates is None else len(own))
-    hits = [Hit(snippet.doc_id, snippet.score) for snippet in found]
-    return hits + [Hit(doc_id, UNFOUND) for doc_id in sorted(own - {hit.doc_id for hit in hits})]
+    candidates = (query.candidates or frozenset()) - query.excluded
+    snippets = session.search(query.text, most if query.candidates is None else len(candidates))
+    hits = [Hit(snippet.doc_id, snippet.score) for snippet in snippets]
+    return hits + [
+        Hit(doc_id, UNFOUND) for doc_id in sorted(candidates - {hit.doc_id for hit in hits})
+    ]
 
 
 def search(session: Session, text: str, k: int, retriever: str = "") -> list[str] | None:
@@ -67,8 +69,8 @@ def rank(
 
 def complete_ranking(named: Iterable[str], shown: Sequence[str]) -> list[str]:
     """Return the ids `shown` in the order in which a model `named` them, then the others as they were shown."""
-    known = set(shown)
-    return list(dict.fromkeys([*(doc_id for doc_id in named if doc_id in known), *shown]))
+    shown_ids = set(shown)
+    return list(dict.fromkeys([*(doc_id for doc_id in named if doc_id in shown_ids), *shown]))
 
 
 def read_in_batches(
@@ -81,22 +83,22 @@ def read_in_batches(
     **inputs: Any,
 ) -> Iterator[tuple[list[str], Any]]:
     """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
-    left = list(doc_ids)
+    unread = list(doc_ids)
     for passages in passage_batches(
         session,
-        left,
+        unread,
         chars,
-        lambda some: context_window.prompt_fits(predictor, **inputs, passages=some),
+        lambda passages: context_window.prompt_fits(predictor, **inputs, passages=passages),
     ):
-        shown = left[: len(passages)]
-        left = left[len(passages) :]
+        shown = unread[: len(passages)]
+        unread = unread[len(passages) :]
         # Copies, because DSPy keeps a call's inputs for demonstrations, and lists of notes go on
         # growing.
-        kept = {
+        copies = {
             name: list(value) if isinstance(value, list) else value
             for name, value in inputs.items()
         }
-        yield shown, ask(predictor, check(shown), *also, **kept, passages=passages)
+        yield shown, ask(predictor, check(shown), *also, **copies, passages=passages)
 
 
 def read_and_note(
@@ -138,7 +140,7 @@ def fit_recent_notes(
 ) -> dict[str, Any]:
     """Add the latest notes as the input `name`: half of the room at most, so that passages fit beside them."""
     fits = partial(context_window.prompt_fits, predictor, **inputs, passages=[])
-    return {**inputs, name: fit_notes(session, notes, lambda some: fits(**{name: some * 2}))}
+    return {**inputs, name: fit_notes(session, notes, lambda recent: fits(**{name: recent * 2}))}
 
 
 def with_search_history(
@@ -151,9 +153,11 @@ def with_search_history(
 ) -> dict[str, Any]:
     """Return the inputs of a call that writes a search, with the latest earlier searches and notes that fit."""
     fits = partial(context_window.prompt_fits, predictor, **inputs)
-    what = "earlier searches"
+    label = "earlier searches"
     earlier = fit_notes(
-        session, searches, lambda some: fits(earlier_searches=some, **{name: []}), what=what
+        session, searches, lambda recent: fits(earlier_searches=recent, **{name: []}), what=label
     )
-    told = fit_notes(session, notes, lambda some: fits(earlier_searches=earlier, **{name: some}))
-    return {**inputs, "earlier_searches": earlier, name: told}
+    fitting_notes = fit_notes(
+        session, notes, lambda recent: fits(earlier_searches=earlier, **{name: recent})
+    )
+    return {**inputs, "earlier_searches": earlier, name: fitting_notes}

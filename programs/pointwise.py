@@ -35,7 +35,7 @@ _DECIMALS = 4  # to which scores are compared
 # Documents that `ties` told apart are no ties to a protocol that counts those as losses
 # (MultiConIR's).
 # Between places of equal scores; below 50,000 documents, all of these stay below the decimals
-_PLACE = 1e-9
+_TIE_STEP = 1e-9
 
 
 class Pointwise(Program):
@@ -63,8 +63,10 @@ class Pointwise(Program):
         scores = {hit.doc_id: score(hit.doc_id) for hit in pool}
         ranked = order_by_score(scores, self._untie(session, query, pool, scores))
         session.rank([hit.doc_id for hit in ranked])
-        kept = ranked[: self.depth]
-        return session.submit([hit.doc_id for hit in kept], scores=[hit.score for hit in kept])
+        submitted = ranked[: self.depth]
+        return session.submit(
+            [hit.doc_id for hit in submitted], scores=[hit.score for hit in submitted]
+        )
 
     def judge(
         self, session: Session, predictor: dspy.Predict, doc_id: str, why: str = "", **inputs: Any
@@ -80,13 +82,13 @@ class Pointwise(Program):
         self, session: Session, query: Query, pool: list[Hit], scores: dict[str, float]
     ) -> dict[str, float]:
         """Search with `ties` where scores are equal; without it, or without a search left, keep the pool's order."""
-        found: Sequence[Any] = pool
+        hits: Sequence[Any] = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):
             with suppress(LimitReached):
-                found = session.search(
+                hits = session.search(
                     query.text, len(pool), retriever=self.ties, among=list(scores)
                 )
-        return {hit.doc_id: hit.score for hit in found}
+        return {hit.doc_id: hit.score for hit in hits}
 
 
 def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
@@ -94,11 +96,11 @@ def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> li
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))
     ranked = list[Hit]()
-    place = 0
+    tie_position = 0
     for before, doc_id in zip(order[:1] + order, order, strict=False):
         apart = ties.get(before, UNFOUND) != ties.get(doc_id, UNFOUND)
-        place = place + apart if rounded[before] == rounded[doc_id] else 0
-        ranked.append(Hit(doc_id, rounded[doc_id] - place * _PLACE))
+        tie_position = tie_position + apart if rounded[before] == rounded[doc_id] else 0
+        ranked.append(Hit(doc_id, rounded[doc_id] - tie_position * _TIE_STEP))
     return ranked
 
 

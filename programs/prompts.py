@@ -39,8 +39,8 @@ def read(file: Path, program: str) -> Compiled:
     try:
         schemas.validate(dict[str, Table], document)
     except ValueError as error:
-        known = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
-        raise UsageError(f"{file}: {error}; {known}") from None
+        expected = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
+        raise UsageError(f"{file}: {error}; {expected}") from None
     prompts = dict[str, Prompt]()
     for name, table in document.items():
         prompts[name] = Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))
@@ -66,11 +66,11 @@ def write_toml(program: Any) -> str:
     for name, predictor in program.named_predictors():
         table = describe(program)[name]
         inputs = predictor.signature.input_fields
-        told = table["instructions"]
-        plain = "'''" not in told and all(
-            one.isprintable() or one in "\n\t" for one in told
+        instructions = table["instructions"]
+        plain = "'''" not in instructions and all(
+            character.isprintable() or character in "\n\t" for character in instructions
         )  # as TOML has it
-        block = f"'''\n{told}\n'''" if plain else schemas.to_toml(told)
+        block = f"'''\n{instructions}\n'''" if plain else schemas.to_toml(instructions)
         lines += [
             "",
             f"[{schemas.to_toml(name)}]  # what the model is told to do",

@@ -50,8 +50,8 @@ class Rewrite(Program):
         text = ask(
             self.rewrite, filled("rewritten"), objective=query.objective, description=query.text
         ).rewritten
-        found = session.search(text.strip(), self.depth)
-        return session.submit([snippet.doc_id for snippet in found])
+        snippets = session.search(text.strip(), self.depth)
+        return session.submit([snippet.doc_id for snippet in snippets])
 
 
 class OneShotRewriter(Program):
@@ -74,10 +74,10 @@ class OneShotRewriter(Program):
         inputs = {"objective": query.objective, "description": query.text, **self.inputs}
         written = ask(self.write, filled(*self.kept), **inputs)
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
-        found = session.search(
+        snippets = session.search(
             text, self.depth, instruction=search_instruction(query, self.instruction)
         )
-        return session.submit([snippet.doc_id for snippet in found])
+        return session.submit([snippet.doc_id for snippet in snippets])
 
 
 def search_instruction(query: Query, instruction: str) -> str:

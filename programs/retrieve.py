@@ -12,5 +12,5 @@ class Retrieve(Program):
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for the query's own text."""
         session = self.toolbox.open(query)
-        found = session.search(query.text, self.depth)
-        return session.submit([hit.doc_id for hit in found], scores=[hit.score for hit in found])
+        hits = session.search(query.text, self.depth)
+        return session.submit([hit.doc_id for hit in hits], scores=[hit.score for hit in hits])

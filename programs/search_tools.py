@@ -38,9 +38,9 @@ class SearchResultText(str):
 
     def __new__(cls, shown: str, snippets: Iterable[Snippet] = ()) -> "SearchResultText":
         """Show a text; without snippets it says why the search was refused."""
-        found = super().__new__(cls, shown)
-        found.snippets = list(snippets)
-        return found
+        text = super().__new__(cls, shown)
+        text.snippets = list(snippets)
+        return text
 
 
 @dataclass
@@ -62,16 +62,17 @@ class SearchTools:
             with self.lock:
                 self.hops += 1
                 self.session.hop = hop = self.hops
-        found = self.session.search(text, k, shown=True, hop=hop)
-        for rank, snippet in enumerate(found, start=1):
+        snippets = self.session.search(text, k, shown=True, hop=hop)
+        for rank, snippet in enumerate(snippets, start=1):
             self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
-        return found
+        return snippets
 
     def search(self, query: str) -> str:
         """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
-        found = self.find(query, self.per_search)
+        snippets = self.find(query, self.per_search)
         return SearchResultText(
-            as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]), found
+            as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in snippets]),
+            snippets,
         )
 
     def read(self, doc_id: str) -> str:
@@ -93,20 +94,20 @@ class SearchTools:
     def keep(self, doc_ids: Iterable[str]) -> list[str]:
         """Select those of the documents that were shown, and return them."""
         named = self.find_ids(doc_ids)
-        kept = self.session.select(named, among=named)
-        self.selected += [doc_id for doc_id in kept if doc_id not in self.selected]
-        return kept
+        accepted = self.session.select(named, among=named)
+        self.selected += [doc_id for doc_id in accepted if doc_id not in self.selected]
+        return accepted
 
     def select(self, doc_ids: list[str]) -> str:
         """Keep documents that fit, likeliest first; give the doc_ids of documents that you have seen."""
         named = self.find_ids(doc_ids)
-        kept = self.keep(named)
-        unknown = [doc_id for doc_id in named if doc_id not in kept]
+        accepted = self.keep(named)
+        unknown = [doc_id for doc_id in named if doc_id not in accepted]
         for doc_id in unknown:
             self.session.blame(doc_id, "named an id that it gives")
-        if unknown and not kept:
+        if unknown and not accepted:
             raise InvalidAnswer("unknown ids", f"no document shown so far is called {unknown[0]!r}")
-        return as_json({"selected": kept, **({"unknown": unknown} if unknown else {})})
+        return as_json({"selected": accepted, **({"unknown": unknown} if unknown else {})})
 
     def find_ids(self, doc_ids: Iterable[str]) -> list[str]:
         """Return the ids that are meant, each once: "doc 101" is "101" where a search brought that."""
@@ -114,19 +115,19 @@ class SearchTools:
 
     def known(self, doc_ids: Iterable[str], query: Query) -> list[str]:
         """Return those of the ids that are handed in that a search brought; Fault where there are only others."""
-        there = self.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
-        named = list(dict.fromkeys(Ids(there).read(doc_ids)))
-        known = [doc_id for doc_id in named if doc_id in there]
-        if unseen := [doc_id for doc_id in named if doc_id not in there]:
+        findable = self.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
+        named = list(dict.fromkeys(Ids(findable).read(doc_ids)))
+        found_ids = [doc_id for doc_id in named if doc_id in findable]
+        if unseen := [doc_id for doc_id in named if doc_id not in findable]:
             self.session.count_invented(unseen)
-            said = (
+            problem = (
                 f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. "
                 f"{unseen[0][:60]!r}"
             )
-            if not known:
-                raise InvalidAnswer("unknown ids", said)
-            self.session.note(f"{said}: left out")
-        return known
+            if not found_ids:
+                raise InvalidAnswer("unknown ids", problem)
+            self.session.note(f"{problem}: left out")
+        return found_ids
 
     def hand_in(
         self, doc_ids: Sequence[str], depth: int, *, why: str = "done", answer: str = ""
@@ -134,7 +135,7 @@ class SearchTools:
         """End the session with a ranking of `depth` documents at most."""
         ranking = doc_ids[:depth]
         session = self.session
-        shown = [one for one in ranking if one in self.best_rank]
+        shown = [doc_id for doc_id in ranking if doc_id in self.best_rank]
         if not self.selected and len(shown) < len(
             self.best_rank
         ):  # else it selects nothing, and ranks what it has
@@ -155,14 +156,14 @@ def as_json(content: Any) -> str:
 
 
 def convert_arguments(
-    tool: str, given: Mapping[str, Any], kinds: Mapping[str, Any]
+    tool: str, arguments: Mapping[str, Any], kinds: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return arguments of a tool by its own names, as values of the types of its parameters where that can be.
 
     Models write docIds for doc_ids, and add arguments of their own, which are left out where all others are there.
     """
     own_names = {fold_name(name): name for name in kinds}
-    named = {own_names.get(fold_name(name), name): value for name, value in given.items()}
+    named = {own_names.get(fold_name(name), name): value for name, value in arguments.items()}
     if len(named) == len(kinds) == 1:
         named = dict(zip(kinds, named.values(), strict=True))
     unknown = [name for name in named if name not in kinds]
@@ -196,9 +197,9 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
         if (desk := DESK.get()) is None:
             raise UsageError(f"{tool.__name__} is called where no query is answered: {REMEDY}")
         if len(arguments) <= len(kinds):
-            given = {**dict(zip(kinds, arguments, strict=False)), **named}
+            by_name = {**dict(zip(kinds, arguments, strict=False)), **named}
             arguments = ()
-            named = convert_arguments(tool.__name__, given, kinds)
+            named = convert_arguments(tool.__name__, by_name, kinds)
         try:
             return tool(desk, *arguments, **named)
         except (SessionRefusal, InvalidAnswer) as refusal:
@@ -222,11 +223,11 @@ class Tool(dspy.Tool):
         """Call its function."""
         return super().__call__(**dict(zip(self.args or (), arguments, strict=False)), **named)
 
-    def _validate_and_parse_args(self, **given: Any) -> dict[str, Any]:
-        converted = convert_arguments(str(self.name), given, _kinds(self.func))
+    def _validate_and_parse_args(self, **arguments: Any) -> dict[str, Any]:
+        converted = convert_arguments(str(self.name), arguments, _kinds(self.func))
         return super()._validate_and_parse_args(**converted)  # type: ignore[no-any-return]
 
 
-def make_tools(kind: Callable[..., Any] = Tool) -> dict[str, Any]:
+def make_tools(tool_type: Callable[..., Any] = Tool) -> dict[str, Any]:
     """Return the tools by name."""
-    return {function.__name__: kind(function) for function in (search, read, select)}
+    return {function.__name__: tool_type(function) for function in (search, read, select)}

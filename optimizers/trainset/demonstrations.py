@@ -49,15 +49,15 @@ def _cut(
     if isinstance(value, str):
         return value[:CUT]
     if isinstance(value, Mapping):
-        return {key: _cut(one, named) for key, one in value.items()}
+        return {key: _cut(entry, named) for key, entry in value.items()}
     if not isinstance(value, list):
         return value
-    if all(isinstance(one, Mapping) and {"id", "text"} <= one.keys() for one in value):
-        chosen = sorted(value, key=lambda one: one["id"] not in named)[
+    if all(isinstance(entry, Mapping) and {"id", "text"} <= entry.keys() for entry in value):
+        chosen = sorted(value, key=lambda passage: passage["id"] not in named)[
             :SHOWN
         ]  # stable: else as they were shown
-        return [_cut(one, named) for one in value if one in chosen]
-    return [_cut(one, named) for one in value[-SHOWN:]]
+        return [_cut(passage, named) for passage in value if passage in chosen]
+    return [_cut(entry, named) for entry in value[-SHOWN:]]
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -65,14 +65,14 @@ def texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from texts_in(one)
+        for nested in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(nested)
 
 
 def to_example(query: Query, **labels: Any) -> dspy.Example:
     """Return a query as DSPy's example."""
-    asked = {"query_id": query.query_id, "objective": query.objective, "description": query.text}
-    return dspy.Example(**asked, **labels).with_inputs(*asked)
+    inputs = {"query_id": query.query_id, "objective": query.objective, "description": query.text}
+    return dspy.Example(**inputs, **labels).with_inputs(*inputs)
 
 
 def label_example(query: Query, environment: Environment, retriever: Retriever) -> dspy.Example:
@@ -86,8 +86,8 @@ def label_example(query: Query, environment: Environment, retriever: Retriever) 
         among=query.candidates,
     )
     first = gold[: SHOWN // 2]
-    others = [hit.doc_id for hit in hits if hit.doc_id not in gold][: SHOWN - len(first)]
-    shown = sorted(first + others)  # by id: no place gives one away
+    negatives = [hit.doc_id for hit in hits if hit.doc_id not in gold][: SHOWN - len(first)]
+    shown = sorted(first + negatives)  # by id: no place gives one away
     text = {doc_id: escape_markers(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
     beginning = text[first[0]] if first else ""
     labels = {
@@ -110,17 +110,20 @@ def relevant_documents(queries: Sequence[Query], environment: Environment) -> di
     documents = environment.documents
     grades = {query.query_id: judgements.relevant(query.query_id) for query in queries}
     good = {
-        query_id: sorted(own, key=lambda one: (-own[one], one)) for query_id, own in grades.items()
+        query_id: sorted(grade_by_unit, key=lambda unit: (-grade_by_unit[unit], unit))
+        for query_id, grade_by_unit in grades.items()
     }
     if judgements.unit_of is None or not judgements.judged_by_unit:
         return {
             query_id: [id_ for id_ in ids if id_ in documents] for query_id, ids in good.items()
         }
-    parts: dict[str, list[str]] = {unit: [] for units in good.values() for unit in units}
+    documents_of_unit: dict[str, list[str]] = {
+        unit: [] for units in good.values() for unit in units
+    }
     for doc_id in documents:
-        if (unit := judgements.unit_of(doc_id)) in parts:
-            parts[unit].append(doc_id)
+        if (unit := judgements.unit_of(doc_id)) in documents_of_unit:
+            documents_of_unit[unit].append(doc_id)
     return {
-        query_id: [doc_id for unit in units for doc_id in parts[unit]]
+        query_id: [doc_id for unit in units for doc_id in documents_of_unit[unit]]
         for query_id, units in good.items()
     }

@@ -23,12 +23,12 @@ from tools.models.passages import escape_markers
 from tools.records import Query, Step, Trace, total
 from tools.text import content_words, sentences
 
-Part = Literal["searching", "judging"]
-PARTS: frozenset[Part] = frozenset({"searching", "judging"})
+Topic = Literal["searching", "judging"]
+TOPICS: frozenset[Topic] = frozenset({"searching", "judging"})
 
 # Part of the feedback -> the output fields of predictors that it concerns. A field that is not here
 # gets both parts; what a model thinks before it fills a field says nothing by itself.
-FIELDS: dict[Part, frozenset[str]] = {
+FIELDS: dict[Topic, frozenset[str]] = {
     "searching": frozenset(  # texts that are searched with, and what they are made from
         {
             "search",
@@ -62,7 +62,7 @@ THINKING = frozenset({"reasoning", "analysis", "thinking", "brainstorming"})
 DOCUMENTS = 5  # relevant documents told one by one; the others are counted
 SEARCHES = 8  # searches told
 QUOTE = 200  # characters of a document
-_SAID = 160  # characters of a search, an error, a refusal
+_TEXT = 160  # characters of a search, an error, a refusal
 _ID = 80  # characters of an id
 _LOOKED_THROUGH = 50_000  # characters of a document, for the part that is nearest to the query
 _WRONG = (
@@ -87,7 +87,7 @@ class Fate(Enum):
     NOT_SHOWN = "surfaced, shown to no model, and low or not ranked", {"searching", "judging"}
     PASSED_OVER = "shown to a model and passed over", {"judging"}
     RANKED_LOW = "kept or shown, but ranked low", {"judging"}
-    WELL = "among the first {}", set[Part]()
+    WELL = "among the first {}", set[Topic]()
 
 
 def feedback(
@@ -107,39 +107,42 @@ def feedback(
     ValueError for a query that is not one of `environment`: nothing is said of judgements but those compiled on.
     """
     if not any(
-        query.query_id == known.query_id and query.text == known.text
-        for known in environment.queries
+        query.query_id == compiled_query.query_id and query.text == compiled_query.text
+        for compiled_query in environment.queries
     ):
         raise ValueError(
             f"query {query.query_id!r} is none of those that are compiled on; there is no "
             f"feedback on it"
         )
     account = _FeedbackText(query, trace, ranking, environment, cutoff)
-    parts = choose_parts(outputs)
+    topics = choose_parts(outputs)
     lines = [account.fates(), *_faults(trace, error)]
-    if "searching" in parts:
+    if "searching" in topics:
         lines += account.searches()
-    lines += account.lost(parts)
-    if "judging" in parts:
+    lines += account.lost(topics)
+    if "judging" in topics:
         lines += [*account.ranked_above(), *account.comparisons_lost()]
-    used = total(step.usage for step in trace.steps)
-    lines.append(f"Model calls: {used.calls}; tokens: {used.input_tokens + used.output_tokens}.")
+    usage = total(step.usage for step in trace.steps)
+    lines.append(f"Model calls: {usage.calls}; tokens: {usage.input_tokens + usage.output_tokens}.")
     return "\n".join([_MATERIAL, *lines] if any('"' in line for line in lines) else lines)
 
 
-def choose_parts(outputs: Collection[str]) -> frozenset[Part]:
+def choose_parts(outputs: Collection[str]) -> frozenset[Topic]:
     """Return the parts of the feedback that concern a predictor with these output fields; all where one is unknown."""
     if not THINKING.union(*FIELDS.values()).issuperset(outputs):
-        return PARTS
+        return TOPICS
     return (
-        frozenset(part for part, names in FIELDS.items() if not names.isdisjoint(outputs)) or PARTS
+        frozenset(topic for topic, names in FIELDS.items() if not names.isdisjoint(outputs))
+        or TOPICS
     )
 
 
-class _RelevantDocument(NamedTuple):  # what became of one document, or unit of several
+class _RelevantDocument(NamedTuple):
+    """The outcome of one relevant document, or of a unit of several documents."""
+
     unit: str
     history: DocumentHistory  # of the document of the unit that came furthest
-    place: int  # in the ranking of units, from 1; 0 when it is not there
+    rank: int  # in the ranking of units, from 1; 0 if it is not in the ranking
     fate: Fate
 
 
@@ -159,17 +162,22 @@ class _FeedbackText:
         self.order = collapse_to_units(ranking.doc_ids, self.judgements)
         self.grades = self.judgements.by_unit(self.judgements.relevant(query.query_id))
         histories = read_histories(enumerate(trace.steps), self.grades, self.unit_of)
-        places = {unit: place for place, unit in enumerate(self.order, start=1)}
-        made = [
+        places = {unit: rank for rank, unit in enumerate(self.order, start=1)}
+        outcomes = [
             self._one(unit, histories.get(unit, DocumentHistory("")), places.get(unit, 0))
             for unit in self.grades
         ]
         self.relevant = sorted(
-            made, key=lambda one: (list(Fate).index(one.fate), -self.grades[one.unit], one.unit)
+            outcomes,
+            key=lambda document: (
+                list(Fate).index(document.fate),
+                -self.grades[document.unit],
+                document.unit,
+            ),
         )
 
-    def _one(self, unit: str, history: DocumentHistory, place: int) -> _RelevantDocument:
-        if 0 < place <= self.cutoff:
+    def _one(self, unit: str, history: DocumentHistory, rank: int) -> _RelevantDocument:
+        if 0 < rank <= self.cutoff:
             fate = Fate.WELL
         elif history.decision == "select":
             fate = Fate.RANKED_LOW
@@ -180,26 +188,26 @@ class _FeedbackText:
                 else Fate.RANKED_LOW
             )
         else:
-            fate = Fate.NOT_SHOWN if history.rank or place else Fate.NEVER_SURFACED
-        return _RelevantDocument(unit, history, place, fate)
+            fate = Fate.NOT_SHOWN if history.rank or rank else Fate.NEVER_SURFACED
+        return _RelevantDocument(unit, history, rank, fate)
 
     def fates(self) -> str:
-        number = Counter(one.fate for one in self.relevant)
+        number = Counter(document.fate for document in self.relevant)
         counted = "; ".join(
             f"{number[fate]} {fate.value[0].format(self.cutoff)}" for fate in Fate if number[fate]
         )
         return f"Relevant documents: {len(self.relevant)}{f' ({counted})' if counted else ''}."
 
-    def lost(self, parts: Collection[Part]) -> list[str]:
-        concerned = [one for one in self.relevant if one.fate.value[1] & set(parts)]
-        lines = [f"- {self._sentence(one)}" for one in concerned[:DOCUMENTS]]
+    def lost(self, topics: Collection[Topic]) -> list[str]:
+        concerned = [document for document in self.relevant if document.fate.value[1] & set(topics)]
+        lines = [f"- {self._sentence(document)}" for document in concerned[:DOCUMENTS]]
         if len(concerned) > DOCUMENTS:
             lines.append(f"- and {len(concerned) - DOCUMENTS} more like these")
         return ["Relevant documents that were lost:", *lines] if lines else []
 
-    def _sentence(self, one: _RelevantDocument) -> str:
-        history = one.history
-        never = one.fate is Fate.NEVER_SURFACED
+    def _sentence(self, document: _RelevantDocument) -> str:
+        history = document.history
+        never = document.fate is Fate.NEVER_SURFACED
         events = ["was in the pool, but came back from no search"]
         if history.rank:
             events = [f"came back at {_hop(history.hop)}rank {history.rank}"]
@@ -213,53 +221,57 @@ class _FeedbackText:
             events.append("was shown to no model")
         if history.decision == "select":
             events.append(f"was kept{_at(history.decision_hop)}")
-        elif one.fate is Fate.PASSED_OVER:
+        elif document.fate is Fate.PASSED_OVER:
             events.append(f"was passed over{_at(history.decision_hop)}")
-        if one.place:
+        if document.rank:
             events.append(
-                f"stands at place {one.place} of the ranking, below the first {self.cutoff}"
+                f"stands at place {document.rank} of the ranking, below the first {self.cutoff}"
             )
         elif not never:
             events.append("is not in the ranking")
-        return f"{_name(one.unit)} {', '.join(events)}.{self._quote(one.unit, history.doc_id)}"
+        return f"{_name(document.unit)} {', '.join(events)}.{self._quote(document.unit, history.doc_id)}"
 
     def searches(self) -> list[str]:
         lines: list[str] = []
-        known: set[str] = set()
-        made: set[tuple[str, ...]] = set()
+        seen_ids: set[str] = set()
+        earlier_words: set[tuple[str, ...]] = set()
         for steps in _searches(self.trace):
-            found = list(dict.fromkeys(doc_id for step in steps for doc_id in step.doc_ids))
-            new = [doc_id for doc_id in found if doc_id not in known]
+            doc_ids = list(dict.fromkeys(doc_id for step in steps for doc_id in step.doc_ids))
+            new = [doc_id for doc_id in doc_ids if doc_id not in seen_ids]
             hits = {unit for doc_id in new if (unit := self.unit_of(doc_id)) in self.grades}
             # The same words for another retriever are another search.
-            same = {(step.retriever, *sorted(set(content_words(step.argument)))) for step in steps}
-            repeated = "the same words as an earlier search, " if same <= made else ""
-            told = (
-                f"{len(found)} documents, {len(new) or 'none'} of them new, {len(hits) or 'none'} "
+            search_words = {
+                (step.retriever, *sorted(set(content_words(step.argument)))) for step in steps
+            }
+            repeated = (
+                "the same words as an earlier search, " if search_words <= earlier_words else ""
+            )
+            result = (
+                f"{len(doc_ids)} documents, {len(new) or 'none'} of them new, {len(hits) or 'none'} "
                 f"of those relevant"
             )
             if all(step.refused for step in steps):
-                told = f"refused: {_quoted(steps[0].refused, _SAID)}"
+                result = f"refused: {_quoted(steps[0].refused, _TEXT)}"
             lines.append(
-                f"- {_hop(steps[0].hop)}{_quoted(steps[0].argument, _SAID)}: {repeated}{told}"
+                f"- {_hop(steps[0].hop)}{_quoted(steps[0].argument, _TEXT)}: {repeated}{result}"
             )
-            known.update(found)
-            made |= same
+            seen_ids.update(doc_ids)
+            earlier_words |= search_words
         if len(lines) > SEARCHES:
             lines[SEARCHES:] = [f"- and {len(lines) - SEARCHES} more"]
         return ["Searches, in order:", *lines] if lines else ["Nothing was searched for."]
 
     def ranked_above(self) -> list[str]:
-        if all(one.fate is Fate.WELL for one in self.relevant):
+        if all(document.fate is Fate.WELL for document in self.relevant):
             return []
         grades = self.judgements.by_unit(self.judgements.qrels.get(self.query.query_id, {}))
-        lowest = max(one.place or len(self.order) for one in self.relevant)
+        lowest = max(document.rank or len(self.order) for document in self.relevant)
         high = enumerate(self.order[: min(lowest, self.cutoff)], start=1)
-        wrong = [(place, unit) for place, unit in high if grades.get(unit, 1.0) <= 0][:_WRONG]
+        wrong = [(rank, unit) for rank, unit in high if grades.get(unit, 1.0) <= 0][:_WRONG]
         first = {self.unit_of(doc_id): doc_id for doc_id in reversed(self.ranking.doc_ids)}
         lines = [
-            f"- place {place}: {_name(unit)}.{self._quote(unit, first[unit])}"
-            for place, unit in wrong
+            f"- place {rank}: {_name(unit)}.{self._quote(unit, first[unit])}"
+            for rank, unit in wrong
         ]
         return ["Ranked high, but judged not relevant:", *lines] if lines else []
 
@@ -269,42 +281,44 @@ class _FeedbackText:
         comparisons = self.environment.comparisons.get(self.query.query_id, ())
         outcomes = zip(comparisons, comparisons_won(comparisons, self.ranking), strict=True)
         lost = [comparison for comparison, is_won in outcomes if not is_won]
-        lines = [
-            f"- {_name(one.better)} has to be scored strictly higher than {_name(one.worse)}."
-            f"{self._quote(one.better, one.better, beside=one.worse, who='The better one')}"
-            f"{self._quote(one.worse, one.worse, beside=one.better, who='The other')}"
-            for one in lost[:_WRONG]
-        ]
-        return (
-            [f"Comparisons lost: {len(lost)} of {len(comparisons)}; a tie is a loss.", *lines]
-            if lines
-            else []
-        )
+        if not lost:
+            return []
+        lines = [f"Comparisons lost: {len(lost)} of {len(comparisons)}; a tie is a loss."]
+        for comparison in lost[:_WRONG]:
+            better = comparison.better
+            worse = comparison.worse
+            of_better = self._quote(better, better, contrast_id=worse, subject="The better one")
+            of_worse = self._quote(worse, worse, contrast_id=better, subject="The other")
+            need = f"{_name(better)} has to be scored strictly higher than {_name(worse)}."
+            lines.append(f"- {need}{of_better}{of_worse}")
+        return lines
 
-    def _quote(self, unit: str, doc_id: str, *, beside: str = "", who: str = "It") -> str:
-        """Quote a document of the unit where it has most words of the query that the one `beside` it has not too."""
+    def _quote(self, unit: str, doc_id: str, *, contrast_id: str = "", subject: str = "It") -> str:
+        """Quote a document of the unit, from its sentence with most words of the query that `contrast_id` lacks."""
         documents = self.environment.documents
-        known = next(
+        quoted_id = next(
             (name for name in (doc_id, *self._judged_in(unit), unit) if name and name in documents),
             "",
         )
-        if not known:
+        if not quoted_id:
             return ""
-        document = documents[known]
+        document = documents[quoted_id]
         query_words = set(content_words(self.query.text))
-        said = sentences(document.text[:_LOOKED_THROUGH])
-        if beside in documents:
-            shared = set(sentences(documents[beside].text[:_LOOKED_THROUGH]))
-            said = [sentence for sentence in said if sentence not in shared] or said
+        candidates = sentences(document.text[:_LOOKED_THROUGH])
+        if contrast_id in documents:
+            shared = set(sentences(documents[contrast_id].text[:_LOOKED_THROUGH]))
+            candidates = [
+                sentence for sentence in candidates if sentence not in shared
+            ] or candidates
         # max takes the first of equal ones: the beginning, where no sentence has a word of the
         # query.
         start = max(
-            range(len(said)),
-            key=lambda place: len(query_words.intersection(content_words(said[place]))),
+            range(len(candidates)),
+            key=lambda index: len(query_words.intersection(content_words(candidates[index]))),
             default=0,
         )
         title = f"{document.title}: " if document.title else ""
-        return f" {who} says: {_quoted(title + ' '.join(said[start:]), QUOTE)}"
+        return f" {subject} says: {_quoted(title + ' '.join(candidates[start:]), QUOTE)}"
 
     def _judged_in(self, unit: str) -> Iterator[str]:
         for judgements in self.environment.judgements.values():
@@ -316,38 +330,45 @@ class _FeedbackText:
 
 def _searches(trace: Trace) -> list[list[Step]]:
     """Return the searches in order; those that send one text to several retrievers, one after another, as one."""
-    made: list[list[Step]] = []
+    groups: list[list[Step]] = []
     for step in (step for step in trace.steps if step.tool == "search"):
-        same = made and (made[-1][0].hop, made[-1][0].argument) == (step.hop, step.argument)
-        if same and all(step.retriever != one.retriever for one in made[-1]):
-            made[-1].append(step)
+        is_same_text = groups and (groups[-1][0].hop, groups[-1][0].argument) == (
+            step.hop,
+            step.argument,
+        )
+        if is_same_text and all(
+            step.retriever != earlier_step.retriever for earlier_step in groups[-1]
+        ):
+            groups[-1].append(step)
         else:
-            made.append([step])
-    return made
+            groups.append([step])
+    return groups
 
 
 def _faults(trace: Trace, error: str) -> list[str]:
     lines = []
-    why = next((step.argument for step in reversed(trace.steps) if step.tool == "stop"), "")
-    if error or why == "error":
+    stop_reason = next((step.argument for step in reversed(trace.steps) if step.tool == "stop"), "")
+    if error or stop_reason == "error":
         lines.append(
-            f"The query failed, which scores 0{f': {_quoted(error, _SAID)}' if error else ''}."
+            f"The query failed, which scores 0{f': {_quoted(error, _TEXT)}' if error else ''}."
         )
-    elif why in _ENDED:
-        lines.append(f"It ended because {_ENDED[why]}.")
+    elif stop_reason in _ENDED:
+        lines.append(f"It ended because {_ENDED[stop_reason]}.")
     if trace.unusable:
-        kinds = ", ".join(f"{kind} ({number})" for kind, number in sorted(trace.unusable.items()))
+        kinds = ", ".join(
+            f"{error_label} ({number})" for error_label, number in sorted(trace.unusable.items())
+        )
         lines.append(f"An answer could not be used: {kinds}.")
     if trace.invented_ids:
         lines.append(f"Ids that were named without having been shown: {trace.invented_ids}.")
     refused = [step.refused for step in trace.steps if step.refused and step.tool != "search"]
     shortened = [step.argument for step in trace.steps if step.tool == "shorten"]
-    for what, texts in (
+    for heading, texts in (
         ("Calls that were refused", refused),
         ("Prompts that were cut to fit the model", shortened),
     ):
         if texts:
-            lines.append(f"{what}: {len(texts)}, such as {_quoted(texts[0], _SAID)}.")
+            lines.append(f"{heading}: {len(texts)}, such as {_quoted(texts[0], _TEXT)}.")
     return lines
 
 
@@ -372,8 +393,8 @@ def _quoted(
 ) -> str:  # on one line: no controls, formats, surrogates, quotes, prompt markers
     beginning = text[: 4 * chars]  # is enough; a document may have megabytes
     line = escape_markers(" ".join("".join(map(_harmless, beginning)).split()))
-    whole = len(line) <= chars and beginning == text
-    return f'"{line}"' if whole else f'"{line[: chars - 3].rstrip()}..."'
+    is_complete = len(line) <= chars and beginning == text
+    return f'"{line}"' if is_complete else f'"{line[: chars - 3].rstrip()}..."'
 
 
 def _harmless(letter: str) -> str:

@@ -35,7 +35,7 @@ FLIP = "Flip"
 # less would vanish there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
 _TIE_BREAKER_CUTOFF = 100  # documents; recall further down says little of what a reader will see
-_SAME = 1e-12  # two values nearer than that are one
+_EPSILON = 1e-12  # two values nearer than that are one
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Objective:
     def twin(self, query: Query) -> Query | None:
         """Return the query that is answered beside `query`, where the metric is over both."""
         twin = self.environment.twins.get(query.query_id) if self.metric == FLIP else None
-        return next((one for one in self.environment.queries if one.query_id == twin), None)
+        return next((query for query in self.environment.queries if query.query_id == twin), None)
 
     def of(
         self, query: Query, ranking: Ranking, usage: Usage, *, twin: Ranking | None = None
@@ -77,8 +77,8 @@ class Objective:
         metrics = self._metrics(query, ranking, twin)
         tokens = usage.input_tokens + usage.output_tokens
         value = metrics[self.metric] or 0.0
-        if twin is not None and (other := self.twin(query)):
-            value = self._share_won_in_both(query, ranking, other, twin)
+        if twin is not None and (twin_query := self.twin(query)):
+            value = self._share_won_in_both(query, ranking, twin_query, twin)
         ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
         return QueryScore(value + ties - self.price * tokens / 1000, metrics, tokens)
 
@@ -88,10 +88,10 @@ class Objective:
 
     def check_spread(self, values: Sequence[float]) -> str:
         """Return a warning where a plain program's `values` of the metric, one a query, are all the same; else ""."""
-        if len(values) < 2 or max(values) - min(values) > _SAME:
+        if len(values) < 2 or max(values) - min(values) > _EPSILON:
             return ""
         same = f"every query scores {values[0]:.4f} in {self.metric} with the plain program"
-        if values[0] >= 1 - _SAME:
+        if values[0] >= 1 - _EPSILON:
             return f"{same}; there is nothing left to gain"
         return (
             f"{same}; it guides only once a candidate changes that: take a metric that looks "
@@ -101,7 +101,9 @@ class Objective:
     def _metrics(
         self, query: Query, ranking: Ranking, twin: Ranking | None = None
     ) -> dict[str, float | None]:
-        if all(query.query_id != known.query_id for known in self.environment.queries):
+        if all(
+            query.query_id != compiled_query.query_id for compiled_query in self.environment.queries
+        ):
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
         rankings = {query.query_id: ranking}
         if twin is not None:
@@ -114,13 +116,18 @@ class Objective:
         }
 
     def _share_won_in_both(
-        self, query: Query, ranking: Ranking, other: Query, twin: Ranking
+        self, query: Query, ranking: Ranking, twin_query: Query, twin: Ranking
     ) -> float:
         """Return the share of comparisons that both wordings win: Win - Flip / 2 where all documents are ranked."""
         won_here = comparisons_won(self.environment.comparisons.get(query.query_id, ()), ranking)
-        won_there = comparisons_won(self.environment.comparisons.get(other.query_id, ()), twin)
+        won_there = comparisons_won(self.environment.comparisons.get(twin_query.query_id, ()), twin)
         return (
-            fraction_true([here and there for here, there in zip(won_here, won_there, strict=True)])
+            fraction_true(
+                [
+                    wins_here and wins_there
+                    for wins_here, wins_there in zip(won_here, won_there, strict=True)
+                ]
+            )
             or 0.0
         )
 
@@ -138,14 +145,18 @@ class Objective:
         if (
             query.candidates is not None
         ):  # a ranking has all of the pool: the worst is the ideal one from behind
-            rest = (
+            irrelevant_count = (
                 len(collapse_to_units(sorted(query.candidates - query.excluded), judgements))
                 - judged.relevant
             )
-            gains = sorted([*best.ideal, *[0.0] * (rest + judged.relevant - len(best.ideal))])
-            worst = replace(best, gains=gains, hits=[False] * rest + [True] * judged.relevant)
+            gains = sorted(
+                [*best.ideal, *[0.0] * (irrelevant_count + judged.relevant - len(best.ideal))]
+            )
+            worst = replace(
+                best, gains=gains, hits=[False] * irrelevant_count + [True] * judged.relevant
+            )
             low = apply_metric(self.metric, worst) or 0.0
-        return high is not None and high - low > _SAME
+        return high is not None and high - low > _EPSILON
 
 
 def make_objective(environment: Environment, metric: str = "", price: float = 0.0) -> Objective:
@@ -159,22 +170,22 @@ def make_objective(environment: Environment, metric: str = "", price: float = 0.
         raise UnknownName(f"metric of {environment.task}", name, environment.metrics)
     if not (math.isfinite(price) and price >= 0):
         raise UsageError(f"the price of a thousand tokens is {price}; it is a number from 0 on")
-    recalls = (re.fullmatch(r"R@(\d+)", one) for one in environment.metrics)
+    recalls = (re.fullmatch(r"R@(\d+)", metric_name) for metric_name in environment.metrics)
     cutoffs = [int(match[1]) for match in recalls if match and int(match[1]) <= _TIE_BREAKER_CUTOFF]
     tie_breaker = f"R@{max(cutoffs)}" if cutoffs else ""
-    made = Objective(environment, name, "" if tie_breaker == name else tie_breaker, price)
-    if environment.queries and not made.usable(environment.queries):
+    objective = Objective(environment, name, "" if tie_breaker == name else tie_breaker, price)
+    if environment.queries and not objective.usable(environment.queries):
         pools = [
             len(query.candidates - query.excluded)
             for query in environment.queries
             if query.candidates is not None
         ]
         largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
-        same = (
+        problem = (
             f"the same for any ranking of the {len(environment.queries)} queries of "
             f"{environment.task}"
         )
         raise UsageError(
-            f"{name} is {same}: nothing is relevant by it{largest}; choose another --metric"
+            f"{name} is {problem}: nothing is relevant by it{largest}; choose another --metric"
         )
-    return made
+    return objective

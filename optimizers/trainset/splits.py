@@ -57,9 +57,12 @@ class Trainset(SharedOnDeepcopy):
 
     def replacing(self, environments: Sequence[Environment]) -> "Trainset":
         """Return the training with the same queries as these environments have them."""
-        new = {query.query_id: query for one in environments for query in one.queries}
+        new = {
+            query.query_id: query for environment in environments for query in environment.queries
+        }
         train, validation = (
-            tuple(new[one.query_id] for one in part) for part in (self.train, self.validation)
+            tuple(new[query.query_id] for query in queries)
+            for queries in (self.train, self.validation)
         )
         return replace(self, environments=tuple(environments), train=train, validation=validation)
 
@@ -76,7 +79,7 @@ def split_dev(
     limit: int | None = None,
     seed: int = 0,
     share: float = 0.5,
-    **how: Any,
+    **load_options: Any,
 ) -> Trainset:
     """Divide the dev split of `task`, loaded as `how` says; `limit` takes the first two or more by the hash."""
     if limit is not None:
@@ -86,7 +89,7 @@ def split_dev(
             f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries"
         )
     try:
-        dev = load(task, data, "dev", **how)
+        dev = load(task, data, "dev", **load_options)
     except EmptySplit as error:
         remedy = error.remedy or _REMEDY
         raise UsageError(
@@ -95,28 +98,30 @@ def split_dev(
     if len(dev.queries) < 2:
         raise _too_few(dev, 0)
     # Of the test split only the texts outlive this line.
-    test = [query.text for query in load(task, data, "test", **how).queries]
+    test = [query.text for query in load(task, data, "test", **load_options).queries]
     alike = similarities([query.text for query in dev.queries], test)
     near = {
-        query.query_id: one for query, one in zip(dev.queries, alike, strict=True) if one >= NEAR
+        query.query_id: similarity
+        for query, similarity in zip(dev.queries, alike, strict=True)
+        if similarity >= NEAR
     }
-    kept = sorted(
+    usable = sorted(
         (query for query in dev.queries if query.query_id not in near),
         key=lambda query: hashlib.sha256(
             f"{seed}:{query.query_id}".encode("utf-8", "surrogatepass")
         ).digest(),
     )
-    if len(kept) < 2:
+    if len(usable) < 2:
         raise _too_few(dev, len(near))
-    groups = _group(kept[:limit], dev)
+    groups = _group(usable[:limit], dev)
     train, validation = _cut(groups, share)
-    parts = [[query.query_id for query in part] for part in (train, validation)]
-    content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, parts])
+    query_ids = [[query.query_id for query in queries] for queries in (train, validation)]
+    content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, query_ids])
     return Trainset(
         task=dev.task,
         train=train,
         validation=validation,
-        environments=(dev.asking(query_ids=[*parts[0], *parts[1]]),),
+        environments=(dev.asking(query_ids=[*query_ids[0], *query_ids[1]]),),
         left_out=tuple(
             ExcludedQuery(query_id, round(similarity, 4)) for query_id, similarity in near.items()
         ),
@@ -130,29 +135,41 @@ def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
     if len(trainings) == 1:
         return trainings[0]
     environments = tuple(_with_names(training.environment) for training in trainings)
-    pairs = zip(environments, (len(one.train) for one in trainings), strict=True)
-    parts = zip(*((one.queries[:size], one.queries[size:]) for one, size in pairs), strict=True)
+    pairs = zip(environments, (len(training.train) for training in trainings), strict=True)
+    divided = zip(
+        *((environment.queries[:size], environment.queries[size:]) for environment, size in pairs),
+        strict=True,
+    )
     # The tasks take turns: a teleprompter may look at the first few queries alone.
     train, validation = (
-        tuple(query for turn in zip_longest(*part) for query in turn if query) for part in parts
+        tuple(query for turn in zip_longest(*queries_by_task) for query in turn if query)
+        for queries_by_task in divided
     )
-    left_out = tuple(left for one in trainings for left in one.left_out)
-    task = ",".join(one.task for one in trainings)
-    digest = "+".join(one.digest for one in trainings)
+    left_out = tuple(excluded for training in trainings for excluded in training.left_out)
+    task = ",".join(training.task for training in trainings)
+    digest = "+".join(training.digest for training in trainings)
     return Trainset(task, train, validation, environments, left_out, digest)
 
 
-def _with_names(one: Environment) -> Environment:
+def _with_names(environment: Environment) -> Environment:
     def named(table: Mapping[str, Any]) -> dict[str, Any]:
-        return {f"{one.task} {query_id}": value for query_id, value in table.items()}
+        return {f"{environment.task} {query_id}": value for query_id, value in table.items()}
 
-    judgements = {name: judged.changed(named) for name, judged in one.judgements.items()}
+    judgements = {name: judged.changed(named) for name, judged in environment.judgements.items()}
     queries = tuple(
-        replace(query, query_id=f"{one.task} {query.query_id}") for query in one.queries
+        replace(query, query_id=f"{environment.task} {query.query_id}")
+        for query in environment.queries
     )
-    twins = {query_id: f"{one.task} {twin}" for query_id, twin in named(one.twins).items()}
+    twins = {
+        query_id: f"{environment.task} {twin}"
+        for query_id, twin in named(environment.twins).items()
+    }
     return replace(
-        one, queries=queries, judgements=judgements, comparisons=named(one.comparisons), twins=twins
+        environment,
+        queries=queries,
+        judgements=judgements,
+        comparisons=named(environment.comparisons),
+        twins=twins,
     )
 
 
@@ -169,7 +186,11 @@ def _too_few(dev: Environment, repeats: int) -> UsageError:
 
 def make_folds(training: Trainset, folds: int | None) -> Trainset:
     """Return the training in `folds`; each is trained on in its turn, and the others choose. None leaves it to dev."""
-    pieces = [piece for one in training.environments for piece in _pieces(_group(one.queries, one))]
+    pieces = [
+        piece
+        for environment in training.environments
+        for piece in _pieces(_group(environment.queries, environment))
+    ]
     few = len(training.validation) < LEAST and len(pieces) > 2
     folds = folds or (min(FOLDS, len(pieces)) if few else 1)
     if folds > len(pieces):
@@ -207,6 +228,7 @@ def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tu
     while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= most:
         cut += 1
     train, validation = (
-        [query for piece in part for query in piece] for part in (pieces[:cut], pieces[cut:])
+        [query for piece in part_pieces for query in piece]
+        for part_pieces in (pieces[:cut], pieces[cut:])
     )
     return tuple(train), tuple(validation)
