@@ -77,6 +77,16 @@ def ngrams(given: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
     return zip(*(given[offset:] for offset in range(width)), strict=False)
 
 
+def word_runs(words: Sequence[str], width: int) -> set[str]:
+    """Return the different runs of `width` words in a row, as texts.
+
+    Fewer words are one run, and of no words there is none.
+    """
+    if not words:
+        return set()
+    return {" ".join(run) for run in ngrams(words, min(width, len(words)))}
+
+
 def sentences(text: str) -> list[str]:
     """Split `text` into sentences, after . ! ? and at line ends; none is empty."""
     return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]

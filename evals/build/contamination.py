@@ -10,7 +10,7 @@ title    a query where a guess is the title of a wanted document, or nearly. A d
          its text; it is taken out as well, and so are queries that want no other. A title is apart from the text
 mask     a query where a guess and a wanted document share a run of five words that the query does not have
 text     a query where people say that its guess nearest to a wanted document is the same, or else a judge, from a
-         cosine of `SAME` on; `answer` is the same for questions
+         cosine of `SAME_COSINE` on; `answer` is the same for questions
 
 Guesses are kept beside the runs, and the same command goes on with them.
 """
@@ -58,12 +58,12 @@ KINDS["answer"] = "{}, which answers a question, or says what is known of it"
 TITLES = "Somebody describes one document. Wanted is its title."  # what is asked of a document
 ENCODER = "dense"  # by which guesses are compared, without --retriever
 NEARLY = 0.9  # of two titles: how much is common of the letters of their words, put in order
-SAME = 0.9
+SAME_COSINE = 0.9
 # What a guess is beside the wanted document, as on the sheet for people -> its category in BIRCO's
 # Table 3.
 CATEGORIES = {"same": "0: agrees", "other": "1: another, and right", "worse": "2: not as good"}
 CATEGORIES["open"] = "1, 2 or undecided"
-LEFT = "what it wants is taken out"
+WANTED_DOCUMENTS_REMOVED = "what it wants is taken out"
 Nearest = Mapping[
     str, tuple[str, Hit]
 ]  # query id -> the guess that is nearest to a document wanted for it, and that
@@ -177,7 +177,7 @@ class ContaminationTest:
         said = dict[str, str]()
         for key, (_, hit) in nearest.items():
             if grades := outcomes[key].get("scores"):
-                right = "same" if hit.score >= SAME else "other"
+                right = "same" if hit.score >= SAME_COSINE else "other"
                 said[key] = right if grades[0] == HIGHEST else "worse"
         return said
 
@@ -283,7 +283,7 @@ def measure(
     )
     for key, wanted in trial.wanted.items():
         if wanted and all(trial.unit_of(one) in gone for one in wanted):
-            removed.setdefault(f"query/{key}", LEFT)
+            removed.setdefault(f"query/{key}", WANTED_DOCUMENTS_REMOVED)
     if out:
         trial.write(removed, gone, out)
     counts = Counter(said.get(key, "open") for key in trial.queries)
@@ -315,7 +315,7 @@ def render_contamination(found: Mapping[str, Any]) -> str:
     many = found["queries"]
     why = found["removed"]
     documents = sum(one.startswith("document/") for one in why)
-    left = sum(one == LEFT for one in why.values())
+    left = sum(one == WANTED_DOCUMENTS_REMOVED for one in why.values())
     rows = [
         (f"queries that a guess gives away ({found['kind']})", len(why) - documents - left, many)
     ]

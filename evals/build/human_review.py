@@ -86,7 +86,7 @@ BIRCO = {
 SATISFIES = "Does the document satisfy the query?"
 BOTH = {"model kappa": 0.6, "people kappa": 0.6}
 RIGHT = {"model agreement": 0.9}
-FOUND = {"model chosen": 0.9, "model left": 0.9}
+CHOSEN_BAR = {"model chosen": 0.9, "model left": 0.9}
 SHEETS = {
     "screening": ReviewSheet(
         "Which class does the document belong to?", size=50, each=True, bar=RIGHT
@@ -96,7 +96,10 @@ SHEETS = {
         "Which of these do not belong with the others?", size=40, many=True, bar=RIGHT
     ),
     "queries": ReviewSheet(
-        "Which satisfy the query? And is anything wrong with it?", QUERIES, many=True, bar=FOUND
+        "Which satisfy the query? And is anything wrong with it?",
+        QUERIES,
+        many=True,
+        bar=CHOSEN_BAR,
     ),
     "gold": ReviewSheet(SATISFIES, GRADES, 100, ordered=True, bar=BOTH),
     "pooled": ReviewSheet(SATISFIES, GRADES, 50, ordered=True, bar={"model agreement": 0.8}),

@@ -27,7 +27,7 @@ from environments.readers.documents.markup import XmlPaths
 from environments.readers.documents.pages import need
 from environments.readers.documents.readers import Limits
 from evals.build import text_cleaning as cleaning
-from evals.build.text_cleaning import CleanSection, clean_text, compile_pattern
+from evals.build.text_cleaning import CleanSettings, clean_text, compile_pattern
 from evals.build.types import BuildSource
 from tools import files as disk
 from tools.code_digest import collect_sources
@@ -56,7 +56,7 @@ _SPEAKER = (
 
 
 @dataclass(frozen=True)
-class CorpusSection:
+class CorpusSettings:
     """Where the documents are, and which of them are taken. A column of XML is a path in the record."""
 
     path: Annotated[str, "file, folder of files, or task (task:obliq/twitter)"] = ""
@@ -101,7 +101,7 @@ class CorpusSection:
 
 
 @dataclass(frozen=True)
-class CutSection:
+class CutSettings:
     """How documents are cut into the pieces that are searched; a document's pieces have it as their parent."""
 
     by: Annotated[
@@ -138,7 +138,9 @@ class PrivateTexts(Mapping[str, Mapping[str, str]]):
         return len(self._documents)
 
 
-def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Path) -> BuildSource:
+def ingest(
+    corpus: CorpusSettings, clean: CleanSettings, cut: CutSettings, home: Path
+) -> BuildSource:
     """Return the documents that `corpus` names, cleaned and cut.
 
     They are kept in `home`, a folder for this corpus of this build alone: what is outdated there is removed.
@@ -177,7 +179,7 @@ def name_piece(document: Document, number: int, separator: str) -> str:
     return f"{document.doc_id}{_joint(separator) if document.parent else separator}{number}"
 
 
-def origin_of(doc_id: str, cut: CutSection, separator: str) -> str:
+def origin_of(doc_id: str, cut: CutSettings, separator: str) -> str:
     """Return the id of the document, or passage, that a document of a build was cut from; its own where none was."""
     ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
     match = re.fullmatch(f"(.+){ends}", doc_id, re.DOTALL) if cut.by else None
@@ -191,7 +193,7 @@ def _joint(separator: str) -> str:
 class _Ingestion:
     """One reading of a corpus: its rows, and what is known of them so far."""
 
-    def __init__(self, corpus: CorpusSection, clean: CleanSection, cut: CutSection) -> None:
+    def __init__(self, corpus: CorpusSettings, clean: CleanSettings, cut: CutSettings) -> None:
         self.corpus = corpus
         self.clean = clean
         self.cut = cut
@@ -436,7 +438,7 @@ def _write_text(value: Any, where: str) -> str:
     return tables.check_text(value, where, optional=True)
 
 
-def cut_text(text: str, cut: CutSection) -> list[str]:
+def cut_text(text: str, cut: CutSettings) -> list[str]:
     """Return the pieces of a document, in order; none is empty."""
     if cut.by == "chunks":
         return chunks(text, bert_tokens(), cut.tokens)

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
-from evals.build.ingest import CorpusSection, CutSection
-from evals.build.text_cleaning import CleanSection
+from evals.build.ingest import CorpusSettings, CutSettings
+from evals.build.text_cleaning import CleanSettings
 from tools import files, schemas
 from tools.errors import DataError, UnknownName, UsageError
 from tools.plugins import load_object, resolve
@@ -31,7 +31,7 @@ RECIPES = {  # name -> the class of its parameters, in whose file `make` is
 
 
 @dataclass(frozen=True)
-class Models:
+class ModelsSettings:
     """Which model is asked; the one of --lm where a name is empty."""
 
     sweep: Annotated[str, "reads the whole corpus: a cheap one"] = ""
@@ -43,7 +43,7 @@ class Models:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LimitsSettings:
     """How large it becomes."""
 
     queries: Annotated[int, "queries at most"] = 100
@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseSettings:
     """What is written, and what its card says."""
 
     name: Annotated[str, "tables call the task own/NAME; empty: the folder's name"] = ""
@@ -71,12 +71,12 @@ class Release:
 class Recipe:
     """What all recipes have."""
 
-    corpus: CorpusSection = field(default_factory=CorpusSection)
-    clean: CleanSection = field(default_factory=CleanSection)
-    cut: CutSection = field(default_factory=CutSection)
-    models: Models = field(default_factory=Models)
-    limits: Limits = field(default_factory=Limits)
-    release: Release = field(default_factory=Release)
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    clean: CleanSettings = field(default_factory=CleanSettings)
+    cut: CutSettings = field(default_factory=CutSettings)
+    models: ModelsSettings = field(default_factory=ModelsSettings)
+    limits: LimitsSettings = field(default_factory=LimitsSettings)
+    release: ReleaseSettings = field(default_factory=ReleaseSettings)
 
 
 def read_recipe(folder: Path) -> tuple[str, Recipe]:

@@ -42,7 +42,7 @@ _PERSONAL = {
 
 
 @dataclass(frozen=True)
-class CleanSection:
+class CleanSettings:
     """What is taken out of the texts, and which documents are the same; one that is judged stands for all of these."""
 
     urls: Annotated[
@@ -70,7 +70,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
 
 
-def clean_text(text: str, clean: CleanSection, boilerplate: Collection[int] = ()) -> str:
+def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = ()) -> str:
     """Return `text` without what the section names; `boilerplate` is what `find_boilerplate` found."""
     before = text = unicodedata.normalize("NFC", re.sub(r"\r\n?", "\n", text))
     for byline in clean.bylines:

@@ -204,15 +204,6 @@ def word_shares(environment: Environment) -> dict[str, float]:
     return {word: count / every for word, count in counts.items()}
 
 
-def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return the sum of the smaller shares of each word over the sum of the larger ones
-    (Ioffe 2010).
-    """
-    every = first.keys() | second.keys()
-    lower = sum(min(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
-    return lower / sum(max(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
-
-
 def embed_pool_2d(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
     """Return where a query, chosen at random, and the documents of its pool are in the plane:
     BIRCO's Figure 4.

@@ -19,13 +19,13 @@ from evals.papers.dataset_statistics import (
     Value,
     compute_statistics,
     reciprocal_ranks,
-    weighted_jaccard,
     word_shares,
 )
 from evals.published.sections import PaperCell, PaperTable
 from evals.scoring.metrics import is_pairwise
 from evals.scoring.random_and_ideal import bound
 from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
+from evals.scoring.text_similarity import weighted_jaccard
 from evals.studies import study_file
 from evals.studies.run_cells import CellResult, StudyProgress, Unfinished, run_cells
 from evals.studies.significance import find_best

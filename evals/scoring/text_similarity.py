@@ -13,17 +13,33 @@ found.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.text import TermStatistics, content_words
+from tools.text import TermStatistics, content_words, word_runs
 
 RUN = 3  # words in a run
 # Fewer texts than this are weighed as if there were this many: a word in two queries of three is a
 # repeat, and only among many queries boilerplate.
 FEW = 100
+
+
+def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
+    """Return the share of two sets that both have, from 0 to 1 (Jaccard 1912); 0 if both are empty."""
+    return len(first & second) / max(1, len(first | second))
+
+
+def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """Return the sum of the smaller weights of each word over the sum of the larger ones
+    (Ioffe 2010).
+    """
+    words = first.keys() | second.keys()
+    smaller = sum(min(first.get(word, 0.0), second.get(word, 0.0)) for word in words)
+    larger = sum(max(first.get(word, 0.0), second.get(word, 0.0)) for word in words)
+    return smaller / larger
 
 
 def similarities(texts: Sequence[str], candidates: Sequence[str]) -> list[float]:
@@ -87,11 +103,7 @@ def _words(text: str) -> list[str]:
 
 def _runs(text: str) -> list[str]:
     """Return the different runs of `RUN` words; a text of up to `RUN` words is one run."""
-    words = content_words(text)
-    if len(words) <= RUN:
-        return [" ".join(words) or _characters(text)]
-    starts = range(len(words) - RUN + 1)
-    return sorted({" ".join(words[start : start + RUN]) for start in starts})
+    return sorted(word_runs(content_words(text), RUN)) or [_characters(text)]
 
 
 def _characters(text: str) -> str:

@@ -12,7 +12,7 @@ from tools.models.answer_checks import InvalidAnswer, Outputs
 from tools.models.passages import Passage
 
 LONGEST = 100  # characters of what is taken out: a name or a title, and no sentence
-Kind = Literal["name", "employer", "work", "handle", "address", "place"]
+SpanType = Literal["name", "employer", "work", "handle", "address", "place"]
 
 
 class FindIdentity(dspy.Signature):
@@ -25,7 +25,7 @@ class FindIdentity(dspy.Signature):
 
     text: list[Passage] = dspy.InputField(desc="the text")
     known: list[str] = dspy.InputField(desc="what is known of the writer; there may be nothing")
-    spans: dict[str, Kind] = dspy.OutputField(
+    spans: dict[str, SpanType] = dspy.OutputField(
         desc="what names or points to the writer -> what it is; maybe none"
     )
 

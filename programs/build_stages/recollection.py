@@ -35,7 +35,7 @@ FRAME = (  # of a post without a model, so that its passage has no more than a s
     "down at a page, the other would not give way. It had something to do with these words, in no "
     "order that I recall:"
 )
-TOLD = 6  # words of the passage in such a post
+PASSAGE_WORDS = 6  # words of the passage in such a post
 SHARE = 0.35  # of the weight of such a post, that the passage's words have at most
 
 
@@ -107,7 +107,7 @@ def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
     fit = [
         one for one in there - frame if one.isalpha() and statistics.frequency.get(one, 0) > least
     ]
-    told = sorted(sorted(fit, key=lambda one: (-weigh(one), one))[:TOLD])
+    told = sorted(sorted(fit, key=lambda one: (-weigh(one), one))[:PASSAGE_WORDS])
     known = sum(map(weigh, {*told} | there & frame)) <= SHARE * sum(map(weigh, {*told} | frame))
     return f"{FRAME} {', '.join(told)}" if known and told else ""
 

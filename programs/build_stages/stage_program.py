@@ -1,8 +1,8 @@
-"""Fill one signature for one unit of work: what every stage of a build that asks a model runs.
+"""Fill one signature for one unit of work: every stage of a build that asks a model runs this.
 
-A unit is the text of a query, as JSON: {"inputs": {...}, "passages": [[id, text], ...]}. What it
-holds may come from a corpus, so field markers in it are defused, and passages are shown under
-numbers. The answer is JSON, too. It is no search program, and not in the table of them.
+A unit is the text of a query, as JSON: {"inputs": {...}, "passages": [[id, text], ...]}. Its content
+may come from a corpus, so field markers in it are escaped, and passages are shown under numbers.
+The answer is JSON, too. It is no search program, and not in the table of search programs.
 """
 
 import json
@@ -29,30 +29,33 @@ from tools.models.prompting import ask
 from tools.plugins import load_object
 from tools.records import Document, Query, Submission
 from tools.retrievers.base import NullRetriever
-from tools.session import Toolbox
+from tools.session import Session, Toolbox
 
 Role = Literal["sweep", "write", "judge"]  # which of a recipe's models is asked
 Inputs = Mapping[str, Any]  # of a signature, by their names
 
 
 class StageQuestion(NamedTuple):
-    """What a stage asks a model."""
+    """A question of a stage to a model."""
 
     signature: Any  # may have the input `passages`
-    rules: Mapping[
-        str, Any
-    ]  # output field -> what fills it without a model: from inputs and statistics of the corpus
+    # output field -> its value without a model: a function of inputs and statistics of the corpus
+    rules: Mapping[str, Any]
     role: Role = "write"
-    # The output that has a row, with an `id`, for each passage; what an answer leaves out is asked
-    # for alone.
+    # The output that has a row, with an `id`, for each passage; passages that an answer leaves out
+    # are asked for alone.
     rows: str = ""
     filled: tuple[str, ...] = ()  # outputs that must not be empty
-    check: Callable[[Inputs, Outputs], None] | None = None  # raises Fault
+    check: Callable[[Inputs, Outputs], None] | None = None  # raises InvalidAnswer
 
     def checks(self, inputs: Inputs) -> list[AnswerCheck]:
-        """Return what an answer to these inputs has to pass."""
-        made = [filled(*self.filled)] if self.filled else []
-        return [*made, partial(self.check, inputs)] if self.check else made
+        """Return the checks that an answer to these inputs has to pass."""
+        checks = list[AnswerCheck]()
+        if self.filled:
+            checks.append(filled(*self.filled))
+        if self.check:
+            checks.append(partial(self.check, inputs))
+        return checks
 
 
 class StageProgram(Program):
@@ -61,78 +64,99 @@ class StageProgram(Program):
     stage: str = "screen"
 
     def __post_init__(self) -> None:
-        self.asked: StageQuestion = load_object("stage", self.stage, STAGES)
-        self.offline = self.asked.rules  # type: ignore[misc]
-        self.fill = dspy.Predict(self.asked.signature)
+        self.question: StageQuestion = load_object("stage", self.stage, STAGES)
+        self.offline = self.question.rules  # type: ignore[misc]
+        self.fill = dspy.Predict(self.question.signature)
 
     def forward(self, query: Query) -> Submission:
         """Ask about the unit that is the query's text."""
         unit = json.loads(query.text)
-        own = {str(number): doc_id for number, (doc_id, _) in enumerate(unit["passages"], start=1)}
-        texts = {
-            one: Document(one, text) for one, (_, text) in zip(own, unit["passages"], strict=True)
-        }
+        doc_id_of = dict[str, str]()
+        texts = dict[str, Document]()
+        for number, (doc_id, text) in enumerate(unit["passages"], start=1):
+            doc_id_of[str(number)] = doc_id
+            texts[str(number)] = Document(str(number), text)
         session = Toolbox(texts, NullRetriever()).open(query)
         inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
-        asked = self.asked
-        checks = asked.checks(inputs)
-        if asked.rows:
-            outputs = dict[str, Any]()
-            rows = dict[str, Any]()
-            problem = None
-            known = partial(require_known_row_ids, asked.rows)
-            for batch in (list(own), *([one] for one in own)):
-                todo = [one for one in batch if one not in rows]
-                try:
-                    for shown, answer in passage_reading.read_in_batches(
-                        session, self.fill, todo, 0, known, checks, **inputs
-                    ):
-                        outputs |= _plain(answer, asked.signature)
-                        rows |= {
-                            row["id"]: row
-                            for row in reversed(outputs[asked.rows])
-                            if row["id"] in shown
-                        }
-                except UnusableAnswer as error:
-                    problem = error
-            if problem and not rows:
-                raise problem
-            outputs[asked.rows] = {
-                doc_id: rows[one] | {"id": doc_id} for one, doc_id in own.items() if one in rows
+        question = self.question
+        if question.rows:
+            outputs = self._ask_for_rows(session, list(doc_id_of), inputs)
+            rows = outputs[question.rows]
+            outputs[question.rows] = {
+                doc_id: rows[number] | {"id": doc_id}
+                for number, doc_id in doc_id_of.items()
+                if number in rows
             }
         else:
-            if "passages" in asked.signature.input_fields:
+            checks = question.checks(inputs)
+            if "passages" in question.signature.input_fields:
                 inputs["passages"] = passage_reading.show_in_one_call(
-                    session, self.fill, list(own), 0, **inputs
+                    session, self.fill, list(doc_id_of), 0, **inputs
                 )
-            outputs = _plain(ask(self.fill, *checks, **inputs), asked.signature)
+            answer = ask(self.fill, *checks, **inputs)
+            outputs = _plain(answer, question.signature)
         return session.submit([], answer=json.dumps(outputs, ensure_ascii=False))
+
+    def _ask_for_rows(
+        self, session: Session, numbers: list[str], inputs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return outputs of which `question.rows` has a row for each passage, by its number.
+
+        Passages that an answer leaves out are asked for alone. UnusableAnswer if there is no row.
+        """
+        question = self.question
+        checks = question.checks(inputs)
+        require_ids = partial(require_known_row_ids, question.rows)
+        outputs = dict[str, Any]()
+        rows = dict[str, Any]()
+        problem: UnusableAnswer | None = None
+        for batch in (numbers, *([number] for number in numbers)):
+            todo = [number for number in batch if number not in rows]
+            answers = passage_reading.read_in_batches(
+                session, self.fill, todo, 0, require_ids, checks, **inputs
+            )
+            try:
+                for shown, answer in answers:
+                    outputs |= _plain(answer, question.signature)
+                    # Of two rows of a passage the first holds.
+                    for row in reversed(outputs[question.rows]):
+                        if row["id"] in shown:
+                            rows[row["id"]] = row
+            except UnusableAnswer as error:
+                problem = error
+        if problem and not rows:
+            raise problem
+        return outputs | {question.rows: rows}
 
     def guess(self, unit: Mapping[str, Any], statistics: Any) -> dict[str, Any]:
         """Return the answer to a unit as the rules without a model have it, for a rehearsal."""
         inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
         inputs["passages"] = [Passage(id=doc_id, text=text) for doc_id, text in unit["passages"]]
-        found = {name: rule(inputs, statistics) for name, rule in self.asked.rules.items()}
-        if self.asked.rows:
-            found[self.asked.rows] = {row["id"]: row for row in found[self.asked.rows]}
-        return found
+        outputs = {name: rule(inputs, statistics) for name, rule in self.question.rules.items()}
+        rows = self.question.rows
+        if rows:
+            outputs[rows] = {row["id"]: row for row in outputs[rows]}
+        return outputs
 
     def _shown(self, name: str, value: Any) -> Any:
-        kind = self.asked.signature.input_fields[name].annotation
-        if kind == list[Passage]:
+        """Return an input as the signature has it, without field markers of the corpus."""
+        input_type = self.question.signature.input_fields[name].annotation
+        if input_type == list[Passage]:
             return [
                 Passage(id=f"x{number}", text=escape_markers(text))
                 for number, text in enumerate(value, start=1)
             ]
-        return schemas.build_dataclass(kind, _defused(value))
+        return schemas.build_dataclass(input_type, _escape_all(value))
 
 
-def _defused(value: Any) -> Any:
+def _escape_all(value: Any) -> Any:
     if isinstance(value, str):
         return escape_markers(value)
     if isinstance(value, dict):
-        return {escape_markers(name): _defused(one) for name, one in value.items()}
-    return [_defused(one) for one in value] if isinstance(value, list) else value
+        return {escape_markers(name): _escape_all(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_escape_all(entry) for entry in value]
+    return value
 
 
 def _plain(answer: Any, signature: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import environments
 from environments.base import EmptySplit, Environment, Qrels
 from evals.build import release, transfer
 from evals.build.human_review import Item
-from evals.build.ingest import TASK, CutSection
+from evals.build.ingest import TASK, CutSettings
 from evals.build.pipeline import BuildPipeline
 from evals.build.recipe import Recipe
 from evals.build.types import Benchmark
@@ -31,7 +31,7 @@ _RUN = 5
 
 
 @dataclass(frozen=True)
-class AdaptSection:
+class AdaptSettings:
     """Whose labels are carried over, and how."""
 
     task: Annotated[
@@ -42,7 +42,7 @@ class AdaptSection:
     ] = "documents"
     max_p: Annotated[
         bool,
-        "documents: the best passage stands for each; else all passages inherit_labels its label",
+        "documents: the best passage stands for each; else all passages inherit its label",
     ] = True
     coverage: Annotated[
         float, "passages: share of an old one, in a row, that a new one has to have"
@@ -59,8 +59,8 @@ class AdaptSection:
 class AdaptRecipe(Recipe):
     """The sections of the recipe."""
 
-    cut: CutSection = field(default_factory=lambda: CutSection(by="chunks"))
-    adapt: AdaptSection = field(default_factory=AdaptSection)
+    cut: CutSettings = field(default_factory=lambda: CutSettings(by="chunks"))
+    adapt: AdaptSettings = field(default_factory=AdaptSettings)
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:

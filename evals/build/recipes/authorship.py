@@ -15,9 +15,9 @@ from typing import Annotated
 import numpy as np
 
 from evals.build import release
-from evals.build.ingest import CorpusSection, ingest
+from evals.build.ingest import CorpusSettings, ingest
 from evals.build.pipeline import BuildPipeline, stable_order
-from evals.build.recipe import Limits, Recipe, Release
+from evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
 from evals.build.text_cleaning import replace_spans
 from evals.build.types import Benchmark, StageInput, read_dropped
 from tools.cli import print_stderr
@@ -35,7 +35,7 @@ WANTED = (
 
 
 @dataclass(frozen=True)
-class Authors:
+class AuthorsSettings:
     """Whose a text is."""
 
     field: Annotated[
@@ -47,10 +47,12 @@ class Authors:
 class AuthorshipRecipe(Recipe):
     """The sections of the recipe."""
 
-    authors: Authors = field(default_factory=Authors)
-    distractors: CorpusSection = field(default_factory=CorpusSection)
-    limits: Limits = field(default_factory=lambda: Limits(queries=1000, min_positives=1))
-    release: Release = field(default_factory=lambda: Release(objective=WANTED))
+    authors: AuthorsSettings = field(default_factory=AuthorsSettings)
+    distractors: CorpusSettings = field(default_factory=CorpusSettings)
+    limits: LimitsSettings = field(
+        default_factory=lambda: LimitsSettings(queries=1000, min_positives=1)
+    )
+    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(objective=WANTED))
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:

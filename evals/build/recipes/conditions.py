@@ -20,7 +20,7 @@ from evals.build.condition_ladders import (
 )
 from evals.build.human_review import Item
 from evals.build.pipeline import BuildPipeline, stable_order
-from evals.build.recipe import Recipe, Release
+from evals.build.recipe import Recipe, ReleaseSettings
 from evals.build.types import Benchmark, StageInput
 from programs.build_stages.conditions import squeeze
 from tools.corpus import Corpus, digest_text
@@ -41,11 +41,11 @@ HOPELESS = {
 }
 WRONG = HOPELESS | {"changed": "it meets the condition all the same"}
 Texts = dict[str, list[str]]  # doc_id -> its sentences, conditions or changed sentences
-Made = Mapping[str, Any]  # inputs of what writes, or its outputs
+Fields = Mapping[str, Any]  # inputs of what writes, or its outputs
 
 
 @dataclass(frozen=True)
-class Ladder:
+class LadderSettings:
     """Which sentences of a document are its conditions, how they are changed, and what is compared."""
 
     domain: Annotated[str, "what a query looks for: a book, a case report"] = "a document"
@@ -68,9 +68,9 @@ class Ladder:
 class ConditionsRecipe(Recipe):
     """The sections of the recipe."""
 
-    ladder: Ladder = field(default_factory=Ladder)
-    release: Release = field(
-        default_factory=lambda: Release(metric="", metrics=[])
+    ladder: LadderSettings = field(default_factory=LadderSettings)
+    release: ReleaseSettings = field(
+        default_factory=lambda: ReleaseSettings(metric="", metrics=[])
     )  # the protocol has its own
 
 
@@ -116,14 +116,14 @@ def _count_documents(build: BuildPipeline) -> int:
     return min(max(1, queries // each), len(build.source.documents))
 
 
-def _write(build: BuildPipeline, kept: Texts) -> dict[str, Made]:
+def _write(build: BuildPipeline, kept: Texts) -> dict[str, Fields]:
     """Return the conditions of each document, and a query in prose for all of them."""
     told = {
         one: {"domain": build.recipe.ladder.domain, "sentences": texts}
         for one, texts in kept.items()
     }
 
-    def show(one: str, made: Made) -> StageInput:
+    def show(one: str, made: Fields) -> StageInput:
         numbered = [(str(number), text) for number, text in enumerate(kept[one], start=1)]
         return StageInput(
             one, {"queries": ["\n".join(made["conditions"]), made["prose"]]}, numbered
@@ -134,7 +134,7 @@ def _write(build: BuildPipeline, kept: Texts) -> dict[str, Made]:
 
 def _spoil(build: BuildPipeline, kept: Texts, wanted: Texts) -> Texts:
     """Return a changed sentence for each one of a document, which fails its condition; of documents that have all."""
-    told = dict[str, Made]()
+    told = dict[str, Fields]()
     rest = dict[str, str]()
     about = {name: getattr(build.recipe.ladder, name) for name in ("strategy", "example")}
     names = {one: [f"{one}, {number}" for number in range(1, len(kept[one]) + 1)] for one in wanted}
@@ -146,7 +146,7 @@ def _spoil(build: BuildPipeline, kept: Texts, wanted: Texts) -> Texts:
             told[name] = {**about, "condition": condition, "sentence": sentence, "others": others}
             rest[name] = " ".join(text for text in kept[one] if text != sentence)
 
-    def show(name: str, made: Made) -> StageInput:
+    def show(name: str, made: Fields) -> StageInput:
         shown = [
             ("original", told[name]["sentence"]),
             ("rest", rest[name]),
@@ -178,14 +178,14 @@ def _settle(
     build: BuildPipeline,
     writes: str,
     judges: str,
-    told: Mapping[str, Made],
-    show: Callable[[str, Made], StageInput],
+    told: Mapping[str, Fields],
+    show: Callable[[str, Fields], StageInput],
     each: int,
-) -> dict[str, Made]:
+) -> dict[str, Fields]:
     """Return what a stage writes, where another one, shown it, finds nothing wrong at last; `each`: of a document."""
     most = (1 + REPAIRS) * _count_documents(build) * each
     wrong = dict.fromkeys(told, "")
-    done = dict[str, Made]()
+    done = dict[str, Fields]()
     for _ in range(1 + REPAIRS):
         units = [StageInput(one, {**told[one], "wrong": why}) for one, why in wrong.items()]
         drafts = {unit.key: answer for unit, answer in build.ask(writes, units, most) if answer}
@@ -210,7 +210,7 @@ def _settle(
     return done
 
 
-def _find_wrong(unit: StageInput, answer: Made) -> str:
+def _find_wrong(unit: StageInput, answer: Fields) -> str:
     """Return what a judge finds wrong; a passage that it left out is not as it should be."""
     rows, *more = answer.values()
     for name, _ in unit.passages:

@@ -1,11 +1,12 @@
 """The recipe `latent`: documents that share what none of them says, and queries that ask for it.
 
 OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 3, appendices D.1 to
-D.3): who carries an attribute, and which; equal ones get one label; each group is validated, gets a
-query, and every pair is graded again. What is removed on the way stays in the corpus, as a near
-miss. Where this differs from the paper, docs/decisions/ building.md says so.
+D.3): stages find who carries an attribute, and which; equal attributes get one label; each group is
+validated, gets a query, and every pair is graded again. Documents that are removed on the way stay
+in the corpus, as near misses. docs/decisions/building.md says how this differs from the paper.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,24 +18,25 @@ from evals.build.human_review import Item
 from evals.build.pipeline import BuildPipeline, nearest_texts, overlapping_slices, stable_order
 from evals.build.recipe import Recipe
 from evals.build.types import Benchmark, StageInput
+from evals.scoring.text_similarity import jaccard
 from tools.errors import DataError
 from tools.lenses import get_lens
+from tools.records import Query
 from tools.text import content_words
 
-BEGINNING = (
-    300  # characters of a member that a validator is shown beside what was written down of it
-)
-OVERLAP = (
-    8  # members that the parts of a large group share, so that they are judged by the same majority
-)
-WAVE = 8  # calls that are made at a time where each should know what those before it wrote
-PARTIAL = (
-    0.3  # share of a group beyond which, once removed, nothing says that the rest has one point
-)
+# Characters of a member that a validator is shown next to its attribute.
+BEGINNING = 300
+# Members that the parts of a large group share, so that they are judged by the same majority.
+OVERLAP = 8
+# Calls that are made at a time if each should know the labels of those before it.
+WAVE = 8
+# Share of a group from which on, once removed, nothing says that the remaining members have one
+# point.
+PARTIAL = 0.3
 
 
 @dataclass(frozen=True)
-class Attribute:
+class AttributeSettings:
     """What documents share without saying it."""
 
     lens: Annotated[
@@ -89,7 +91,7 @@ class GroupSettings:
 class LatentRecipe(Recipe):
     """The sections of the recipe."""
 
-    attribute: Attribute = field(default_factory=Attribute)
+    attribute: AttributeSettings = field(default_factory=AttributeSettings)
     screen: ScreenSettings = field(default_factory=ScreenSettings)
     extract: ExtractSettings = field(default_factory=ExtractSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
@@ -99,7 +101,7 @@ class LatentRecipe(Recipe):
 
 
 class AttributeNote(NamedTuple):
-    """What was written down of a document."""
+    """The attribute of a document, in words, and its label."""
 
     attribute: str
     label: str
@@ -110,9 +112,10 @@ Groups = dict[str, list[str]]  # label -> documents, in the order of `stable_ord
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
-    """Go through the stages. DataError, with the stage, where nothing is left."""
+    """Go through the stages. DataError, with the stage, if nothing is left."""
     recipe: LatentRecipe = build.recipe
-    wording = recipe.attribute.attribute or get_lens(recipe.attribute.lens).annotate
+    lens = recipe.attribute.lens
+    wording = recipe.attribute.attribute or get_lens(lens).annotate
     if not wording:
         raise DataError(
             "recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share"
@@ -121,37 +124,63 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
     groups = _collapse(build, notes, _label(build, notes))
     valid, near = _validate(build, notes, _merge(build, notes, groups))
-    groups = _fit(build, valid)
+    groups = _select_groups(build, valid)
     build.limit_queries(len(groups))
-    drafts = [
-        queries.QueryDraft(label, of, [notes[one].attribute for one in of])
-        for label, of in groups.items()
-    ]
+
+    drafts = list[queries.QueryDraft]()
+    for label, members in groups.items():
+        descriptions = [notes[doc_id].attribute for doc_id in members]
+        drafts.append(queries.QueryDraft(label, members, descriptions))
     written = queries.write(build, recipe.write, drafts)
-    find = nearest_texts({one: note.attribute for one, note in notes.items()})
-    asked = list[pool_judging.GradingRequest]()
-    for query, draft in written:  # a document may share the points of two groups, and has one label
-        found = find(draft.describe(), recipe.judge.near + len(draft.members))
-        beside = [one for one in found if one not in draft.members][: recipe.judge.near]
-        members = [member for member in draft.members if member not in query.excluded]
-        some = dict.fromkeys((*members, *near.get(draft.label, ()), *beside))
-        asked.append(pool_judging.GradingRequest(query, list(some), members=members))
-    gold = pool_judging.regrade(build, recipe.attribute.lens, asked)
-    kept = [(query, draft) for query, draft in written if query.query_id in gold]
-    left = [query for query, _ in kept]
-    judgements = {"gold": gold} | pool_judging.pool(build, recipe.attribute.lens, left, gold)
-    made_of = [
+    gold = _grade_groups(build, notes, near, written)
+    accepted = [(query, draft) for query, draft in written if query.query_id in gold]
+    accepted_queries = [query for query, _ in accepted]
+    judgements = {"gold": gold}
+    judgements |= pool_judging.pool(build, lens, accepted_queries, gold)
+    provenance = [
         {"query_id": query.query_id, "label": draft.label, "members": draft.members}
-        for query, draft in kept
+        for query, draft in accepted
     ]
-    attribute = _word_for_index(recipe.attribute.attribute)
-    return build.finish(left, judgements, made_of, lens=recipe.attribute.lens, attribute=attribute)
+    return build.finish(
+        accepted_queries,
+        judgements,
+        provenance,
+        lens=lens,
+        attribute=_word_for_index(recipe.attribute.attribute),
+    )
+
+
+def _grade_groups(
+    build: BuildPipeline,
+    notes: Notes,
+    near: Groups,
+    written: Sequence[tuple[Query, queries.QueryDraft]],
+) -> pool_judging.Grades:
+    """Return the grades of each query's group, of its near misses and of documents described alike.
+
+    A document may share the points of two groups, and has one label: so documents outside of the
+    group are graded, too.
+    """
+    recipe: LatentRecipe = build.recipe
+    find_nearest = nearest_texts({doc_id: note.attribute for doc_id, note in notes.items()})
+    requests = list[pool_judging.GradingRequest]()
+    for query, draft in written:
+        nearest = find_nearest(draft.describe(), recipe.judge.near + len(draft.members))
+        outside = [doc_id for doc_id in nearest if doc_id not in draft.members]
+        members = [member for member in draft.members if member not in query.excluded]
+        candidates = dict.fromkeys(
+            (*members, *near.get(draft.label, ()), *outside[: recipe.judge.near])
+        )
+        request = pool_judging.GradingRequest(query, list(candidates), members=members)
+        requests.append(request)
+    return pool_judging.regrade(build, recipe.attribute.lens, requests)
 
 
 def _word_for_index(attribute: str) -> str:
-    """Return an attribute's own wording as the retriever `get_lens` takes it: one line, no `"`, more than one word.
+    """Return an attribute's own wording as the retriever `get_lens` takes it.
 
-    It stands in that retriever's name, in "...", and a single word there is the name of a lens.
+    That is one line of more than one word, without `"`: it stands in that retriever's name, in
+    "...", and a single word there is the name of a lens.
     """
     wording = " ".join(attribute.replace('"', "'").split())
     if wording and " " not in wording:
@@ -160,89 +189,85 @@ def _word_for_index(attribute: str) -> str:
 
 
 def _screen(build: BuildPipeline, wording: str) -> list[str]:
-    """Return the documents that may be relevant, each text once, in an order that is not the corpus's."""
+    """Return the documents that may be relevant, each text once, in `stable_order`."""
     screen: ScreenSettings = build.recipe.screen
-    doc_ids = stable_order(
-        document for document in build.source.documents if document not in build.source.twins
-    )
+    doc_ids = build.distinct_documents()
     if not screen.kinds:
         return doc_ids
-    told = {"attribute": wording, "kinds": dict(screen.kinds)}
-    sorted_as = dict[str, str]()
+    inputs = {"attribute": wording, "kinds": dict(screen.kinds)}
     units = (
-        StageInput(some[0], told, build.passages(some))
-        for some in overlapping_slices(doc_ids, screen.batch)
+        StageInput(batch[0], inputs, build.passages(batch))
+        for batch in overlapping_slices(doc_ids, screen.batch)
     )
+    category_of = dict[str, str]()
     for _, answer in build.ask("screen", units):
-        sorted_as |= {one: row["kind"] for one, row in answer.get("sorted", {}).items()}
-    build.review(
-        "screening",
-        sorted_as,
-        lambda one: Item([("document", build.text(one))], values=list(screen.kinds)),
-    )
-    eligible = [doc_id for doc_id in doc_ids if sorted_as.get(doc_id) in screen.eligible]
-    for one, kind in sorted_as.items():
-        if kind not in screen.eligible:
-            build.drop("screen", one, kind)
+        for doc_id, row in answer.get("sorted", {}).items():
+            category_of[doc_id] = row["kind"]
+
+    def show(doc_id: str) -> Item:
+        return Item([("document", build.text(doc_id))], values=list(screen.kinds))
+
+    build.review("screening", category_of, show)
+    eligible = [doc_id for doc_id in doc_ids if category_of.get(doc_id) in screen.eligible]
+    for doc_id, category in category_of.items():
+        if category not in screen.eligible:
+            build.drop("screen", doc_id, category)
     build.count("screen", len(doc_ids), len(eligible))
     return eligible
 
 
 def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Notes:
-    """Return what is written down of each document that has the attribute."""
-    section = build.recipe.extract
-    shown = build.recipe.attribute
-    told = {"attribute": wording, "further": dict(shown.further)}
-    notes = dict[str, AttributeNote]()
-    batches = overlapping_slices(doc_ids, section.batch)
+    """Return the note on each document that has the attribute."""
+    settings: ExtractSettings = build.recipe.extract
+    attribute: AttributeSettings = build.recipe.attribute
+    inputs = {"attribute": wording, "further": dict(attribute.further)}
     units = (
-        StageInput(some[0], told, build.passages(some, section.chars, shown.private))
-        for some in batches
+        StageInput(batch[0], inputs, build.passages(batch, settings.chars, attribute.private))
+        for batch in overlapping_slices(doc_ids, settings.batch)
     )
-    for _, answer in build.ask(
-        "extract", units, most=-(-len(build.source.documents) // section.batch)
-    ):
-        for one, row in answer.get("found", {}).items():
-            if row["attribute"].strip():
-                notes[one] = AttributeNote(row["attribute"].strip(), row["label"].strip())
+    notes = dict[str, AttributeNote]()
+    most = math.ceil(len(build.source.documents) / settings.batch)
+    for _, answer in build.ask("extract", units, most=most):
+        for doc_id, row in answer.get("found", {}).items():
+            description = row["attribute"].strip()
+            if description:
+                notes[doc_id] = AttributeNote(description, row["label"].strip())
             else:
-                build.drop("extract", one, "attribute absent")
+                build.drop("extract", doc_id, "attribute absent")
 
-    def show(one: str) -> Item:
-        return Item([("document", build.text(one)), ("annotation", notes[one].attribute)])
+    def show(doc_id: str) -> Item:
+        return Item([("document", build.text(doc_id)), ("annotation", notes[doc_id].attribute)])
 
-    right = dict.fromkeys(notes, "right")
-    build.review("annotation", right, show)
-    left = {one: note for one, note in notes.items() if right[one] == "right"}
-    build.drop_all(
-        "extract",
-        [one for one in notes if one not in left],
-        "people find fault with its annotation",
-    )
-    build.count("extract", len(doc_ids), len(left))
-    return left
+    verdicts = dict.fromkeys(notes, "right")
+    build.review("annotation", verdicts, show)
+    right = {doc_id: note for doc_id, note in notes.items() if verdicts[doc_id] == "right"}
+    wrong = [doc_id for doc_id in notes if doc_id not in right]
+    build.drop_all("extract", wrong, "people find fault with its annotation")
+    build.count("extract", len(doc_ids), len(right))
+    return right
 
 
 def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
-    """Return the label of each document: the one it came with, or one that other batches know, too."""
+    """Return the label of each document: it came with the note, or other batches know it, too."""
     group: GroupSettings = build.recipe.group
     if not group.relabel:
-        return {one: note.label for one, note in notes.items() if note.label}
-    found = dict[str, str]()
+        return {doc_id: note.label for doc_id, note in notes.items() if note.label}
+    labels = dict[str, str]()
     batches = overlapping_slices(list(notes), group.batch)
+    most = math.ceil(len(build.source.documents) / group.batch)
     for wave in [batches[:1], *overlapping_slices(batches[1:], WAVE)]:
-        in_use = [label for label, _ in Counter(found.values()).most_common(group.batch)]
-        units = [
-            StageInput(some[0], {"in_use": in_use}, [(one, notes[one].attribute) for one in some])
-            for some in wave
-        ]
-        for _, answer in build.ask(
-            "label", units, most=-(-len(build.source.documents) // group.batch)
-        ):
-            labels = {one: row["label"].strip() for one, row in answer.get("labels", {}).items()}
-            found |= {one: label for one, label in labels.items() if label}
-    build.count("label", len(notes), len(found))
-    return found
+        in_use = [label for label, _ in Counter(labels.values()).most_common(group.batch)]
+        units = list[StageInput]()
+        for batch in wave:
+            passages = [(doc_id, notes[doc_id].attribute) for doc_id in batch]
+            units.append(StageInput(batch[0], {"in_use": in_use}, passages))
+        for _, answer in build.ask("label", units, most=most):
+            for doc_id, row in answer.get("labels", {}).items():
+                label = row["label"].strip()
+                if label:
+                    labels[doc_id] = label
+    build.count("label", len(notes), len(labels))
+    return labels
 
 
 def _collapse(build: BuildPipeline, notes: Notes, labels: dict[str, str]) -> Groups:
@@ -251,54 +276,56 @@ def _collapse(build: BuildPipeline, notes: Notes, labels: dict[str, str]) -> Gro
     canonical = {label: label for label in labels.values()}
     most = group.rounds * (1 + len(notes) // group.labels)
     for turn in range(group.rounds):
-        left = sorted(set(canonical.values()))
+        # Every other round goes through the labels from the other end, so that the lots differ.
+        remaining = sorted(set(canonical.values()), reverse=turn % 2 == 0)
         examples = defaultdict[str, list[str]](list)
-        for one, label in labels.items():
-            examples[canonical[label]].append(notes[one].attribute)
-        batches = [
-            some for some in _near(left[:: 1 if turn % 2 else -1], group.labels) if len(some) > 1
-        ]
-        units = [
-            StageInput(some[0], {"labels": {one: examples[one][:2] for one in some}})
-            for some in batches
-        ]
+        for doc_id, label in labels.items():
+            examples[canonical[label]].append(notes[doc_id].attribute)
+        units = list[StageInput]()
+        for lot in _cut_into_lots(remaining, group.labels):
+            if len(lot) > 1:
+                inputs = {"labels": {label: examples[label][:2] for label in lot}}
+                units.append(StageInput(lot[0], inputs))
         moved = dict[str, str]()
         for _, answer in build.ask("collapse", units, most):
-            rows = answer.get("collapsed", ())
-            moved |= {
-                row["label"]: row["canonical"] for row in rows if row["label"] != row["canonical"]
-            }
-        canonical = {label: _follow(moved, one) for label, one in canonical.items()}
-        if len(moved) <= group.enough * len(left):
+            for row in answer.get("collapsed", ()):
+                if row["label"] != row["canonical"]:
+                    moved[row["label"]] = row["canonical"]
+        canonical = {label: _follow(moved, target) for label, target in canonical.items()}
+        if len(moved) <= group.enough * len(remaining):
             break
     groups: Groups = {}
-    for one, label in labels.items():
-        groups.setdefault(canonical[label], []).append(one)
+    for doc_id, label in labels.items():
+        groups.setdefault(canonical[label], []).append(doc_id)
     build.count("collapse", len(set(labels.values())), len(groups))
     return groups
 
 
 def _follow(moved: Mapping[str, str], label: str) -> str:
-    """Return where a chain of labels ends; of a circle, the first one in the alphabet."""
-    seen = [label]
-    while (after := moved.get(seen[-1])) and after not in seen:
-        seen.append(after)
-    return min(seen[seen.index(after) :]) if after else seen[-1]
+    """Return the end of a chain of labels; of a circle, the first one in the alphabet."""
+    chain = [label]
+    while (after := moved.get(chain[-1])) and after not in chain:
+        chain.append(after)
+    if not after:
+        return chain[-1]
+    return min(chain[chain.index(after) :])
 
 
-def _near(labels: Sequence[str], size: int) -> list[list[str]]:
-    """Cut labels into lots of at most `size`, those that share words together."""
+def _cut_into_lots(labels: Sequence[str], size: int) -> list[list[str]]:
+    """Cut labels into lots of at most `size`; labels that share words come together."""
     if len(labels) <= size:
         return [list(labels)]
-    find = nearest_texts({label: label for label in labels})
-    left = dict.fromkeys(labels)
+    find_nearest = nearest_texts({label: label for label in labels})
+    remaining = dict.fromkeys(labels)
     lots = list[list[str]]()
-    while left:
-        first = next(iter(left))
-        found = [one for one in find(first, 2 * size) if one in left]
-        lots.append(list(dict.fromkeys([first, *found, *islice(left, size)]))[:size])
-        for one in lots[-1]:
-            del left[one]
+    while remaining:
+        first = next(iter(remaining))
+        nearest = [label for label in find_nearest(first, 2 * size) if label in remaining]
+        candidates = dict.fromkeys([first, *nearest, *islice(remaining, size)])
+        lot = list(candidates)[:size]
+        lots.append(lot)
+        for label in lot:
+            del remaining[label]
     return lots
 
 
@@ -307,19 +334,26 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
     size: int = build.recipe.group.merge
     if not size or len(groups) < 2:
         return groups
-    described = {
-        one: "\n".join([one, *(notes[doc].attribute for doc in of[:5])])
-        for one, of in groups.items()
-    }
-    pairs = Counter[tuple[str, str]]()
-    lots = [some for step in (1, -1) for some in _near(list(groups)[::step], size) if len(some) > 1]
-    units = [StageInput(some[0], {}, [(one, described[one]) for one in some]) for some in lots]
+    described = dict[str, str]()
+    for label, members in groups.items():
+        attributes = [notes[doc_id].attribute for doc_id in members[:5]]
+        described[label] = "\n".join([label, *attributes])
+    units = list[StageInput]()
+    for step in (1, -1):
+        for lot in _cut_into_lots(list(groups)[::step], size):
+            if len(lot) > 1:
+                passages = [(label, described[label]) for label in lot]
+                units.append(StageInput(lot[0], {}, passages))
+
+    readings = Counter[tuple[str, str]]()
     for unit, answer in build.ask("merge", units, most=2 * (1 + len(notes) // size)):
         shown = {str(number): label for number, (label, _) in enumerate(unit.passages, start=1)}
         for row in answer.get("merged", ()):
-            ids = sorted(shown[one] for one in row["ids"] if one in shown)
-            pairs.update((ids[0], id_) for id_ in ids[1:])
-    moved = {second: first for (first, second), many in sorted(pairs.items()) if many > 1}
+            first, *others = sorted(shown[number] for number in row["ids"] if number in shown) or [
+                ""
+            ]
+            readings.update((first, label) for label in others)
+    moved = {second: first for (first, second), times in sorted(readings.items()) if times > 1}
     joined: Groups = {}
     for label, members in groups.items():
         joined.setdefault(_follow(moved, label), []).extend(members)
@@ -328,84 +362,96 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
 
 
 def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
-    """Return the groups without the members that do not belong, and these."""
-    size = build.recipe.group.validate
+    """Return the groups without the members that do not belong, and these members."""
     least = build.recipe.limits.min_positives
-    large = {
-        label: stable_order(members) for label, members in groups.items() if len(members) >= least
-    }
-    build.drop_all(
-        "validate", [label for label in groups if label not in large], "groups too small"
-    )
-    if not size:
+    large: Groups = {}
+    for label, members in groups.items():
+        if len(members) >= least:
+            large[label] = stable_order(members)
+    small = [label for label in groups if label not in large]
+    build.drop_all("validate", small, "groups too small")
+    if not build.recipe.group.validate:
         return large, {}
-    kept: Groups = {}
+    valid: Groups = {}
     near: Groups = {}
-    for turn in range(2):
-        removed, better, parts = *_ask_who_belongs(build, notes, large), Groups()
-        for label, members in large.items():
-            gone = removed[label]
-            stay = [one for one in members if one not in removed[label]]
-            if len(gone) > PARTIAL * len(members) and turn:
-                build.drop(
-                    "validate",
-                    label,
-                    "no one point",
-                    f"{len(gone)} of {len(members)} members do not belong",
-                )
-            elif len(gone) > PARTIAL * len(
-                members
-            ):  # two points, maybe: each part has to hold by itself
-                parts.setdefault(better[label], []).extend(stay)
-                [(name, _)] = Counter(notes[one].label for one in gone).most_common(1)
-                parts.setdefault(name or label, []).extend(gone)
-            else:
-                kept.setdefault(better[label], []).extend(stay)
-                near.setdefault(better[label], []).extend(gone)
-        large = {label: stable_order(members) for label, members in parts.items()}
-    for label in [label for label, members in kept.items() if len(members) < least]:
+    halves = _remove_strangers(build, notes, large, valid, near, last=False)
+    _remove_strangers(build, notes, halves, valid, near, last=True)
+    for label in [label for label, members in valid.items() if len(members) < least]:
         build.drop("validate", label, "too few members are left")
-        del kept[label]
-    shown = {label: [*members[:6], *near.get(label, ())[:2]] for label, members in kept.items()}
-    strange = {label: near.get(label, [])[:2] for label in kept}
-    build.review(
-        "clusters", strange, lambda label: build.choice("label", label, shown[label], BEGINNING)
-    )
-    kept = {
-        label: [member for member in members if member not in strange[label]]
-        for label, members in kept.items()
-    }
-    build.count("validate", len(groups), len(kept))
-    return kept, near
+        del valid[label]
+    valid = _review_groups(build, valid, near)
+    build.count("validate", len(groups), len(valid))
+    return valid, near
+
+
+def _remove_strangers(
+    build: BuildPipeline, notes: Notes, groups: Groups, valid: Groups, near: Groups, *, last: bool
+) -> Groups:
+    """Put members that belong into `valid` and others into `near`; return groups to be read again.
+
+    A group that loses more than `PARTIAL` may have two points: each half has to hold by itself in
+    another reading, and in the `last` one such a group is dropped.
+    """
+    removed, better = _ask_who_belongs(build, notes, groups)
+    halves: Groups = {}
+    for label, members in groups.items():
+        gone = removed[label]
+        stay = [doc_id for doc_id in members if doc_id not in gone]
+        if len(gone) <= PARTIAL * len(members):
+            valid.setdefault(better[label], []).extend(stay)
+            near.setdefault(better[label], []).extend(gone)
+        elif last:
+            evidence = f"{len(gone)} of {len(members)} members do not belong"
+            build.drop("validate", label, "no one point", evidence)
+        else:
+            halves.setdefault(better[label], []).extend(stay)
+            [(name, _)] = Counter(notes[doc_id].label for doc_id in gone).most_common(1)
+            halves.setdefault(name or label, []).extend(gone)
+    return {label: stable_order(members) for label, members in halves.items()}
+
+
+def _review_groups(build: BuildPipeline, valid: Groups, near: Groups) -> Groups:
+    """Return the groups without the members in which people find strangers."""
+    shown = {label: [*members[:6], *near.get(label, ())[:2]] for label, members in valid.items()}
+    strange = {label: near.get(label, [])[:2] for label in valid}
+
+    def show(label: str) -> Item:
+        return build.choice("label", label, shown[label], BEGINNING)
+
+    build.review("clusters", strange, show)
+    reviewed: Groups = {}
+    for label, members in valid.items():
+        reviewed[label] = [member for member in members if member not in strange[label]]
+    return reviewed
 
 
 def _ask_who_belongs(
     build: BuildPipeline, notes: Notes, groups: Groups
 ) -> tuple[Groups, dict[str, str]]:
     """Return the members of each group that do not belong to it, and a label for those that do."""
+    size = build.recipe.group.validate
     units = list[StageInput]()
-    limits = build.recipe.limits
     for label, members in groups.items():
-        for part in overlapping_slices(members, build.recipe.group.validate, OVERLAP):
-            shown = [
-                (one, f"{notes[one].attribute}\n{text}")
-                for one, text in build.passages(part, BEGINNING)
+        for batch in overlapping_slices(members, size, OVERLAP):
+            passages = [
+                (doc_id, f"{notes[doc_id].attribute}\n{text}")
+                for doc_id, text in build.passages(batch, BEGINNING)
             ]
-            units.append(StageInput((label, part), {"label": label}, shown))
+            units.append(StageInput((label, batch), {"label": label}, passages))
     removed: Groups = {label: [] for label in groups}
     better = dict[str, str]()
-    for unit, answer in build.ask("validate", units, most=1 + len(notes) // limits.min_positives):
+    most = 1 + len(notes) // build.recipe.limits.min_positives
+    for unit, answer in build.ask("validate", units, most=most):
         label = unit.key[0]
-        rows = answer.get("members", {})
-        removed[label] += [
-            one for one, row in rows.items() if not row["belongs"] and one not in removed[label]
-        ]
+        for doc_id, row in answer.get("members", {}).items():
+            if not row["belongs"] and doc_id not in removed[label]:
+                removed[label].append(doc_id)
         better.setdefault(label, answer.get("better", "").strip() or label)
     return removed, better
 
 
-def _fit(build: BuildPipeline, groups: Groups) -> Groups:
-    """Return as many groups as there are to be queries: those whose members look least alike, and unlike each other.
+def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
+    """Return up to `limits.queries` groups: members look least alike, and unlike other groups.
 
     The paper chooses by variety of surface (D.3.4); this counts shared words.
     """
@@ -415,22 +461,20 @@ def _fit(build: BuildPipeline, groups: Groups) -> Groups:
     }
     too_large = [label for label in groups if label not in fitting]
     build.drop_all("select", too_large, "groups too large: their label says too little")
-    texts = {
-        label: [{*content_words(build.text(member))} for member in members[:10]]
-        for label, members in fitting.items()
-    }
-    variety = {label: _variety(some) for label, some in texts.items()}
-    chosen: Groups = {}
-    named = {label: {*content_words(label)} for label in fitting}
+    variety = dict[str, float]()
+    for label, members in fitting.items():
+        words = [{*content_words(build.text(member))} for member in members[:10]]
+        variety[label] = _measure_variety(words)
+    label_words = {label: {*content_words(label)} for label in fitting}
     nearest = dict.fromkeys(fitting, 0.0)
+    chosen: Groups = {}
     while len(chosen) < min(limits.queries, len(fitting)):
-        left = (label for label in fitting if label not in chosen)
-        best = max(left, key=lambda label: (variety[label] - nearest[label], label))
+        remaining = (label for label in fitting if label not in chosen)
+        best = max(remaining, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
-        nearest = {
-            label: max(near, queries.jaccard(named[label], named[best]))
-            for label, near in nearest.items()
-        }
+        for label in fitting:
+            similarity = jaccard(label_words[label], label_words[best])
+            nearest[label] = max(nearest[label], similarity)
     unwanted = [label for label in fitting if label not in chosen]
     build.drop_all("select", unwanted, "more groups than queries are wanted")
     build.count("select", len(groups), len(chosen))
@@ -438,8 +482,9 @@ def _fit(build: BuildPipeline, groups: Groups) -> Groups:
     return chosen
 
 
-def _variety(texts: Sequence[set[str]]) -> float:
-    pairs = [
-        queries.jaccard(text, other) for place, text in enumerate(texts) for other in texts[:place]
-    ]
-    return 1 - sum(pairs) / max(1, len(pairs))
+def _measure_variety(texts: Sequence[set[str]]) -> float:
+    """Return 1 less the mean Jaccard similarity of texts, from 0 to 1."""
+    similarities = list[float]()
+    for position, text in enumerate(texts):
+        similarities += [jaccard(text, earlier) for earlier in texts[:position]]
+    return 1 - sum(similarities) / max(1, len(similarities))

@@ -20,9 +20,9 @@ from environments.chunking import bert_tokens
 from evals.build import pool_judging, release, transfer
 from evals.build.ingest import TASK
 from evals.build.pipeline import BuildPipeline, stable_order
-from evals.build.recipe import Limits, Recipe, Release
+from evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
 from evals.build.recipes.adapt import inherit_labels
-from evals.build.text_cleaning import CleanSection, compile_pattern
+from evals.build.text_cleaning import CleanSettings, compile_pattern
 from evals.build.types import Benchmark, StageInput
 from evals.papers.dataset_statistics import negatives_in_same_group
 from evals.running.candidate_pools import round_robin
@@ -37,7 +37,7 @@ from tools.retrievers.base import Retriever, Search
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CandidatesSettings:
     """What each query ranks, and which queries there are."""
 
     task: Annotated[
@@ -46,7 +46,7 @@ class Candidates:
     retrievers: Annotated[list[str], "whose first documents are taken in turn"] = field(
         default_factory=lambda: ["bm25", "dense"]
     )
-    size: Annotated[int, "documents of a pool; more where more are relevant_ids"] = 50
+    size: Annotated[int, "documents of a pool; more where more are relevant"] = 50
     given: Annotated[bool, "keep the pools that the task has"] = False
     tokens: Annotated[int, "BERT tokens under which a query is dropped"] = 50
     group: Annotated[
@@ -58,7 +58,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Facets:
+class FacetsSettings:
     """What a query asks for, piece by piece."""
 
     kind: Annotated[
@@ -70,7 +70,7 @@ class Facets:
 
 
 @dataclass(frozen=True)
-class Objective:
+class ObjectiveSettings:
     """Having the task described to models."""
 
     drafts: Annotated[
@@ -86,12 +86,14 @@ class Objective:
 class PoolRecipe(Recipe):
     """The sections of the recipe."""
 
-    clean: CleanSection = field(default_factory=lambda: CleanSection(boilerplate=0.0, near=0.0))
-    limits: Limits = field(default_factory=lambda: Limits(min_positives=1))
-    release: Release = field(default_factory=lambda: Release(metrics=["nDCG@10", "R@5", "R@20"]))
-    candidates: Candidates = field(default_factory=Candidates)
-    facets: Facets = field(default_factory=Facets)
-    objective: Objective = field(default_factory=Objective)
+    clean: CleanSettings = field(default_factory=lambda: CleanSettings(boilerplate=0.0, near=0.0))
+    limits: LimitsSettings = field(default_factory=lambda: LimitsSettings(min_positives=1))
+    release: ReleaseSettings = field(
+        default_factory=lambda: ReleaseSettings(metrics=["nDCG@10", "R@5", "R@20"])
+    )
+    candidates: CandidatesSettings = field(default_factory=CandidatesSettings)
+    facets: FacetsSettings = field(default_factory=FacetsSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
     pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
 

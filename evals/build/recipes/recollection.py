@@ -2,11 +2,12 @@
 which it happens.
 
 OBLIQ-Bench's Congress Hearings (section 4, appendix D.5): passages are rated, the memorable ones
-recollected with a particular or two gone wrong, openings varied, what identifies taken out. The
-paper takes for granted that no other passage fits; here the nearest ones are judged as well, and
-the passage itself has to be recognised.
+recollected with a particular or two gone wrong, openings varied, identifying words taken out. The
+paper takes for granted that no other passage fits; here the nearest passages are judged as well,
+and the passage itself has to be recognised.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,8 +16,9 @@ from itertools import cycle, zip_longest
 from typing import Annotated, Any, Literal
 
 from evals.build import pool_judging, queries
+from evals.build.human_review import Item
 from evals.build.pipeline import BuildPipeline, stable_order
-from evals.build.recipe import Limits, Recipe, Release
+from evals.build.recipe import LimitsSettings, Recipe, ReleaseSettings
 from evals.build.text_cleaning import compile_pattern
 from evals.build.types import Benchmark, StageInput
 from programs.build_stages.recollection import OPENINGS
@@ -26,17 +28,16 @@ LENS = "recollection"
 SHOWN = 6  # passages, its own and the nearest, of which people say which could be meant
 WANTED = (
     "Somebody remembers one moment, imperfectly and without names, and a detail or two may be "
-    "wrong. The one passage "
-    "in which that moment happens is wanted."
+    "wrong. The one passage in which that moment happens is wanted."
 )
-Posts = dict[str, str]  # doc_id -> what somebody remembers of it
+Posts = dict[str, str]  # doc_id -> a recollection of the passage
 Notes = Mapping[
     str, Mapping[str, Any]
-]  # doc_id -> what came of recollecting it: rating, written, changed
+]  # doc_id -> fields of its recollection: rating, written, changed
 
 
 @dataclass(frozen=True)
-class Recollect:
+class RecollectSettings:
     """Which passages are recollected, and how."""
 
     sample: Annotated[int, "passages that are rated, in turn of every group; 0: all"] = 500
@@ -60,89 +61,111 @@ class Recollect:
 class RecollectionRecipe(Recipe):
     """The sections of the recipe."""
 
-    recollect: Recollect = field(default_factory=Recollect)
+    recollect: RecollectSettings = field(default_factory=RecollectSettings)
     judge: pool_judging.GradingSettings = field(
         default_factory=lambda: pool_judging.GradingSettings(near=20)
     )
-    limits: Limits = field(default_factory=lambda: Limits(min_positives=1))
-    release: Release = field(default_factory=lambda: Release(objective=WANTED))
+    limits: LimitsSettings = field(default_factory=lambda: LimitsSettings(min_positives=1))
+    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(objective=WANTED))
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
-    """Go through the stages. DataError, with the stage, where nothing is left."""
+    """Go through the stages. DataError, with the stage, if nothing is left."""
     notes = _recollect(build)
-    posts = {one: note["written"] for one, note in notes.items()}
-    ways = dict(zip(stable_order(notes), cycle(OPENINGS)))
-    units = list[StageInput]()
-    ends = dict[str, str]()
-    for one, post in posts.items():
-        first, ends[one] = split_opening(post)
-        told = {
-            "opening": first,
-            "rest": ends[one],
-            "way": ways[one],
-            "words": len(first.split()) + 10,
-        }
-        units += [StageInput(one, told)] if ends[one] else []
-    posts = _rewrite(build, "open", posts, units, ends)
-    units = []
-    for one, post in posts.items():
-        told = {
-            "text": post,
-            "forbidden": queries.find_leaks(build, post, [one]),
-            "words": len(post.split()),
-        }
-        units.append(StageInput(one, told, build.passages([one])))
-    posts = queries.mend(
-        build, _rewrite(build, "harden", posts, units), {one: [one] for one in posts}
-    )
-    own = {queries.make_query(build, post): one for one, post in posts.items()}
-    said_first = set(own.values())
-    build.drop_all(
-        "unique", [one for one in posts if one not in said_first], "in the very words of another"
-    )
-    gold = _judge(build, own, notes)
-    of = {query.query_id: one for query, one in own.items()}
+    openings = dict(zip(stable_order(notes), cycle(OPENINGS)))
+    posts = {doc_id: note["written"] for doc_id, note in notes.items()}
+    posts = _vary_openings(build, posts, openings)
+    posts = _harden(build, posts)
+    posts = queries.fix_leaks(build, posts, {doc_id: [doc_id] for doc_id in posts})
+    passage_of = {queries.make_query(build, post): doc_id for doc_id, post in posts.items()}
+    first_posts = set(passage_of.values())
+    repeats = [doc_id for doc_id in posts if doc_id not in first_posts]
+    build.drop_all("unique", repeats, "in the very words of another")
+
+    gold = _judge(build, passage_of, notes)
     build.demand(gold)
-    made_of = [
-        {"query_id": one, "doc_id": of[one], "opening": ways[of[one]], **notes[of[one]]}
-        for one in gold
-    ]
-    return build.finish(
-        [one for one in own if one.query_id in gold], {"gold": gold}, made_of, lens=LENS
-    )
+    provenance = list[dict[str, Any]]()
+    doc_id_of = {query.query_id: doc_id for query, doc_id in passage_of.items()}
+    for query_id in gold:
+        doc_id = doc_id_of[query_id]
+        row = {"query_id": query_id, "doc_id": doc_id, "opening": openings[doc_id]}
+        provenance.append(row | dict(notes[doc_id]))
+    accepted = [query for query in passage_of if query.query_id in gold]
+    return build.finish(accepted, {"gold": gold}, provenance, lens=LENS)
 
 
 def _recollect(build: BuildPipeline) -> Notes:
-    """Return what is remembered of passages: of one of each group, then of a second one, and so on."""
-    section = build.recipe.recollect
-    named = compile_pattern(build.recipe.recollect.group)
+    """Return the recollections of passages: of one of each group, then of a second one, and so on."""
+    settings: RecollectSettings = build.recipe.recollect
+    pattern = compile_pattern(settings.group)
     groups = defaultdict[str, list[str]](list)
-    for one in stable_order(
-        document for document in build.source.documents if document not in build.source.twins
-    ):
-        groups[build.source.group.get(one) or (named.search(one) or [""])[0]].append(one)
+    for doc_id in build.distinct_documents():
+        group = build.source.group.get(doc_id) or (pattern.search(doc_id) or [""])[0]
+        groups[group].append(doc_id)
     turns = zip_longest(*(groups[name] for name in stable_order(groups)))
-    some = [one for turn in turns for one in turn if one][: section.sample or None]
-    told = {"least": section.rating, "words": section.words}
-    answers = build.ask("recollect", (StageInput(one, told, build.passages([one])) for one in some))
-    rated = {unit.key: answer for unit, answer in answers if answer}
-    memorable = {one: answer for one, answer in rated.items() if answer["rating"] >= section.rating}
-    kept = list(memorable)[: build.recipe.limits.queries]
-    build.drop_all("recollect", [one for one in rated if one not in memorable], "less memorable")
-    build.drop_all("recollect", list(memorable)[len(kept) :], "more than queries are wanted")
-    build.count("recollect", len(some), len(kept))
-    return {
-        one: memorable[one] | {"written": " ".join(memorable[one]["written"].split())}
-        for one in kept
-    }
+    in_turn = [doc_id for turn in turns for doc_id in turn if doc_id]
+    sample = in_turn[: settings.sample or None]
+    inputs = {"least": settings.rating, "words": settings.words}
+    units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
+    memorable = dict[str, Any]()
+    forgettable = list[str]()
+    for unit, answer in build.ask("recollect", units):
+        if answer and answer["rating"] >= settings.rating:
+            memorable[unit.key] = answer
+        elif answer:
+            forgettable.append(unit.key)
+    chosen = list(memorable)[: build.recipe.limits.queries]
+    build.drop_all("recollect", forgettable, "less memorable")
+    build.drop_all("recollect", list(memorable)[len(chosen) :], "more than queries are wanted")
+    build.count("recollect", len(sample), len(chosen))
+    notes = dict[str, Mapping[str, Any]]()
+    for doc_id in chosen:
+        post = " ".join(memorable[doc_id]["written"].split())
+        notes[doc_id] = memorable[doc_id] | {"written": post}
+    return notes
 
 
 def split_opening(post: str) -> tuple[str, str]:
-    """Return the first two sentences of a post, of three and fewer the first one, and the rest to the letter."""
+    """Return the opening of a post, and everything after it to the letter.
+
+    The opening is the first two sentences; of a post of three sentences or fewer, the first one.
+    """
     ends = [match.end() for match in re.finditer(r"[.!?][\"')\]]* ", post)]
-    end = ends[1 if len(ends) > 2 else 0] if ends else len(post)
+    if not ends:
+        return post.rstrip(), ""
+    end = ends[1] if len(ends) > 2 else ends[0]
     return post[:end].rstrip(), post[end:]
+
+
+def _vary_openings(build: BuildPipeline, posts: Posts, openings: Mapping[str, str]) -> Posts:
+    """Return the posts with their openings said in the given ways; a post that is all opening stays."""
+    units = list[StageInput]()
+    endings = dict[str, str]()
+    for doc_id, post in posts.items():
+        opening, ending = split_opening(post)
+        endings[doc_id] = ending
+        inputs = {
+            "opening": opening,
+            "rest": ending,
+            "way": openings[doc_id],
+            "words": len(opening.split()) + 10,
+        }
+        if ending:
+            units.append(StageInput(doc_id, inputs))
+    return _rewrite(build, "open", posts, units, endings)
+
+
+def _harden(build: BuildPipeline, posts: Posts) -> Posts:
+    """Return the posts without the words by which a search would find their passages."""
+    units = list[StageInput]()
+    for doc_id, post in posts.items():
+        inputs = {
+            "text": post,
+            "forbidden": queries.find_leaks(build, post, [doc_id]),
+            "words": len(post.split()),
+        }
+        units.append(StageInput(doc_id, inputs, build.passages([doc_id])))
+    return _rewrite(build, "harden", posts, units)
 
 
 def _rewrite(
@@ -150,67 +173,81 @@ def _rewrite(
     stage: str,
     posts: Posts,
     units: Iterable[StageInput],
-    ends: Mapping[str, str] = {},
+    endings: Mapping[str, str] = {},
 ) -> Posts:
-    """Return the posts as a stage writes them, before their `ends` to the letter; without a usable answer as before."""
-    answers = build.ask(stage, units, most=build.most_queries)
-    new = {
-        one.key: [*answer["written"].split(), ends.get(one.key, "")]
-        for one, answer in answers
-        if answer
-    }
+    """Return the posts as a stage writes them, before their `endings` to the letter.
+
+    A post without a usable answer stays as it was.
+    """
+    rewritten = dict(posts)
+    for unit, answer in build.ask(stage, units, most=build.most_queries):
+        if answer:
+            words = [*answer["written"].split(), endings.get(unit.key, "")]
+            rewritten[unit.key] = " ".join(words).rstrip()
     build.count(stage, len(posts), len(posts))
-    return posts | {one: " ".join(parts).rstrip() for one, parts in new.items()}
+    return rewritten
 
 
-def _judge(build: BuildPipeline, own: Mapping[Query, str], notes: Notes) -> pool_judging.Grades:
-    """Return which passages could be meant by each query; it is dropped where its `own` one is not recognised."""
+def _judge(
+    build: BuildPipeline, passage_of: Mapping[Query, str], notes: Notes
+) -> pool_judging.Grades:
+    """Return which passages each query could mean; it is dropped if its own is not recognised."""
     recipe: RecollectionRecipe = build.recipe
     judge = recipe.judge
-    engines = [build.retriever(spec) for spec in recipe.recollect.retrievers if own]
-    near = dict[str, list[str]]()
-    pairs = list[pool_judging.GradingRequest]()
-    gold = pool_judging.Grades()
-    for query, one in own.items():
-        texts = (query.text, build.text(one))
-        found = [
-            hit.doc_id
-            for of in engines
-            for text in texts
-            for hit in of.search(text, judge.near // 2 + 1)
-        ]
-        near[query.query_id] = [
-            hit for hit in dict.fromkeys([one, *found]) if hit not in build.source.twins
-        ]
-        told = "\n".join(
-            [query.text, *(f"Misremembered: {what}" for what in notes[one]["changed"])]
+    near = _find_near_passages(build, passage_of)
+    requests = list[pool_judging.GradingRequest]()
+    for query, doc_id in passage_of.items():
+        mistakes = [f"Misremembered: {mistake}" for mistake in notes[doc_id]["changed"]]
+        description = "\n".join([query.text, *mistakes])
+        request = pool_judging.GradingRequest(
+            replace(query, text=description),
+            near[query.query_id],
+            members=[doc_id],
         )
-        pairs.append(
-            pool_judging.GradingRequest(
-                replace(query, text=told), near[query.query_id], members=[one]
-            )
-        )
-    most = build.most_queries * -(-(judge.near + 3) * len(engines) // judge.batch)
-    graded = pool_judging.grade(build, "unique", LENS, pairs, judge.batch, most)
-    meant = {
-        query: [one for one, of in graded[query.query_id].items() if of >= judge.keep]
-        for query in own
-    }
-    build.review(
-        "ambiguity",
-        meant,
-        lambda one: build.choice("remembered", one.text, near[one.query_id][:SHOWN]),
+        requests.append(request)
+    retrievers = len(recipe.recollect.retrievers) if passage_of else 0
+    calls = math.ceil((judge.near + 3) * retrievers / judge.batch)
+    graded = pool_judging.grade(
+        build, "unique", LENS, requests, judge.batch, build.most_queries * calls
     )
-    for query, ids in meant.items():
-        if own[query] not in ids and not build.ahead:
-            build.drop("unique", own[query], "its own passage is not recognised in it", query.text)
-        elif len(ids) > 1 and recipe.recollect.many == "drop":
+    meant = dict[Query, list[str]]()
+    for query in passage_of:
+        grades = graded[query.query_id]
+        meant[query] = [doc_id for doc_id, grade in grades.items() if grade >= judge.keep]
+
+    def show(query: Query) -> Item:
+        return build.choice("remembered", query.text, near[query.query_id][:SHOWN])
+
+    build.review("ambiguity", meant, show)
+    gold = pool_judging.Grades()
+    for query, doc_ids in meant.items():
+        passage = passage_of[query]
+        if passage not in doc_ids and not build.ahead:
+            build.drop("unique", passage, "its own passage is not recognised in it", query.text)
+        elif len(doc_ids) > 1 and recipe.recollect.many == "drop":
             build.drop(
-                "unique", own[query], "other passages could be meant as well", ", ".join(ids)
+                "unique", passage, "other passages could be meant as well", ", ".join(doc_ids)
             )
         else:
-            gold[query.query_id] = {
-                one: float(one in ids) for one in sorted({*graded[query.query_id], *ids})
-            }
-    build.count("unique", len(own), len(gold))
+            judged = sorted({*graded[query.query_id], *doc_ids})
+            gold[query.query_id] = {doc_id: float(doc_id in doc_ids) for doc_id in judged}
+    build.count("unique", len(passage_of), len(gold))
     return gold
+
+
+def _find_near_passages(
+    build: BuildPipeline, passage_of: Mapping[Query, str]
+) -> dict[str, list[str]]:
+    """Return for each query its passage, and the passages that retrievers find by either text."""
+    recipe: RecollectionRecipe = build.recipe
+    near = dict[str, list[str]]()
+    for query, passage in passage_of.items():
+        doc_ids = [passage]
+        for spec in recipe.recollect.retrievers:
+            retriever = build.retriever(spec)
+            for text in (query.text, build.text(passage)):
+                hits = retriever.search(text, recipe.judge.near // 2 + 1)
+                doc_ids += [hit.doc_id for hit in hits]
+        twins = build.source.twins
+        near[query.query_id] = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in twins]
+    return near

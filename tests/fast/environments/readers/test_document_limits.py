@@ -8,8 +8,8 @@ from pdfs import make_pdf
 from environments.readers import documents
 from environments.readers.documents.markup import XmlPaths, write_markdown
 from environments.readers.documents.readers import Limits
-from evals.build.ingest import CorpusSection, CutSection, ingest
-from evals.build.text_cleaning import CleanSection
+from evals.build.ingest import CorpusSettings, CutSettings, ingest
+from evals.build.text_cleaning import CleanSettings
 from tools import files as disk
 from tools.errors import DataError
 
@@ -95,8 +95,8 @@ def test_a_build_names_what_is_over_a_limit(tmp_path):
     corpus.mkdir()
     (corpus / "a.txt").write_text("long " * (1 << 20))
     (corpus / "b.txt").write_text("short")
-    section = CorpusSection(path=str(corpus), file_text=1)
-    source = ingest(section, CleanSection(), CutSection(), tmp_path / "home")
+    section = CorpusSettings(path=str(corpus), file_text=1)
+    source = ingest(section, CleanSettings(), CutSettings(), tmp_path / "home")
     assert [document.text for document in source.documents.stream()] == ["short"]
     assert source.counts == {"files with too much text": 1} and "a.txt" in source.warnings[0]
     assert source.dropped is not None

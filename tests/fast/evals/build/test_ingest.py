@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import environments
 from environments.chunking import sections
-from evals.build.ingest import CorpusSection, CutSection, cut_text, digest_id, ingest
-from evals.build.text_cleaning import CleanSection, clean_text, find_duplicates, replace_spans
+from evals.build.ingest import CorpusSettings, CutSettings, cut_text, digest_id, ingest
+from evals.build.text_cleaning import CleanSettings, clean_text, find_duplicates, replace_spans
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
@@ -48,8 +48,8 @@ def write(folder, rows, name="tickets.jsonl"):
 
 
 def take(folder, rows, clean=None, cut=None, **columns):
-    corpus = CorpusSection(path=str(write(folder, rows)), **columns)
-    return ingest(corpus, clean or CleanSection(), cut or CutSection(), folder / "home")
+    corpus = CorpusSettings(path=str(write(folder, rows)), **columns)
+    return ingest(corpus, clean or CleanSettings(), cut or CutSettings(), folder / "home")
 
 
 def texts(source):
@@ -107,7 +107,7 @@ def test_conversations_are_written_in_turns_and_may_be_cut_into_them(tmp_path):
     rows = [{"conversation_id": "c", "conversation": messages}]
     whole = take(tmp_path, rows, id="conversation_id")
     assert texts(whole) == {"c": "[User]: Sort this.\nPlease.\n[Assistant]: Done: a, b."}
-    turns = take(tmp_path, rows, id="conversation_id", cut=CutSection(by="turns"))
+    turns = take(tmp_path, rows, id="conversation_id", cut=CutSettings(by="turns"))
     assert texts(turns) == {"c:0": "[User]: Sort this.\nPlease.", "c:1": "[Assistant]: Done: a, b."}
     assert turns.documents["c:1"].parent == "c" and turns.group == {"c:0": "c", "c:1": "c"}
     for message in (
@@ -143,7 +143,7 @@ def test_filters_count_what_they_leave_out_and_a_sample_is_the_same_in_any_order
         "pattern": r"(?i)\A(?!.*for sale)(the|der)",
         "language": "en",
         "sample": 11,
-        "cut": CutSection(max_chars=500),
+        "cut": CutSettings(max_chars=500),
     }
     source = take(tmp_path, rows, **wanted)
     assert source.counts == {
@@ -170,7 +170,7 @@ def test_ids_are_unique_and_made_of_the_text_where_there_are_none(tmp_path):
     hashed = take(
         tmp_path,
         TICKETS,
-        CleanSection(hash_ids=True),
+        CleanSettings(hash_ids=True),
         text="body",
         group="case",
         private=("agent",),
@@ -182,14 +182,14 @@ def test_ids_are_unique_and_made_of_the_text_where_there_are_none(tmp_path):
 
 
 def test_shortcuts_are_cut_and_a_text_without_any_stays_as_it_is(tmp_path):
-    clean = CleanSection(urls="domain", bylines=("^By [A-Z].*$",), boilerplate=0.5)
+    clean = CleanSettings(urls="domain", bylines=("^By [A-Z].*$",), boilerplate=0.5)
     story = "By Ann Lee\n# Same heading here\n\nStory {}, see [a page](https://x.org/a?b) of it."
     story += "\n\nAll rights reserved."
     rows = [{"id": f"{n}", "text": story.format(n)} for n in range(10)]
     source = take(tmp_path, rows, clean)
     assert texts(source)["3"] == "# Same heading here\n\nStory 3, see a page x.org of it."
     assert source.warnings == ["20 lines that are cut as boilerplate in 10 documents, e.g. 0"]
-    assert clean_text("at www.x.org/y, (http://z.org)", CleanSection(urls="strip")) == "at , ()"
+    assert clean_text("at www.x.org/y, (http://z.org)", CleanSettings(urls="strip")) == "at , ()"
     code = "  for x in y:\n\n\n      print(x)  \n"
     assert clean_text(code, clean) == code
     # Nine documents with a line are too few to call it boilerplate.
@@ -231,14 +231,14 @@ def test_duplicates_are_marked(tmp_path):
     ]
     assert (
         take(tmp_path, rows).twins == {"2": "1"}
-        and take(tmp_path, rows, CleanSection(near=0)).twins == {}
+        and take(tmp_path, rows, CleanSettings(near=0)).twins == {}
     )
 
 
 def test_a_task_gives_its_documents_as_they_are(tmp_path):
     task = environments.load("obliq/congress", "mini", "all")
-    asked = CorpusSection(path="task:obliq/congress", data="mini")
-    source = ingest(asked, CleanSection(), CutSection(), tmp_path)
+    asked = CorpusSettings(path="task:obliq/congress", data="mini")
+    source = ingest(asked, CleanSettings(), CutSettings(), tmp_path)
     assert source.documents.fingerprint == task.documents.fingerprint
     assert not source.group and not source.private
 
@@ -252,7 +252,7 @@ HEARING = """PRELIMINARY MATTER
 
 def test_a_transcript_is_cut_where_somebody_begins_to_speak():
     hearing = "\n".join(line.strip() for line in HEARING.splitlines())
-    assert cut_text(hearing, CutSection(by="turns")) == [
+    assert cut_text(hearing, CutSettings(by="turns")) == [
         "PRELIMINARY MATTER",
         "Mr. Smith. I yield, Mr. Chairman.",
         "The Chairman. Thank you.",
@@ -262,9 +262,9 @@ def test_a_transcript_is_cut_where_somebody_begins_to_speak():
 
 def test_snippets_end_with_a_paragraph_and_a_short_rest_goes_with_the_last():
     paragraphs = [" ".join([f"p{n}"] * 40) for n in range(9)]
-    made = cut_text("\n\n".join(paragraphs), CutSection(by="snippets", words=100))
+    made = cut_text("\n\n".join(paragraphs), CutSettings(by="snippets", words=100))
     assert [len(one.split()) for one in made] == [120, 120, 120]
-    made = cut_text("\n\n".join(paragraphs[:7]), CutSection(by="snippets", words=100))
+    made = cut_text("\n\n".join(paragraphs[:7]), CutSettings(by="snippets", words=100))
     assert [len(one.split()) for one in made] == [120, 160]
 
 
@@ -285,7 +285,7 @@ LINES = st.sampled_from(
 @given(st.lists(LINES, max_size=30), st.sampled_from(["turns", "snippets", "chunks", "sections"]))
 @settings(max_examples=150, deadline=None)
 def test_pieces_have_all_of_the_text_in_order_and_none_is_empty(lines, by):
-    made = cut_text("\n".join(lines), replace(CutSection(), by=by, words=10, tokens=30))
+    made = cut_text("\n".join(lines), replace(CutSettings(), by=by, words=10, tokens=30))
     assert all(piece.strip() for piece in made)
 
     def words(texts):  # headings are said again in each chunk and section

@@ -129,20 +129,6 @@ def test_reciprocal_ranks_leave_the_relevant_document_out():
     }
 
 
-def test_weighted_jaccard_is_what_scipys_distance_of_bray_and_curtis_says():
-    first, second = (
-        dataset_statistics.word_shares(environments.load(f"birco/{name}", "mini"))
-        for name in ("relic", "whatsthatbook")
-    )
-    every = sorted(first.keys() | second.keys())
-    apart = braycurtis(*([shares.get(word, 0.0) for word in every] for shares in (first, second)))
-    assert sum(first.values()) == pytest.approx(1)
-    assert dataset_statistics.weighted_jaccard(first, second) == pytest.approx(
-        (1 - apart) / (1 + apart)
-    )
-    assert dataset_statistics.weighted_jaccard(first, first) == 1
-
-
 def test_neighbours_stay_neighbours_in_the_plane_and_come_to_the_same_place_again():
     generator = np.random.default_rng(7)
     centres = generator.normal(size=(3, 16))
