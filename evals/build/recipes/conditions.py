@@ -2,14 +2,14 @@
 sentence at a time.
 
 MultiConIR (section 3.2, appendix B): sentences of a document become conditions, queries ask for all
-of them or for the first k, and each sentence gets a changed one that fails its condition. Asked
-besides, which is ours: whether a query says its conditions and no other, whether each sentence
-meets its own while the rest of the document does not, and whether the changed one fails it.
+of them or for the first k, and each sentence gets a changed sentence that fails its condition. In
+addition to the paper, a judge is asked whether a query says its conditions and no other, whether
+each sentence meets its own while the remaining document does not, and whether the changed sentence
+fails it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, repeat
 from typing import Annotated, Any, Literal
 
 from environments import multiconir
@@ -19,7 +19,7 @@ from evals.build.condition_ladders import (
     repeated_sentences,
 )
 from evals.build.human_review import Item
-from evals.build.pipeline import BuildPipeline, stable_order
+from evals.build.pipeline import BuildPipeline
 from evals.build.recipe import Recipe, ReleaseSettings
 from evals.build.types import Benchmark, StageInput
 from programs.build_stages.conditions import squeeze
@@ -27,21 +27,18 @@ from tools.corpus import Corpus, digest_text
 from tools.records import Document
 from tools.text import sentences
 
-# Times that a query or a sentence is written again when its judge says that it is not what it
-# should be
+# Times that a query or a sentence is written again if its judge finds fault with it.
 REPAIRS = 2
-UNTOUCHED = [
-    "fluent"
-]  # what people are to say of a changed sentence: nothing but that it reads well
-# What is wrong where what a judge is shown meets a condition, or does not; no other change helps
-# the first two.
+# The only answer of people by which a changed sentence stays: it reads well.
+UNTOUCHED = ["fluent"]
+# Faults of the passages that a judge is shown, by name; no other change helps these two.
 HOPELESS = {
     "original": "the sentence does not meet it",
     "rest": "the rest of the document meets it, too",
 }
-WRONG = HOPELESS | {"changed": "it meets the condition all the same"}
+FAULTS = HOPELESS | {"changed": "it meets the condition all the same"}
 Texts = dict[str, list[str]]  # doc_id -> its sentences, conditions or changed sentences
-Fields = Mapping[str, Any]  # inputs of what writes, or its outputs
+Fields = Mapping[str, Any]  # inputs or outputs of a stage that writes, by name
 
 
 @dataclass(frozen=True)
@@ -69,213 +66,274 @@ class ConditionsRecipe(Recipe):
     """The sections of the recipe."""
 
     ladder: LadderSettings = field(default_factory=LadderSettings)
+    # Without metrics: the protocol has its own.
     release: ReleaseSettings = field(
-        default_factory=lambda: ReleaseSettings(metric="", metrics=[])
-    )  # the protocol has its own
+        default_factory=lambda: ReleaseSettings(metric="", metrics=[]),
+    )
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
-    """Go through the stages. DataError, with the stage, where nothing is left."""
-    kept = _extract(build)
-    asked = _write(build, kept)
-    wanted = {one: list(map(squeeze, made["conditions"])) for one, made in asked.items()}
-    ladders = dict(_climb(build, kept, _spoil(build, kept, wanted)))
-    build.count("ladder", len(asked), len(ladders))
+    """Go through the stages. DataError, with the stage, if nothing is left."""
+    originals = _extract(build)
+    queries = _write(build, originals)
+    conditions: Texts = {}
+    prose = dict[str, str]()
+    for doc_id, query in queries.items():
+        conditions[doc_id] = [squeeze(condition) for condition in query["conditions"]]
+        prose[doc_id] = query["prose"]
+    changed = _spoil(build, originals, conditions)
+    ladders = dict(_make_ladders(build, originals, changed))
+    build.count("ladder", len(queries), len(ladders))
     build.demand(ladders, "document")
-    return _finish(build, ladders, wanted, {one: made["prose"] for one, made in asked.items()})
+    return _finish(build, ladders, conditions, prose)
 
 
 def _extract(build: BuildPipeline) -> Texts:
     """Return the sentences of each document that state its conditions, in the document's order."""
-    ladder = build.recipe.ladder
-    told = {name: getattr(ladder, name) for name in ("domain", "features", "number")}
-    known = [one for one in stable_order(build.source.documents) if one not in build.source.twins]
-    long = (one for one in known if len(sentences(build.text(one))) >= ladder.number)
-    units = [
-        StageInput(one, {**told, "document": [build.text(one)]})
-        for one in islice(long, _count_documents(build))
-    ]
-    taken = {unit.key for unit in units}
-    unused = [one for one in known if one not in taken]
+    ladder: LadderSettings = build.recipe.ladder
+    inputs = {name: getattr(ladder, name) for name in ("domain", "features", "number")}
+    doc_ids = build.distinct_documents()
+    units = list[StageInput]()
+    unused = list[str]()
+    most = _count_documents(build)
+    for doc_id in doc_ids:
+        text = build.text(doc_id)
+        if len(units) < most and len(sentences(text)) >= ladder.number:
+            units.append(StageInput(doc_id, {**inputs, "document": [text]}))
+        else:
+            unused.append(doc_id)
     build.drop_all("conditions", unused, "too few sentences, or more than queries are wanted")
-    found = Texts()
+    originals: Texts = {}
     for unit, answer in build.ask("conditions", units):
         if answer:
-            found[unit.key] = sorted(
-                map(squeeze, answer["sentences"]), key=squeeze(*unit.inputs["document"]).find
-            )
-    build.count("conditions", len(known), len(found))
-    return found
+            document = squeeze(*unit.inputs["document"])
+            stated = [squeeze(sentence) for sentence in answer["sentences"]]
+            originals[unit.key] = sorted(stated, key=document.find)
+    build.count("conditions", len(doc_ids), len(originals))
+    return originals
 
 
 def _count_documents(build: BuildPipeline) -> int:
     """Return of how many documents queries are made at most."""
-    ladder = build.recipe.ladder
+    ladder: LadderSettings = build.recipe.ladder
     queries = int(build.recipe.limits.queries)
-    each = ladder.number if ladder.protocol == "complexity" else 2
-    return min(max(1, queries // each), len(build.source.documents))
+    queries_per_document = ladder.number if ladder.protocol == "complexity" else 2
+    return min(max(1, queries // queries_per_document), len(build.source.documents))
 
 
-def _write(build: BuildPipeline, kept: Texts) -> dict[str, Fields]:
+def _write(build: BuildPipeline, originals: Texts) -> dict[str, Fields]:
     """Return the conditions of each document, and a query in prose for all of them."""
-    told = {
-        one: {"domain": build.recipe.ladder.domain, "sentences": texts}
-        for one, texts in kept.items()
-    }
+    domain = build.recipe.ladder.domain
+    inputs = {doc_id: {"domain": domain, "sentences": texts} for doc_id, texts in originals.items()}
 
-    def show(one: str, made: Fields) -> StageInput:
-        numbered = [(str(number), text) for number, text in enumerate(kept[one], start=1)]
-        return StageInput(
-            one, {"queries": ["\n".join(made["conditions"]), made["prose"]]}, numbered
-        )
+    def show(doc_id: str, query: Fields) -> StageInput:
+        numbered = [(str(number), text) for number, text in enumerate(originals[doc_id], start=1)]
+        wordings = ["\n".join(query["conditions"]), query["prose"]]
+        return StageInput(doc_id, {"queries": wordings}, numbered)
 
-    return _settle(build, "query_of_k", "covers", told, show, 1)
+    return _repair_until_right(build, "query_of_k", "covers", inputs, show, 1)
 
 
-def _spoil(build: BuildPipeline, kept: Texts, wanted: Texts) -> Texts:
-    """Return a changed sentence for each one of a document, which fails its condition; of documents that have all."""
-    told = dict[str, Fields]()
-    rest = dict[str, str]()
-    about = {name: getattr(build.recipe.ladder, name) for name in ("strategy", "example")}
-    names = {one: [f"{one}, {number}" for number in range(1, len(kept[one]) + 1)] for one in wanted}
-    for one, conditions in wanted.items():
-        for name, sentence, condition in zip(
-            names[one], kept[one], conditions, strict=not build.ahead
-        ):
-            others = [other for other in conditions if other != condition]
-            told[name] = {**about, "condition": condition, "sentence": sentence, "others": others}
-            rest[name] = " ".join(text for text in kept[one] if text != sentence)
+def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
+    """Return a changed sentence for each sentence of a document, which fails its condition.
 
-    def show(name: str, made: Fields) -> StageInput:
-        shown = [
-            ("original", told[name]["sentence"]),
-            ("rest", rest[name]),
-            ("changed", made["spoiled"]),
+    Documents of which a sentence could not be changed are left out.
+    """
+    ladder: LadderSettings = build.recipe.ladder
+    inputs = dict[str, Fields]()
+    remainders = dict[str, str]()
+    names_of: Texts = {}
+    for doc_id, stated in conditions.items():
+        texts = originals[doc_id]
+        names_of[doc_id] = [f"{doc_id}, {number}" for number in range(1, len(texts) + 1)]
+        # A dry run has invented conditions, maybe of another number.
+        rows = zip(names_of[doc_id], texts, stated, strict=not build.ahead)
+        for name, sentence, condition in rows:
+            inputs[name] = {
+                "strategy": ladder.strategy,
+                "example": ladder.example,
+                "condition": condition,
+                "sentence": sentence,
+                "others": [other for other in stated if other != condition],
+            }
+            remainders[name] = " ".join(text for text in texts if text != sentence)
+
+    def show(name: str, draft: Fields) -> StageInput:
+        passages = [
+            ("original", inputs[name]["sentence"]),
+            ("rest", remainders[name]),
+            ("changed", draft["spoiled"]),
         ]
-        return StageInput(name, {"condition": told[name]["condition"]}, shown)
+        return StageInput(name, {"condition": inputs[name]["condition"]}, passages)
 
-    found = _settle(build, "spoil", "meets", told, show, build.recipe.ladder.number)
-    said = dict.fromkeys(found, UNTOUCHED)
-    shown = {name: show(name, made) for name, made in found.items()}
-    build.review(
-        "negatives", said, lambda one: Item([*shown[one].inputs.items(), *shown[one].passages[::2]])
-    )
-    for name in [name for name in found if said[name] != UNTOUCHED]:
-        build.drop(
-            "ladder",
-            name,
-            "people say that the changed sentence will not do",
-            found.pop(name)["spoiled"],
-        )
-    return {
-        one: [squeeze(found[name]["spoiled"]) for name in of]
-        for one, of in names.items()
-        if {*of} <= {*found}
-    }
+    spoiled = _repair_until_right(build, "spoil", "meets", inputs, show, ladder.number)
+    _review_changes(build, spoiled, show)
+    changed: Texts = {}
+    for doc_id, names in names_of.items():
+        if all(name in spoiled for name in names):
+            changed[doc_id] = [squeeze(spoiled[name]["spoiled"]) for name in names]
+    return changed
 
 
-def _settle(
+def _review_changes(
+    build: BuildPipeline,
+    spoiled: dict[str, Fields],
+    show: Callable[[str, Fields], StageInput],
+) -> None:
+    """Offer the changed sentences to people, and drop those that they find fault with."""
+    units = {name: show(name, draft) for name, draft in spoiled.items()}
+
+    def show_to_people(name: str) -> Item:
+        original, _, changed = units[name].passages
+        return Item([*units[name].inputs.items(), original, changed])
+
+    verdicts = dict.fromkeys(spoiled, UNTOUCHED)
+    build.review("negatives", verdicts, show_to_people)
+    for name in [name for name in spoiled if verdicts[name] != UNTOUCHED]:
+        sentence = spoiled.pop(name)["spoiled"]
+        build.drop("ladder", name, "people say that the changed sentence will not do", sentence)
+
+
+def _repair_until_right(
     build: BuildPipeline,
     writes: str,
     judges: str,
-    told: Mapping[str, Fields],
+    inputs: Mapping[str, Fields],
     show: Callable[[str, Fields], StageInput],
-    each: int,
+    units_per_document: int,
 ) -> dict[str, Fields]:
-    """Return what a stage writes, where another one, shown it, finds nothing wrong at last; `each`: of a document."""
-    most = (1 + REPAIRS) * _count_documents(build) * each
-    wrong = dict.fromkeys(told, "")
-    done = dict[str, Fields]()
-    for _ in range(1 + REPAIRS):
-        units = [StageInput(one, {**told[one], "wrong": why}) for one, why in wrong.items()]
-        drafts = {unit.key: answer for unit, answer in build.ask(writes, units, most) if answer}
-        before = wrong
-        wrong = {}
-        for unit, answer in build.ask(
-            judges, [show(one, draft) for one, draft in drafts.items()], most
-        ):
-            why = _find_wrong(unit, answer) if answer and not build.ahead else ""
-            if why in HOPELESS.values():
-                build.drop(judges, unit.key, why, unit.inputs["condition"])
-            elif why:
-                wrong[unit.key] = (
-                    f"{before[unit.key]}\n{[*drafts[unit.key].values()]}: {why}".lstrip()
-                )
-            elif answer:
-                done[unit.key] = drafts[unit.key]
-    for one, why in wrong.items():
-        build.drop(judges, one, f"not right after {REPAIRS} repairs", why)
-    for stage in (writes, judges):
-        build.count(stage, len(told), len(done))
-    return done
+    """Return the drafts of the stage `writes` in which the stage `judges` finds no fault.
 
-
-def _find_wrong(unit: StageInput, answer: Fields) -> str:
-    """Return what a judge finds wrong; a passage that it left out is not as it should be."""
-    rows, *more = answer.values()
-    for name, _ in unit.passages:
-        if name not in rows or rows[name]["holds"] is (name in ("changed", "rest")):
-            return WRONG.get(name, f"sentence {name} is not asked for")
-    return f"it asks for more: {more[0]}" if more and more[0].strip() else ""
-
-
-def _climb(build: BuildPipeline, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, list[str]]]:
-    """Yield the texts of each document: all conditions met, then what its protocol compares with that.
-
-    Under complexity these fail condition 1, 2, ... alone; else they fail the last one, the last two, ...
+    `show` turns a draft into a unit for the judge. A draft with a fault is written again, up to
+    `REPAIRS` times.
     """
-    ladder = build.recipe.ladder
-    many = build.recipe.ladder.number
-    single = ladder.protocol == "complexity"
-    fail = [{k} if single else {*range(many - 1 - k, many)} for k in range(many)]
-    for one, changed in spoiled.items():
-        pairs = list(enumerate(zip(kept[one], changed, strict=True)))
-        texts = [
-            " ".join(two[number in some] for number, two in pairs) for some in (set[int](), *fail)
+    most = (1 + REPAIRS) * _count_documents(build) * units_per_document
+    history = dict.fromkeys(inputs, "")  # drafts so far, and the fault of each
+    right = dict[str, Fields]()
+    for _ in range(1 + REPAIRS):
+        units = [
+            StageInput(name, {**inputs[name], "wrong": past}) for name, past in history.items()
         ]
-        steps = zip(repeat(texts[0]) if single else texts, texts[1:], strict=False)
-        if any(map(repeated_sentences, texts)) or any(
-            count_different_sentences(*step) != 1 for step in steps
-        ):
-            build.drop("ladder", one, "a sentence stands there twice, or two are one")
+        drafts = {unit.key: answer for unit, answer in build.ask(writes, units, most) if answer}
+        to_judge = [show(name, draft) for name, draft in drafts.items()]
+        before = history
+        history = {}
+        for unit, answer in build.ask(judges, to_judge, most):
+            name = unit.key
+            draft = drafts[name]
+            fault = _find_fault(unit, answer) if answer and not build.ahead else ""
+            if fault in HOPELESS.values():
+                build.drop(judges, name, fault, unit.inputs["condition"])
+            elif fault:
+                history[name] = f"{before[name]}\n{[*draft.values()]}: {fault}".lstrip()
+            elif answer:
+                right[name] = draft
+    for name, past in history.items():
+        build.drop(judges, name, f"not right after {REPAIRS} repairs", past)
+    for stage in (writes, judges):
+        build.count(stage, len(inputs), len(right))
+    return right
+
+
+def _find_fault(unit: StageInput, answer: Fields) -> str:
+    """Return the fault that a judge finds, or ""; a passage that it left out is a fault, too."""
+    rows, *further_outputs = answer.values()
+    for name, _ in unit.passages:
+        should_hold = name not in ("changed", "rest")
+        if name not in rows or rows[name]["holds"] is not should_hold:
+            return FAULTS.get(name, f"sentence {name} is not asked for")
+    for beyond in further_outputs[:1]:
+        if beyond.strip():
+            return f"it asks for more: {beyond}"
+    return ""
+
+
+def _make_ladders(
+    build: BuildPipeline, originals: Texts, changed: Texts
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the texts of each document: all conditions met, then those that are compared with it.
+
+    Under complexity these fail condition 1, 2, ... alone; else they fail the last condition, the
+    last two, ...
+    """
+    ladder: LadderSettings = build.recipe.ladder
+    for doc_id, spoiled in changed.items():
+        sentence_pairs = list(zip(originals[doc_id], spoiled, strict=True))
+        texts = [
+            " ".join(pair[number in failed] for number, pair in enumerate(sentence_pairs))
+            for failed in _list_failed(ladder)
+        ]
+        if _is_ladder(texts, single=ladder.protocol == "complexity"):
+            yield doc_id, [pad_with_filler(text, ladder.words) for text in texts]
         else:
-            yield one, [pad_with_filler(text, ladder.words) for text in texts]
+            build.drop("ladder", doc_id, "a sentence stands there twice, or two are one")
+
+
+def _list_failed(ladder: LadderSettings) -> list[set[int]]:
+    """Return the conditions that each text of a document fails, from 0; the first fails none."""
+    failed = [set[int]()]
+    for k in range(ladder.number):
+        if ladder.protocol == "complexity":
+            failed.append({k})
+        else:
+            failed.append(set(range(ladder.number - 1 - k, ladder.number)))
+    return failed
+
+
+def _is_ladder(texts: list[str], *, single: bool) -> bool:
+    """Return whether no sentence stands twice, and each step changes exactly one sentence.
+
+    A step is from the text before, or if `single` from the first text.
+    """
+    if any(repeated_sentences(text) for text in texts):
+        return False
+    for number, text in enumerate(texts[1:]):
+        before = texts[0] if single else texts[number]
+        if count_different_sentences(before, text) != 1:
+            return False
+    return True
 
 
 def _finish(
-    build: BuildPipeline, ladders: Texts, wanted: Texts, prose: Mapping[str, str]
+    build: BuildPipeline, ladders: Texts, conditions: Texts, prose: Mapping[str, str]
 ) -> Benchmark:
-    ladder = build.recipe.ladder
-    said = build.recipe.release
-    told = f"The query lists conditions on {ladder.domain}. Wanted is what meets all of them."
-    # query id -> document
-    draft = multiconir.EnvironmentDraft(said.objective or told, "")
-    record = dict[str, str]()
-    for one, texts in ladders.items():
+    """Return the benchmark: documents of the ladders, their queries and comparisons."""
+    ladder: LadderSettings = build.recipe.ladder
+    release: ReleaseSettings = build.recipe.release
+    objective = release.objective or (
+        f"The query lists conditions on {ladder.domain}. Wanted is what meets all of them."
+    )
+    draft = multiconir.EnvironmentDraft(objective, "")
+    document_of = dict[str, str]()  # query_id -> document
+    for doc_id, texts in ladders.items():
         # Ids do not tell how many conditions a document meets.
-        found = [draft.document(text, f"d-{digest_text(text).hex()[:12]}") for text in texts]
-        lines = [
-            f"Wanted: {ladder.domain}",
-            *(f"{number}. {text}" for number, text in enumerate(wanted[one], start=1)),
-        ]
+        steps = [draft.document(text, f"d-{digest_text(text).hex()[:12]}") for text in texts]
+        lines = [f"Wanted: {ladder.domain}"]
+        for number, condition in enumerate(conditions[doc_id], start=1):
+            lines.append(f"{number}. {condition}")
         if ladder.protocol == "complexity":
-            for k, text in enumerate(found[1:], start=1):
-                draft.ask_pair(f"{one}-q{k}", "\n".join(lines[: k + 1]), k, found[0], text)
+            for k, step in enumerate(steps[1:], start=1):
+                draft.ask_pair(f"{doc_id}-q{k}", "\n".join(lines[: k + 1]), k, steps[0], step)
         else:
-            draft.ask_formats(one, "\n".join(lines), prose[one], found)
-        record |= {query.query_id: one for query in draft.queries[len(record) :]}
-    metrics = said.metrics or list(multiconir.list_metrics(ladder.protocol, ladder.number))
-    rows = [
-        {"query_id": query_id, "document": one, "conditions": wanted[one]}
-        for query_id, one in record.items()
+            draft.ask_formats(doc_id, "\n".join(lines), prose[doc_id], steps)
+        for query in draft.queries[len(document_of) :]:
+            document_of[query.query_id] = doc_id
+    metrics = release.metrics or list(multiconir.list_metrics(ladder.protocol, ladder.number))
+    provenance = [
+        {"query_id": query_id, "document": doc_id, "conditions": conditions[doc_id]}
+        for query_id, doc_id in document_of.items()
     ]
-    made = build.finish(
+    benchmark = build.finish(
         draft.queries,
         {"gold": draft.grades},
-        rows,
-        record,
+        provenance,
+        document_of,
         objective=draft.objective,
         metrics=metrics,
     )
     documents = Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items())
-    return made._replace(documents=documents, comparisons=draft.comparisons, twins=draft.twins)
+    return benchmark._replace(
+        documents=documents,
+        comparisons=draft.comparisons,
+        twins=draft.twins,
+    )

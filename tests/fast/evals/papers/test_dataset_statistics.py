@@ -6,7 +6,6 @@ from statistics import fmean
 import numpy as np
 import pytest
 from foreign_runs import world
-from scipy.spatial.distance import braycurtis
 from sklearn.manifold import trustworthiness
 
 import environments

@@ -14,9 +14,7 @@ def test_weighted_jaccard_is_what_scipys_distance_of_bray_and_curtis_says():
     every = sorted(first.keys() | second.keys())
     apart = braycurtis(*([shares.get(word, 0.0) for word in every] for shares in (first, second)))
     assert sum(first.values()) == pytest.approx(1)
-    assert weighted_jaccard(first, second) == pytest.approx(
-        (1 - apart) / (1 + apart)
-    )
+    assert weighted_jaccard(first, second) == pytest.approx((1 - apart) / (1 + apart))
     assert weighted_jaccard(first, first) == 1
 
 
