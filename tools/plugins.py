@@ -32,6 +32,7 @@ PROGRAMS = "sextant.programs"  # groups of entry points
 RETRIEVERS = "sextant.retrievers"
 TASKS = "sextant.tasks"
 METRICS = "sextant.metrics"
+RECIPES = "sextant.recipes"
 
 _ROOT = Path(__file__).parents[1]
 _INSTALLED = (

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from evals.running.request import SharedRequest
-from tools import cli_options
+from tools import cli_options, plugins
 from tools.cli import Command, CommandParser, positive, print_stdout, run_and_leave
 from tools.errors import UsageError
-from tools.plugins import load_object
+from tools.plugins import list_names
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {
@@ -78,7 +78,10 @@ def parser() -> CommandParser:
     writing = commands.add_parser("new", help=about, description=about)
     writing.add_argument("folder", type=Path, metavar="FOLDER")
     writing.add_argument(
-        "--recipe", required=True, metavar="NAME", help="python -m evals.build list has them"
+        "--recipe",
+        required=True,
+        metavar="NAME",
+        help="a name of python -m evals.build list, FILE.py:NAME or package.module:NAME",
     )
     writing.add_argument(
         "--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME"
@@ -135,12 +138,16 @@ def _add_folder(sub_command: CommandParser, do: Command) -> None:
 
 
 def list_recipes(arguments: argparse.Namespace) -> int:
-    """Print every recipe, with what it is for."""
+    """Print every recipe, with its purpose, and those of installed packages."""
     from evals.build.recipe import RECIPES  # not for --help
 
-    for name, reference in RECIPES.items():
-        about = import_module(reference.partition(":")[0]).__doc__ or ""
-        print_stdout(f"{name:<13} {about.partition(': ')[2].partition(chr(10))[0]}\n")
+    for name, package in list_names(RECIPES, plugins.RECIPES).items():
+        purpose = package
+        if name in RECIPES:
+            module = import_module(RECIPES[name].partition(":")[0])
+            first_line, _, _ = (module.__doc__ or "").partition("\n")
+            purpose = first_line.partition(": ")[2]
+        print_stdout(f"{name:<13} {purpose}\n")
     return 0
 
 
@@ -148,13 +155,17 @@ def new(arguments: argparse.Namespace) -> int:
     """Write recipe.toml into a folder that has none."""
     from evals.build import recipe  # not for --help
 
-    kind = load_object("recipe", arguments.recipe, recipe.RECIPES)
-    if (path := arguments.folder / recipe.FILE).exists():
+    recipe_class = recipe.load_recipe_class(arguments.recipe)
+    path = arguments.folder / recipe.FILE
+    if path.exists():
         raise UsageError(f"{path} is there; edit it, or choose another folder")
-    links = [("corpus.follow_links", "true")] if arguments.follow_links else []
-    made = recipe.change(kind(), [("corpus.path", arguments.corpus), *links, *arguments.set])
+    values = [("corpus.path", arguments.corpus)]
+    if arguments.follow_links:
+        values.append(("corpus.follow_links", "true"))
+    settings = recipe.change(recipe_class(), [*values, *arguments.set])
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(recipe.write_toml(arguments.recipe, made), encoding="utf-8")
+    text = recipe.write_toml(recipe.portable_name(arguments.recipe), settings)
+    path.write_text(text, encoding="utf-8")
     print_stdout(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
     return 0
 

@@ -1,26 +1,29 @@
-"""recipe.toml: all that determines a benchmark, as dataclasses; a recipe's own sections are in its
-file.
+"""recipe.toml: everything that determines a benchmark, as dataclasses; a recipe's own sections are
+in its file.
 
-`write_toml` spells every default out, with what it means beside it; `read_recipe` checks what a
-person made of that.
+`write_toml` spells every default out, with its meaning next to it; `read_recipe` checks the file
+that a person made of that. A recipe is a dataclass of settings and, in the same module, a function
+`build_benchmark(build)`.
 """
 
+import importlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from evals.build.ingest import CorpusSettings, CutSettings
 from evals.build.text_cleaning import CleanSettings
-from tools import files, schemas
+from evals.build.types import Benchmark
+from tools import files, plugins, schemas
 from tools.errors import DataError, UnknownName, UsageError
-from tools.plugins import load_object, resolve
 
 FILE = "recipe.toml"
-RECIPES = {  # name -> the class of its parameters, in whose file `make` is
+# name -> the class of its settings; the user's own recipes come from files and entry points.
+RECIPES = {
     "latent": "evals.build.recipes.latent:LatentRecipe",
     "recollection": "evals.build.recipes.recollection:RecollectionRecipe",
     "external": "evals.build.recipes.authorship:AuthorshipRecipe",
@@ -79,27 +82,66 @@ class Recipe:
     release: ReleaseSettings = field(default_factory=ReleaseSettings)
 
 
+def load_recipe_class(name: str) -> type[Recipe]:
+    """Return the settings class of a recipe of the table, FILE.py:NAME, package.module:NAME or an
+    entry point.
+
+    UnknownName for a name that there is not, UsageError for an object that is no recipe.
+    """
+    recipe_class = plugins.load_object("recipe", name, RECIPES, plugins.RECIPES)
+    if isinstance(recipe_class, type) and issubclass(recipe_class, Recipe):
+        return recipe_class
+    raise UsageError(
+        f"{name} is no recipe: it takes a dataclass of settings that inherits "
+        "evals.build.recipe.Recipe"
+    )
+
+
+def load_builder(recipe: Recipe) -> Callable[[Any], Benchmark]:
+    """Return the function `build_benchmark` of the module of a recipe. UsageError if it has none."""
+    module = importlib.import_module(type(recipe).__module__)
+    builder: Callable[[Any], Benchmark] | None = getattr(module, "build_benchmark", None)
+    if callable(builder):
+        return builder
+    raise UsageError(f"{module.__file__} has no function build_benchmark(build)")
+
+
+def portable_name(name: str) -> str:
+    """Return the name of a recipe as recipe.toml has it: a file with its whole path."""
+    source, _, attribute = name.rpartition(":")
+    if source.endswith(".py"):
+        return f"{plugins.resolve_file(source)}:{attribute}"
+    return name
+
+
 def read_recipe(folder: Path) -> tuple[str, Recipe]:
-    """Return the name and the parameters of the recipe in a folder. DataError where they cannot be used."""
+    """Return the name and the settings of the recipe in a folder.
+
+    UsageError if there is none, DataError if it cannot be used.
+    """
     path = folder / FILE
     try:
         content = files.read_toml(path)
     except (FileNotFoundError, NotADirectoryError):
-        mend = f"python -m evals.build new {folder} --recipe NAME writes one"
-        raise UsageError(f"{folder} has no {FILE}; {mend}") from None
+        remedy = f"python -m evals.build new {folder} --recipe NAME writes one"
+        raise UsageError(f"{folder} has no {FILE}; {remedy}") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise DataError(f"{path} cannot be read as TOML: {error}") from None
-    kind: type[Recipe] = load_object("recipe", name := str(content.pop("recipe", "")), RECIPES)
+    name = str(content.pop("recipe", ""))
+    recipe_class = load_recipe_class(name)
     try:
-        return name, _make(kind, content)
+        return name, _make(recipe_class, content)
     except (ValueError, UnknownName) as error:
         raise DataError(f"{path}: {error}") from None
 
 
 def change(recipe: Recipe, values: Sequence[tuple[str, str]]) -> Recipe:
-    """Return the recipe with other values: ("section.key", text as TOML has it; one that is none stands for itself)."""
+    """Return the recipe with other values: ("section.key", text as TOML has it).
+
+    A text that is no TOML stands for itself. UsageError for a value that a section cannot have.
+    """
     content = asdict(recipe)
     for name, text in values:
         section, _, key = name.partition(".")
@@ -112,26 +154,30 @@ def change(recipe: Recipe, values: Sequence[tuple[str, str]]) -> Recipe:
         raise UsageError(f"--set: {error}") from None
 
 
-def _make(kind: type[Recipe], content: Mapping[str, Any]) -> Recipe:
-    """Make a recipe. UnknownName for a section or a key that there is not, ValueError for a wrong value."""
-    sections = get_type_hints(kind)
+def _make(recipe_class: type[Recipe], content: Mapping[str, Any]) -> Recipe:
+    """Make a recipe.
+
+    UnknownName for a section or a key that there is not, ValueError for a wrong value.
+    """
+    sections = get_type_hints(recipe_class)
     for name, values in content.items():
-        known = get_type_hints(resolve("section", name, sections))
+        section = plugins.resolve("section", name, sections)
+        keys = get_type_hints(section)
         for key in values if isinstance(values, dict) else ():
-            resolve(f"key of [{name}]", key, known)
-    return schemas.build_dataclass(kind, content)
+            plugins.resolve(f"key of [{name}]", key, keys)
+    return schemas.build_dataclass(recipe_class, content)
 
 
 def write_toml(name: str, recipe: Recipe) -> str:
-    """Return a recipe as TOML, with what each value means behind it."""
+    """Return a recipe as TOML, with the meaning of each value behind it."""
     lines = [f"recipe = {json.dumps(name)}"]
     for section in fields(recipe):
-        value = getattr(recipe, section.name)
-        hints = get_type_hints(type(value), include_extras=True)
-        lines += ["", f"[{section.name}]  # {(type(value).__doc__ or '').partition(chr(10))[0]}"]
-        for one in fields(value):
-            lines.append(
-                f"{one.name} = {schemas.to_toml(getattr(value, one.name))}  # "
-                f"{get_args(hints[one.name])[1]}"
-            )
+        settings = getattr(recipe, section.name)
+        heading, _, _ = (type(settings).__doc__ or "").partition("\n")
+        hints = get_type_hints(type(settings), include_extras=True)
+        lines += ["", f"[{section.name}]  # {heading}"]
+        for setting in fields(settings):
+            value = schemas.to_toml(getattr(settings, setting.name))
+            meaning = getattr(hints[setting.name], "__metadata__", [""])[0]
+            lines.append(f"{setting.name} = {value}  # {meaning}".removesuffix("  # "))
     return "\n".join(lines) + "\n"

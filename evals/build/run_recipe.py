@@ -1,17 +1,16 @@
-"""Run a recipe in its folder, say ahead what that takes, and say how far it is."""
+"""Run a recipe in its folder, estimate its cost before, and report its progress."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
 from evals import run_folder
 from evals.build import ingest, recipe, release
 from evals.build.pipeline import BuildPipeline, StageReached
-from evals.build.types import Benchmark, read_dropped
+from evals.build.types import Benchmark, BuildSource, read_dropped
 from evals.running.cost_estimate import LEVELS
 from evals.running.request import SharedRequest
 from evals.running.resolve import check_prices
@@ -19,15 +18,15 @@ from evals.studies.run_cells import FIGURES
 from evals.text_tables import TextTable, render_terminal
 from programs.build_stages import STAGES
 from programs.build_stages.stage_program import Role
-from tools import files, retrievers
+from tools import files, plugins, retrievers
 from tools.cli import print_stderr
-from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
+from tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
 from tools.models.model_spec import check_key, price_is_known
 from tools.number_format import number
 
 ROLES = get_args(Role)
-Range = list[float] | None  # low, likely, high
-Result = dict[str, Any]  # what --json prints
+Range = list[float] | None  # low, likely, high; None if a price is not known
+Result = dict[str, Any]  # the object that --json prints
 
 
 def run(
@@ -43,8 +42,8 @@ def run(
 ) -> Result:
     """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
 
-    `named` are models by role or stage; a trial on `limit` documents is in a folder inside. SextantError where it
-    cannot be finished; what was answered is kept.
+    `named` are models by role or stage; a trial on `limit` documents is in a folder inside.
+    SextantError if the benchmark cannot be finished; answers so far are kept.
     """
     name, parameters = recipe.read_recipe(folder)
     if follow_links:
@@ -54,59 +53,52 @@ def run(
         raise UnknownName("stage", until, STAGES)
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
-        folder = folder / f"limit-{limit}"  # a trial leaves the benchmark alone
+        # A trial leaves the benchmark alone.
+        folder = folder / f"limit-{limit}"
         files.mkdir_private(folder)
-    requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
     check_prices(request, lms.values(), _list_retrievers(parameters))
-    for lm in dict.fromkeys(lms.values()):
-        if not price_is_known(lm, request.prices):
-            print_stderr(
-                f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
-                f"tells it, and --budget-calls limits what is sent"
-            )
-    for one in requests.values():
-        if one.lm != "offline" and not (dry_run or cassette):
-            check_key(one.lm, one.headers)
+    requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
+    _warn_of_unknown_prices(request, lms)
+    if not (dry_run or cassette):
+        _check_keys(requests)
+    label = plugins.display_name(name)
     with files.lock_file(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
         source = ingest.ingest(
-            parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
+            parameters.corpus,
+            parameters.clean,
+            parameters.cut,
+            folder / "corpus",
         )
         for warning in source.warnings:
             print_stderr(warning)
-        with BuildPipeline(
-            folder, name, parameters, source, requests, ahead=dry_run, cassette=cassette
-        ) as build:
+        pipeline = BuildPipeline(
+            folder,
+            label,
+            parameters,
+            source,
+            requests,
+            ahead=dry_run,
+            cassette=cassette,
+        )
+        with pipeline as build:
             build.until = until
-            for left_out in read_dropped(source):
-                build.drop("ingest", *left_out)
-            build.count(
-                "ingest", len(source.documents) + sum(source.counts.values()), len(source.documents)
-            )
-            made: Benchmark | None = None
-            try:
-                made = import_module(type(parameters).__module__).build_benchmark(build)
-            except StageReached:
-                pass
-            except DataError as problem:
-                if not dry_run:
-                    raise
-                print_stderr(f"the rehearsal ends here: {problem}")
-            except FAULTS as problem:
-                raise problem.saying(f"{problem}; what was answered is kept in {folder}") from None
+            _count_ingested(build, source)
+            benchmark = _follow_recipe(build, recipe.load_builder(parameters))
         if dry_run:
             return {"dry_run": True, "stages": total_estimates(build.forecasts)}
-        if made is None or until in build.funnel:
+        if benchmark is None or until in build.funnel:
             return read_status(folder)
-        says = parameters.release
-        digest = run_folder.digest(asdict(parameters))
-        told: Result = {"recipe": name, "digest": digest, "models": lms}
-        told |= {
+        provenance: Result = {
+            "recipe": label,
+            "digest": run_folder.digest(asdict(parameters)),
+            "models": lms,
             "funnel": read_status(folder)["stages"],
-            "licence": says.licence,
-            "source": says.source,
+            "licence": parameters.release.licence,
+            "source": parameters.release.source,
         }
-        release.write_release(made, folder, told)
-    if problems := release.check_release(folder):
+        release.write_release(benchmark, folder, provenance)
+    problems = release.check_release(folder)
+    if problems:
         raise DataError(
             f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)"
         )
@@ -117,132 +109,206 @@ def _refuse(folder: Path) -> None:
     raise RunBusy(f"another process is at {folder}; wait for it")
 
 
+def _warn_of_unknown_prices(request: SharedRequest, lms: Mapping[str, str]) -> None:
+    for lm in dict.fromkeys(lms.values()):
+        if not price_is_known(lm, request.prices):
+            print_stderr(
+                f"the price of {lm} is not known, so its dollars are not counted; --prices FILE "
+                f"tells it, and --budget-calls limits what is sent"
+            )
+
+
+def _check_keys(requests: Mapping[str, SharedRequest]) -> None:
+    """Raise UsageError for a model whose key is missing."""
+    for request in requests.values():
+        if request.lm != "offline":
+            check_key(request.lm, request.headers)
+
+
+def _count_ingested(build: BuildPipeline, source: BuildSource) -> None:
+    """Note the documents, and those that reading left out, as the first row of the funnel."""
+    for left_out in read_dropped(source):
+        build.drop("ingest", *left_out)
+    documents = len(source.documents)
+    build.count("ingest", documents + sum(source.counts.values()), documents)
+
+
+def _follow_recipe(
+    build: BuildPipeline, build_benchmark: Callable[[Any], Benchmark]
+) -> Benchmark | None:
+    """Return the benchmark; None if the build stops at a stage, or a rehearsal ends early.
+
+    UsageError, with the line of a user's code, if a recipe of the user's own fails.
+    """
+    try:
+        return build_benchmark(build)
+    except StageReached:
+        return None
+    except DataError as problem:
+        if not build.ahead:
+            raise
+        print_stderr(f"the rehearsal ends here: {problem}")
+        return None
+    except FAULTS as problem:
+        message = f"{problem}; what was answered is kept in {build.folder}"
+        raise problem.saying(message) from None
+    except SextantError:
+        raise
+    except Exception as error:  # a recipe of the user's may raise anything
+        if build.name in recipe.RECIPES:
+            raise
+        description = plugins.describe_exception(error)
+        raise UsageError(f"the recipe {build.name} fails: {description}") from error
+
+
 def _choose_models(
     parameters: recipe.Recipe, named: Mapping[str, str], request: SharedRequest
 ) -> dict[str, str]:
-    """Return the model of each role, and of each stage that has one of its own."""
-    lms = {
-        role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES
-    }
-    lms |= {
-        **parameters.models.stages,
-        **{one: lm for one, lm in named.items() if one not in ROLES},
-    }
-    if strange := [one for one in lms if one not in (*ROLES, *STAGES)]:
-        raise UnknownName("stage or role", strange[0], (*ROLES, *STAGES))
+    """Return the model of each role, and of each stage that has a model of its own."""
+    lms = dict[str, str]()
+    for role in ROLES:
+        lms[role] = named.get(role) or getattr(parameters.models, role) or request.lm
+    lms |= parameters.models.stages
+    lms |= {stage: lm for stage, lm in named.items() if stage not in ROLES}
+    for name in lms:
+        if name not in (*ROLES, *STAGES):
+            raise UnknownName("stage or role", name, (*ROLES, *STAGES))
     return lms
 
 
 def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.RetrieverSpec]:
-    """Return those that the sections of a recipe name."""
-    named = [
-        getattr(getattr(parameters, section.name), "retrievers", ())
-        for section in fields(parameters)
-    ]
-    return [retrievers.canonicalize(text) for texts in named for text in texts]
+    """Return the retrievers that the sections of a recipe name."""
+    specs = list[retrievers.RetrieverSpec]()
+    for section in fields(parameters):
+        settings = getattr(parameters, section.name)
+        for text in getattr(settings, "retrievers", ()):
+            specs.append(retrievers.canonicalize(text))
+    return specs
 
 
 def read_status(folder: Path) -> Result:
-    """Return what went through the stages so far, and where the release is."""
+    """Return the funnel so far, and the folder of the release, None if there is none yet."""
     try:
         funnel = json.loads((folder / "funnel.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
             f"nothing was built in {folder} yet; python -m evals.build run {folder}"
         ) from None
-    made = folder / "release"
+    release_folder = folder / release.RELEASE
     return {
         "folder": str(folder),
         "stages": funnel,
-        "release": str(made) if made.is_dir() else None,
+        "release": str(release_folder) if release_folder.is_dir() else None,
     }
 
 
-def render_build(found: Result) -> str:
+def render_build(result: Result) -> str:
     """Return the funnel, or the forecast, as a person reads it."""
-    if "dry_run" in found:
+    if "dry_run" in result:
         return render_terminal(
             [
                 "dry run: nothing was sent; figures are low, likely and high",
-                _lay_out_ahead(found["stages"]),
+                _tabulate_estimates(result["stages"]),
             ]
         )
-    rows = []
-    for row in found["stages"]:
-        why = ", ".join(f"{many:,} {reason}" for reason, many in row["dropped"].items())
-        used = row["usage"]
-        calls = f"{used['calls']:,}" if used else ""
-        price = number(used["list_usd"], "${:.4f}") if used and row["lm"] != "offline" else ""
-        rows.append(
-            [
-                row["stage"],
-                f"{row['went_in']:,}",
-                f"{row['came_out']:,}",
-                why,
-                calls,
-                row["lm"],
-                price,
-            ]
-        )
+    rows = [_funnel_cells(row) for row in result["stages"]]
     heads = ["stage", "in", "out", "left out", "calls", "model", "list price"]
     lines: list[Any] = [TextTable("", heads, rows, (0, 3, 5))]
-    if any(row["lm"] == "offline" for row in found["stages"]):
+    if any(row["lm"] == "offline" for row in result["stages"]):
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
         )
-    if found["release"]:
+    if result["release"]:
         lines.append(
-            f"release: {found['release']}; python -m evals.run --task {found['release']} "
+            f"release: {result['release']}; python -m evals.run --task {result['release']} "
             f"--program multihop"
         )
     return render_terminal(lines)
 
 
-def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
-    """Return what each stage takes, by figure: low, likely and high; None where a price is not known.
+def _funnel_cells(row: Mapping[str, Any]) -> list[str]:
+    usage = row["usage"]
+    calls = f"{usage['calls']:,}" if usage else ""
+    price = ""
+    if usage and row["lm"] != "offline":
+        price = number(usage["list_usd"], "${:.4f}")
+    return [
+        row["stage"],
+        f"{row['went_in']:,}",
+        f"{row['came_out']:,}",
+        ", ".join(f"{count:,} {reason}" for reason, count in row["dropped"].items()),
+        calls,
+        row["lm"],
+        price,
+    ]
 
-    Units that follow from answers which are not there yet may be none, and as many as the recipe allows at most. Where
-    the rehearsal came to none, they are taken to be as large as the largest of other stages.
+
+def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
+    """Return the cost of each stage, by figure: low, likely and high; None if a price is not known.
+
+    Units that follow from answers which are not there yet may be none, and at most as many as the
+    recipe allows. If the rehearsal came to no unit, units are taken to be as large as the largest
+    units of other stages.
     """
+    largest = {key: _largest_unit(forecasts, key) for key in FIGURES}
     sums: dict[str, dict[str, Range]] = {}
-    every = [part for part in forecasts if part["queries"]]
-    for name in dict.fromkeys(part["stage"] for part in forecasts):
-        some = [part for part in forecasts if part["stage"] == name]
-        units = sum(part["units"] for part in some)
-        most = max(part["most"] for part in some)
-        more = 1 if all(part["certain"] for part in some) else max(most, units) / max(1, units)
-        for key in FIGURES:
-            low, likely, high = LEVELS
-            large = max(
-                ((part[key] or {}).get(high, 0.0) / part["queries"] for part in every), default=0.0
-            )
-            known = [
-                [one[low] * part["certain"], one[likely], one[high] * more]
-                for part in some
-                if (one := part[key])
-            ]
-            known += [[0.0, 0.0, 0.0 if units else most * large]]
-            sums.setdefault(name, {})[key] = _add(known) if len(known) > len(some) else None
+    for forecast in forecasts:
+        stage = forecast["stage"]
+        if stage not in sums:
+            of_stage = [row for row in forecasts if row["stage"] == stage]
+            sums[stage] = {key: _estimate(of_stage, key, largest[key]) for key in FIGURES}
     return sums
 
 
-def _lay_out_ahead(sums: Mapping[str, Mapping[str, Range]]) -> TextTable:
-    every = {key: _add([one[key] for one in sums.values()]) for key in FIGURES}
-    rows = [
-        [name, *(_levels(one[key], digits) for key, digits in FIGURES.items())]
-        for name, one in {**sums, "all": every}.items()
-    ]
-    return TextTable(
-        "", ["stage", "calls", "tokens in", "tokens out", "list price", "hours"], rows, (0,)
-    )
+def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
+    """Return the high estimate of a figure for one unit, of the stage in which it is highest."""
+    _, _, high = LEVELS
+    largest = 0.0
+    for forecast in forecasts:
+        if forecast["queries"]:
+            estimate = (forecast[key] or {}).get(high, 0.0)
+            largest = max(largest, estimate / forecast["queries"])
+    return largest
 
 
-def _add(parts: Sequence[Range]) -> Range:
-    known = [part for part in parts if part is not None]
-    return (
-        [sum(column) for column in zip(*known, strict=True)] if len(known) == len(parts) else None
-    )
+def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
+    """Return low, likely and high of a figure over the forecasts of one stage."""
+    low, likely, high = LEVELS
+    units = sum(forecast["units"] for forecast in forecasts)
+    most = max(forecast["most"] for forecast in forecasts)
+    growth = 1.0
+    if not all(forecast["certain"] for forecast in forecasts):
+        growth = max(most, units) / max(1, units)
+    ranges = list[Range]()
+    for forecast in forecasts:
+        levels = forecast[key]
+        if not levels:
+            return None
+        surely = levels[low] * forecast["certain"]
+        ranges.append([surely, levels[likely], levels[high] * growth])
+    ranges.append([0.0, 0.0, 0.0 if units else most * largest])
+    return _add(ranges)
+
+
+def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> TextTable:
+    total = {key: _add([ranges[key] for ranges in sums.values()]) for key in FIGURES}
+    rows = list[list[str]]()
+    for name, ranges in {**sums, "all": total}.items():
+        cells = [_levels(ranges[key], digits) for key, digits in FIGURES.items()]
+        rows.append([name, *cells])
+    heads = ["stage", "calls", "tokens in", "tokens out", "list price", "hours"]
+    return TextTable("", heads, rows, (0,))
+
+
+def _add(ranges: Sequence[Range]) -> Range:
+    """Return the sums of low, likely and high; None if one of the ranges is not known."""
+    known_ranges = [levels for levels in ranges if levels is not None]
+    if len(known_ranges) < len(ranges):
+        return None
+    return [sum(column) for column in zip(*known_ranges, strict=True)]
 
 
 def _levels(values: Range, digits: int) -> str:
-    return "unknown" if values is None else " ".join(f"{value:,.{digits}f}" for value in values)
+    if values is None:
+        return "unknown"
+    return " ".join(f"{value:,.{digits}f}" for value in values)
