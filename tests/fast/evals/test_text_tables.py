@@ -28,13 +28,13 @@ def typed(tmp_path):
 
 # A command that prints signs of tables, of bars and of texts
 PRINTS = r"""
-from tools.cli import Parser, put_out, run_and_leave
+from tools.cli import CommandParser, print_stdout, run_and_leave
 
 def command(arguments):
-    put_out("\u2500\u2500\u2500 \u2588\u2588\u2588 \u6771")
+    print_stdout("\u2500\u2500\u2500 \u2588\u2588\u2588 \u6771")
     return 0
 
-run_and_leave(Parser(), command)
+run_and_leave(CommandParser(), command)
 """
 
 

@@ -14,21 +14,21 @@ from waiting import still_running
 STUCK = """
 import re
 from functools import partial
-from tools.forkserver import fork_for_each
+from tools.forkserver import serve_forks
 
 def serve(connection):
     connection.send_bytes(b"begun")
     re.match("(a+)+$", "a" * 60 + "b")
 
-be_starter = partial(fork_for_each, serve=serve)
+be_starter = partial(serve_forks, serve=serve)
 """
 STARTS = """
 import json, sys, time
 import psutil
 sys.path.insert(0, sys.argv[1])
-from tools.forkserver import starting
+from tools.forkserver import fork_server
 
-with starting("stuck") as start:
+with fork_server("stuck") as start:
     connections = [start(), start()]
     assert all(one.recv_bytes() == b"begun" for one in connections)
     [starter] = psutil.Process().children()

@@ -54,11 +54,11 @@ import json, sys
 from pathlib import Path
 from tools.corpus import Corpus
 from tools.records import Document
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.retrievers import build
 home, specs, queries, documents = json.loads(sys.stdin.read())
 corpus = Corpus(Document(*document) for document in documents)
-made = [build(spec, corpus, Path(home), terms=Terms()) for spec in specs]
+made = [build(spec, corpus, Path(home), terms=RunResources()) for spec in specs]
 print(json.dumps([[retriever.search(query, 5) for query in queries] for retriever in made]))
 """
 

@@ -136,7 +136,7 @@ def start(shell, tmp_path, *arguments, hang_up=signal.SIG_DFL):
 
 COMMAND = """
 import threading, time, weakref
-from tools.cli import Parser, run_and_leave
+from tools.cli import CommandParser, run_and_leave
 
 class Thing:
     pass
@@ -152,7 +152,7 @@ def command(arguments):
     time.sleep(60)
     return 0
 
-parser = Parser()
+parser = CommandParser()
 parser.add_argument("--runs")
 run_and_leave(parser, command)
 """

@@ -114,12 +114,12 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
 WRITER = """
 import sys, threading
 from pathlib import Path
-from tools.models.storage.response_cache import Answer, Answers
+from tools.models.storage.response_cache import ModelResponse, ResponseCache
 from tools.records import Usage
-books = Answers(Path(sys.argv[1])).ledger("run")
+books = ResponseCache(Path(sys.argv[1])).ledger("run")
 def write(first):
     for number in range(first, 100_000, 8):
-        books.answered("q", f"{number:016x}", "tiny", Answer(["answer " * 50], Usage(calls=1)))
+        books.answered("q", f"{number:016x}", "tiny", ModelResponse(["answer " * 50], Usage(calls=1)))
         sys.stdout.write(f"{number:016x}\\n")
         sys.stdout.flush()
 for first in range(8):

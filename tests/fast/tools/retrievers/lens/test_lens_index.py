@@ -502,7 +502,7 @@ def test_a_compiled_prompt_annotates_and_has_an_index_of_its_own(server, tmp_pat
     assert len(set(names)) == len(server.requests) == 4, "each was annotated anew"
     with pytest.raises(UsageError, match="prompts are for a model"):
         opened(server, corpus_of(TEXTS[:2]), model="offline", prompts=file)
-    with pytest.raises(DataError, match=r"programs\.annotating:Annotator"):
+    with pytest.raises(DataError, match=r"programs\.llm_tasks\.lens_annotator:Annotator"):
         opened(server, corpus_of(TEXTS[:2]), prompts=tmp_path / "none.json")
 
 
