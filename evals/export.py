@@ -1,4 +1,4 @@
-"""A run in other formats (docs/decisions/export-import.md): `python -m evals.export RUN --to
+"""A run in other formats (docs/guide/see-and-export.md): `python -m evals.export RUN --to
 trec --out FOLDER`.
 """
 

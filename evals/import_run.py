@@ -1,4 +1,4 @@
-"""Another system's run as one of ours (docs/decisions/export-import.md): `python -m
+"""Another system's run as one of ours (docs/guide/see-and-export.md): `python -m
 evals.import_run FILE --task T`.
 """
 
@@ -63,7 +63,7 @@ def parser() -> CommandParser:
         help="what the system is called; the file's tag where none is named",
     )
     add("--model", default="", metavar="NAME", help="the model that it used, if that is known")
-    about = f"what it did: JSON Lines ({find_page('docs/decisions/export-import.md')}), or ATIF"
+    about = f"what it did: JSON Lines ({find_page('docs/guide/see-and-export.md')}), or ATIF"
     add("--trajectories", type=Path, metavar="FILE", help=about)
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")

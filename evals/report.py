@@ -3,7 +3,7 @@
 Tables as in the four papers, for the same tasks and metrics, with the published rows where ours are
 comparable with them; plots in the form of the papers' figures; floor and ceiling of each program. A
 page without script, Markdown, a CSV file for each table and an SVG file for each plot
-(docs/decisions/reports.md). Run folders are all that is read. Tests of differences are those of
+(docs/guide/see-and-export.md). Run folders are all that is read. Tests of differences are those of
 `evals.compare`, and what happened to a query is shown by `evals.view`.
 """
 

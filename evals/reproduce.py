@@ -54,7 +54,7 @@ def parser() -> CommandParser:
         "--prices",
         type=Path,
         metavar="FILE",
-        help=f"prices of your own, in TOML; {find_page('docs/decisions/paying.md')}",
+        help=f"prices of your own, in TOML; {find_page('docs/guide/cost.md')}",
     )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add(

@@ -1,4 +1,4 @@
-"""The forms of a run folder's files (docs/decisions/run-folder.md), as tools/schemas.py checks
+"""The forms of a run folder's files (docs/decisions/run-identity.md), as tools/schemas.py checks
 them.
 """
 

@@ -2,7 +2,7 @@
 texts as results.
 
 Text of documents is JSON in these, and cannot open a field of a prompt
-(docs/decisions/untrusted-text.md). The functions `search`, `read` and `select` use the desk of the
+(docs/decisions/trust.md). The functions `search`, `read` and `select` use the desk of the
 query that is being answered: a user's own program may import them, or ask for them
 (programs/custom.py).
 """

@@ -2,7 +2,7 @@
 
 The ranking comes from a TREC run file; trajectories also tell where documents were lost. They are
 JSON Lines, a line a query, in our own form (Line: that of outcomes.jsonl, of which "query_id" and
-"steps" are needed) or in ATIF (atif.py); docs/decisions/export-import.md has the keys. A step with
+"steps" are needed) or in ATIF (atif.py); docs/guide/see-and-export.md has the keys. A step with
 a document that its query cannot have is refused. The retriever, a model that is not named, and
 usage stay unknown. Left out: runs of parts of a split.
 """

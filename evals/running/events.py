@@ -5,7 +5,7 @@ other programs.
 
     {"event": NAME, "time": ISO 8601 in UTC, ...}
 
-The names and their keys are the classes in EVENTS; docs/decisions/watching.md shows a run's. Add
+The names and their keys are the classes in EVENTS; docs/guide/see-and-export.md shows a run's. Add
 keys and events, don't rename them. None means not known, in a price as well; it never means 0. Left
 out: single model calls, which the ledger of answers has, and the steps of a query, which its trace
 has.

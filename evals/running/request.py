@@ -46,7 +46,7 @@ WORKERS = 8
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
-PAYING = find_page("docs/decisions/paying.md")
+PAYING = find_page("docs/guide/cost.md")
 CLUSTER = find_page("docs/guide/cluster.md")
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

@@ -1,6 +1,6 @@
 """Derive the ranking that a searcher would have submitted after its first steps, from a trace alone.
 
-In order (docs/decisions/curves-and-replay.md):
+In order (docs/decisions/comparing.md):
 
 1. what the last `rank` step ordered, unless some of it was selected later: then the selection
 stands;

@@ -4,7 +4,7 @@ Written from the trace of one query and the judgements that are compiled on. A d
 surfaced, or came back from a search, was shown to a model, was kept, was ranked: its fate is the
 last of these that it reached, under MaxP that of its best passage. Quotes are material from the
 corpus: on one line, in quotes, without control characters and prompt markers, and the feedback says
-once what they are (docs/decisions/untrusted-text.md). Why a document was lost is not judged: the
+once what they are (docs/decisions/trust.md). Why a document was lost is not judged: the
 model that reads this sees the words of a missed document beside the searches that missed it.
 """
 

@@ -1,7 +1,7 @@
 """What a model call costs at list price, how much a model takes, and who says so.
 
 The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in
-$SEXTANT_HOME. Its entry replaces all that the table says of a model; docs/decisions/paying.md has
+$SEXTANT_HOME. Its entry replaces all that the table says of a model; docs/guide/cost.md has
 an example. Then comes LiteLLM's table, read without importing LiteLLM, which takes seconds and may
 go to the network. An unknown price is None, never 0; it is unknown, too, where tokens are only part
 of the cost, or where the table has 0 for a model on somebody else's machines.

@@ -279,7 +279,7 @@ def with_lens_attribute(spec: RetrieverSpec, attribute: str) -> RetrieverSpec:
     options = dict(spec.options)
     if lookup(spec.kind).constructor.needs_lens and not options.get("attribute"):
         if not attribute:
-            page = find_page("docs/decisions/lens-retriever.md")
+            page = find_page("docs/decisions/lens.md")
             raise NotApplicable(
                 f"{spec} needs attribute=..., because the task has no lens of its own; {page}"
             )

@@ -174,7 +174,7 @@ def runs(text: str, length: int) -> set[tuple[str, ...]]:
     return {tuple(words[n : n + length]) for n in range(len(words) - length + 1)}
 
 
-TABLE = (environments.MINI.parent.parent / "docs/decisions/miniatures.md").read_text(
+TABLE = (environments.MINI.parent.parent / "environments/mini/README.md").read_text(
     encoding="utf-8"
 )
 

@@ -7,7 +7,12 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks/RESULTS.md",
+    ROOT / "environments/mini/README.md",
+]
 NAMING = [
     page for page in PAGES if page.name != "README.md" and page.parent.name != "guide"
 ]  # files that are here
@@ -107,10 +112,10 @@ def test_every_option_in_the_readme_exists():
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + REFERENCE)) <= known | {"--strict"}
 
 
-def _row(document, name, column):
+def _row(name, column):
     """A cell of a table with these row and column names."""
     head, found = [], None
-    for line in (ROOT / "docs/decisions" / document).read_text().splitlines():
+    for line in (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         head = cells if "--" not in line and cells[0] in ("a query", "nDCG@10") else head
         if cells[0] == name and column in head:
@@ -124,7 +129,7 @@ def test_the_table_of_calls_is_what_the_benchmark_counts(name):
 
     [counts] = counted("obliq/congress", [name], 3)
     for column in ("calls", "tokens of prompts", "largest prompt", "searches", "documents shown"):
-        assert counts[column] == _row("programs.md", name, column), column
+        assert counts[column] == _row(name, column), column
 
 
 def test_the_readme_is_short_and_its_tree_names_folders_that_are_there():

@@ -71,7 +71,7 @@ def used(outcome):
 
 
 def handed_in_by_then(outcome):
-    """The rule of docs/decisions/curves-and-replay.md: last order, kept, the rest by reciprocal ranks, dropped."""
+    """The rule of docs/decisions/comparing.md: last order, kept, the rest by reciprocal ranks, dropped."""
     order, kept, dropped, points, surfaced = [], {}, set(), defaultdict(float), []
     for step in outcome["trace"]["steps"]:
         if step.get("refused"):

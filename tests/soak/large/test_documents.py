@@ -38,7 +38,7 @@ def test_the_table_of_scores_is_what_the_programs_reach(name, task, tmp_path):
     from benchmarks.programs import score
 
     head, found = [], None
-    for line in (ROOT / "docs/decisions/programs.md").read_text().splitlines():
+    for line in (ROOT / "benchmarks/RESULTS.md").read_text().splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         head = cells if cells[0] == "nDCG@10" else head
         if cells[0] == name and task.partition("/")[2] in head:
@@ -62,7 +62,7 @@ def test_the_table_in_the_documents_says_what_the_dense_retriever_gets(task, run
         "--retriever",
         "dense",
     )
-    table = (ROOT / "docs/decisions/miniatures.md").read_text(encoding="utf-8")
+    table = (ROOT / "environments/mini/README.md").read_text(encoding="utf-8")
     [cell] = re.findall(rf"^\| `{task}` \|(?:[^|]*\|){{3}} ([^|]*) \|", table, re.M)[:1]
     assert float(cell) == pytest.approx(
         run(*words, "--json").json["metrics"]["nDCG@10"]["mean"], abs=0.002

@@ -1,7 +1,7 @@
 """Posts to a server: each is answered whole by a deadline, within a bound, by that server and no
 other.
 
-libcurl does the work: of the clients that were measured (docs/decisions/call-overhead.md) it alone
+libcurl does the work: of the clients that were measured (benchmarks/RESULTS.md) it alone
 costs the processor no more than a bare socket. A request that a server may have seen is never sent
 twice, because answers are paid for. Left out: redirects (a 3xx is an answer), HTTP/2, and sending
 again.

@@ -82,7 +82,7 @@ class LensIndex(Retriever):
         digest: str = "",
     ) -> None:
         if not attribute:
-            where = f"where the task gives it none; {find_page('docs/decisions/lens-retriever.md')}"
+            where = f"where the task gives it none; {find_page('docs/decisions/lens.md')}"
             raise UsageError(f"a lens needs attribute=..., {where}")
         annotator: Annotator
         if model == "offline":

@@ -4,7 +4,7 @@ memory-mapped file.
 For millions of documents, where exact search takes longer than a query is worth. How many of the
 exact results it finds is measured when it is first used, and is part of its name, so that it stands
 beside every result. Up to _ALL documents, all are compared. Why lists and no graph:
-docs/decisions/approximate.md.
+docs/decisions/retrieval.md.
 """
 
 from collections.abc import Mapping
