@@ -2,7 +2,7 @@
 agents outside.
 
 The run folder, its limits, scores and all that is made of it are those of evals.run; the program is
-`served:NAME`, with the agent's name from --agent. Doors are in evals/serving. docs/guide/serving.md
+`served:NAME`, with the agent's name from --agent. Doors are in evals/serving. docs/guide/serve.md
 shows how each agent comes in.
 """
 

@@ -47,7 +47,7 @@ LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "token
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
 PAYING = find_page("docs/guide/cost.md")
-CLUSTER = find_page("docs/guide/cluster.md")
+CLUSTER = find_page("docs/guide/scale.md")
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 

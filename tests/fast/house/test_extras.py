@@ -21,7 +21,7 @@ NAMED_IN_CODE = r"(?:explain_missing|tell_how_to_install)\((?:[^()]*, )?[\"']([\
 
 
 def test_the_table_of_extras_has_those_of_the_project():
-    page = (ROOT / "docs/decisions/installation.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/guide/quickstart.md").read_text(encoding="utf-8")
     table = page.partition("| extra |")[2].partition("\n\n")[0]
     cells = re.findall(r"^\| (`[^|]*) \|", table, re.M)
     listed = [name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)]
