@@ -19,7 +19,7 @@ from langgraph.runtime import Runtime
 
 from programs.base import Program
 from tools.errors import UsageError
-from tools.models import offline_engine
+from tools.models import call_context
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -123,7 +123,7 @@ def build_graph(
 def _work(method: Callable[..., Any], state: Any, runtime: Runtime[Any]) -> Any:
     if runtime.context is None:
         raise UsageError("the graph has no session: give context=agent.begin(query)")
-    with offline_engine.using_rules(runtime.context.program.offline):
+    with call_context.using_rules(runtime.context.program.offline):
         return method(runtime.context, state)
 
 

@@ -24,7 +24,7 @@ from programs.base import QuerySignature
 from tools.errors import require_at_least
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import InvalidAnswer, Outputs
+from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs
 from tools.models.passages import Passage
 from tools.models.prompting import ask, with_advice
 
@@ -256,11 +256,13 @@ class Planner(Agent):
         return self.rounds * (self.parts + 1)
 
 
-def _check_searchable(outputs: Outputs) -> None:
+def _require_search_texts(outputs: Outputs) -> None:
     if not any(subquestion.search.strip() for subquestion in outputs["plan"]):
         raise InvalidAnswer(
             "empty", "plan has no sub-question with a search text; it needs one at least"
         )
 
 
-vars(_check_searchable)["asks"] = {"plan": {"minItems": 1}, "search": {"minLength": 1}}
+_check_searchable = AnswerCheck(
+    _require_search_texts, {"plan": {"minItems": 1}, "search": {"minLength": 1}}
+)

@@ -25,7 +25,7 @@ from agents.graph import Agent, NodeContext, build_graph
 from programs.base import QuerySignature
 from programs.search_tools import SearchTools, Tool
 from tools.errors import DocumentNotFound, LimitReached, UsageError, require_at_least
-from tools.models import context_window, offline_engine
+from tools.models import call_context, context_window
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import InvalidAnswer, UnusableAnswer
 from tools.models.answer_faults import (
@@ -243,10 +243,10 @@ class React(Agent):
         messages = make_messages(_count_forgotten(desk.session, turns, fits))
         context_window.check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
-        call = offline_engine.PredictorCall(
+        call = call_context.PredictorCall(
             None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)}
         )
-        with offline_engine.expose_call(call):  # for the engine without a model
+        with call_context.expose_call(call):  # for the engine without a model
             message = model.converse(messages, tools)
         note_prompt_leak(
             instructions,

@@ -39,8 +39,8 @@ from tools.errors import AbortCompilation, RunIncomplete, SextantError, UnknownN
 from tools.interrupts import start_thread, wait_until
 from tools.models import language_model
 from tools.models.adapter import Adapter
+from tools.models.call_context import Rules
 from tools.models.model_spec import parse
-from tools.models.offline_engine import Rules
 from tools.models.provider_errors import format_refusal, responsible_party
 from tools.models.secrets import redact
 from tools.plugins import show

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, dataclass_transform
 import dspy
 
 from tools.errors import LimitReached, UsageError
-from tools.models import offline_engine
+from tools.models import call_context
 from tools.models.passages import DESCRIPTION
 from tools.records import Query, Submission
 from tools.session import Toolbox
@@ -55,7 +55,7 @@ class Program(dspy.Module):
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""
         try:
-            with offline_engine.using_rules(self.offline):
+            with call_context.using_rules(self.offline):
                 return super().__call__(*args, **named)  # type: ignore[no-any-return]
         except ExceptionGroup as group:  # of a TaskGroup of asyncio's
             if group.subgroup(LimitReached):

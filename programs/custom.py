@@ -31,7 +31,7 @@ from programs.custom_results import ANSWERS, QUERY, describe, extract_doc_ids
 from programs.search_tools import DESK, SearchTools, make_tools, read, search, select
 from tools import plugins, session
 from tools.errors import OwnCodeFailed, SextantError, UsageError
-from tools.models import offline_engine, offline_rules
+from tools.models import call_context, offline_rules
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.language_model import LanguageModel
 from tools.records import Query, Snippet, Submission
@@ -226,7 +226,7 @@ class GuessingRules(dict[str, Any]):
 
 
 def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
-    call: Any = offline_engine.CALL.get()
+    call: Any = call_context.current().predictor_call
     annotation = call.signature.output_fields[name].annotation
     texts = {key: str(input_) for key, input_ in inputs.items()}
     query_texts = [texts[key] for key in ("description", *QUERY) if key in texts] or [

@@ -22,7 +22,7 @@ from programs.search_tools import convert_arguments, make_tools
 from tools import plugins as names
 from tools.errors import OwnCodeFailed, UsageError
 from tools.interrupts import start_thread
-from tools.models.offline_engine import PredictorCall, expose_call
+from tools.models.call_context import PredictorCall, expose_call
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, identify, read_arguments
 from tools.records import Query

@@ -20,7 +20,7 @@ from programs.passage_reading import search
 from programs.query_rewriting import InformationRequest
 from tools.errors import require_at_least
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs, filled
+from tools.models.answer_checks import AnswerCheck, Constraints, InvalidAnswer, Outputs, filled
 from tools.models.prompting import ask
 from tools.records import Query, Submission
 from tools.retrievers.fusion import reciprocal_rank_fusion
@@ -158,9 +158,9 @@ def check_usable(most: int) -> AnswerCheck:
             )
 
     weight = {"minimum": 0, "maximum": 1}
-    vars(check)["asks"] = {
+    schema: Constraints = {
         "subqueries": {"minItems": 1},
         "search": {"minLength": 1},
         "weight": weight,
     }
-    return check
+    return AnswerCheck(check, schema)

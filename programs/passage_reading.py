@@ -12,7 +12,7 @@ from programs.base import QuerySignature
 from tools.errors import LimitReached
 from tools.models import context_window
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerCheck, require_known_ids
+from tools.models.answer_checks import AnswerTest, require_known_ids
 from tools.models.passages import Passage, fit_notes, passage_batches, show_passages
 from tools.models.prompting import ask
 from tools.records import Hit, Query
@@ -20,7 +20,7 @@ from tools.session import Session
 
 UNFOUND = float("-inf")  # the score of what a search did not return
 Checks = Callable[
-    [Sequence[str]], AnswerCheck
+    [Sequence[str]], AnswerTest
 ]  # makes the check of an answer about documents with these ids
 OFFLINE = {"ranked": rules.rank_ids, "selected": rules.select_ids, "observations": rules.observe}
 
@@ -79,7 +79,7 @@ def read_in_batches(
     doc_ids: Sequence[str],
     chars: int,
     check: Checks,
-    also: Sequence[AnswerCheck] = (),  # what an answer has to pass besides
+    also: Sequence[AnswerTest] = (),  # what an answer has to pass besides
     **inputs: Any,
 ) -> Iterator[tuple[list[str], Any]]:
     """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""

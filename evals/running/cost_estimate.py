@@ -41,9 +41,9 @@ from tools import retrievers, session
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete
 from tools.files import sextant_home
-from tools.models import context_window, offline_engine
+from tools.models import call_context, context_window, offline_engine
 from tools.models.adapter import Adapter
-from tools.models.answer_faults import ANSWERED, LastAnswer
+from tools.models.call_context import LastAnswer
 from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
 from tools.number_format import queries
@@ -550,7 +550,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         first = outputs[0] if outputs else ""
         text = str(first.get("text") or "") if isinstance(first, dict) else str(first)
         self._book(messages or [{"content": prompt}], [], [text])
-        ANSWERED.set(LastAnswer(text))
+        call_context.update(answer=LastAnswer(text))
         return outputs
 
     def converse(

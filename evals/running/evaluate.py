@@ -39,8 +39,8 @@ from tools.corpus import Corpus
 from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
 from tools.files import sextant_home
 from tools.models import language_model
+from tools.models.call_context import Rules
 from tools.models.model_spec import ModelSettings, check_key
-from tools.models.offline_engine import Rules
 from tools.models.run_resources import QUERY_SECONDS, Budget, Cassette, RunResources
 from tools.models.secrets import read_keys
 from tools.models.transport.rate_limiter import ConcurrencyLimiter

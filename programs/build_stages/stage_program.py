@@ -18,7 +18,7 @@ from programs.base import Program
 from programs.build_stages import STAGES
 from tools import schemas
 from tools.models.answer_checks import (
-    AnswerCheck,
+    AnswerTest,
     Outputs,
     UnusableAnswer,
     filled,
@@ -48,9 +48,9 @@ class StageQuestion(NamedTuple):
     filled: tuple[str, ...] = ()  # outputs that must not be empty
     check: Callable[[Inputs, Outputs], None] | None = None  # raises InvalidAnswer
 
-    def checks(self, inputs: Inputs) -> list[AnswerCheck]:
+    def checks(self, inputs: Inputs) -> list[AnswerTest]:
         """Return the checks that an answer to these inputs has to pass."""
-        checks = list[AnswerCheck]()
+        checks = list[AnswerTest]()
         if self.filled:
             checks.append(filled(*self.filled))
         if self.check:

@@ -1,26 +1,27 @@
-"""DSPy's chat prompts and parser, with one repair: an unusable answer goes back to the model with
-what was wrong.
+"""DSPy's chat prompts and parser, with one repair: an unusable answer is returned to the model with the reason.
 
-Every predictor's call passes here, so answers are checked here (tools/models/prompting.py),
-unusable ones counted by kind, and prompts noticed that come back as answers. A model that takes
-JSON schemas is sent that of the answer, and DSPy's prompt for a JSON object; the others write each
+Every predictor's call passes here. The adapter checks the answers (tools/models/answer_checks.py),
+counts unusable answers by kind, and notes answers that repeat the prompt. A model that takes JSON
+schemas is sent the schema of the answer and DSPy's prompt for a JSON object; other models write each
 field under its marker. Answers are read in either form.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
 import dspy
 
 from tools import files, schemas, session
-from tools.models import context_window, offline_engine
-from tools.models.answer_checks import InvalidAnswer, UnusableAnswer, find_ids, run_checks
+from tools.models import call_context, context_window
+from tools.models.answer_checks import (
+    InvalidAnswer,
+    UnusableAnswer,
+    find_ids,
+    run_checks,
+    schema_constraints,
+)
 from tools.models.answer_faults import (
-    ANSWERED,
     broken_off,
     fault_of,
     is_broken_off,
@@ -30,6 +31,7 @@ from tools.models.answer_faults import (
 )
 from tools.models.answer_parsing import JSON_FORM, answer_form, read_answer
 from tools.models.answer_schema import SIGNATURES_CACHED, FieldValues, bound_schema, make_schema
+from tools.models.call_context import PredictorCall, Repair
 from tools.models.fields import place_markers, read_loosely
 from tools.models.values import TooBroken
 from tools.records import Usage
@@ -37,13 +39,11 @@ from tools.records import Usage
 _Rows = list[FieldValues]
 
 
-_AGAIN: ContextVar[tuple[str, str] | None] = ContextVar(
-    "again", default=None
-)  # the bad answer, what was wrong with it
-
-
 class Adapter(dspy.ChatAdapter):
-    """DSPy's chat adapter. UnusableAnswer after the second answer that cannot be used, not even in part."""
+    """DSPy's chat adapter with checked answers.
+
+    UnusableAnswer after the second answer of which no part can be used.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
@@ -52,32 +52,38 @@ class Adapter(dspy.ChatAdapter):
         self, lm: Any, lm_kwargs: FieldValues, signature: Any, demos: _Rows, inputs: FieldValues
     ) -> _Rows:
         """Return the answers to one predictor's call, parsed and checked."""
-        tries = _AnswerAttempts(
-            lm, signature, offline_engine.PredictorCall(self, signature, inputs)
-        )
-        for attempt in tries:
-            with attempt:
-                tries.answers = super().__call__(
-                    lm, lm_kwargs | tries.form(), signature, demos, inputs
-                )
-        return tries.best
+        call = _CheckedCall(lm, signature)
+        predictor_call = PredictorCall(self, signature, inputs)
+        while not call.finished:
+            with call_context.changed(predictor_call=predictor_call, repair=call.next_repair()):
+                settings = lm_kwargs | call.schema_setting()
+                try:
+                    call.accept(super().__call__(lm, settings, signature, demos, inputs))
+                except dspy.LMUnsupportedFeatureError as error:
+                    call.handle_unsupported_schema(error)
+                except (dspy.AdapterParseError, InvalidAnswer) as error:
+                    call.handle_fault(error)
+        return call.answers
 
     async def acall(
         self, lm: Any, lm_kwargs: FieldValues, signature: Any, demos: _Rows, inputs: FieldValues
     ) -> _Rows:
-        """Make the call as `__call__` does, awaited."""
-        tries = _AnswerAttempts(
-            lm, signature, offline_engine.PredictorCall(self, signature, inputs)
-        )
-        for attempt in tries:
-            with attempt:
-                tries.answers = await super().acall(
-                    lm, lm_kwargs | tries.form(), signature, demos, inputs
-                )
-        return tries.best
+        """Make the same call as `__call__`, awaited."""
+        call = _CheckedCall(lm, signature)
+        predictor_call = PredictorCall(self, signature, inputs)
+        while not call.finished:
+            with call_context.changed(predictor_call=predictor_call, repair=call.next_repair()):
+                settings = lm_kwargs | call.schema_setting()
+                try:
+                    call.accept(await super().acall(lm, settings, signature, demos, inputs))
+                except dspy.LMUnsupportedFeatureError as error:
+                    call.handle_unsupported_schema(error)
+                except (dspy.AdapterParseError, InvalidAnswer) as error:
+                    call.handle_fault(error)
+        return call.answers
 
     def format_system_message(self, signature: Any) -> str:
-        """Return DSPy's, made once for a signature: pydantic takes as long for it as for the rest of a prompt."""
+        """Return DSPy's message, cached by signature: pydantic needs as long for it as for the rest of a prompt."""
         return _system_message(answer_form(signature), signature, signature.__doc__)
 
     def format_user_message_content(
@@ -88,162 +94,153 @@ class Adapter(dspy.ChatAdapter):
         suffix: str = "",
         main_request: bool = False,
     ) -> str:
-        """Return DSPy's, with what depends on the signature alone made once."""
+        """Return DSPy's message; the part that depends on the signature alone is cached."""
         fields = signature.input_fields
-        if any(
-            isinstance(inputs.get(name), list) and field.annotation is str
-            for name, field in fields.items()
-        ):
-            return str(
-                super().format_user_message_content(signature, inputs, prefix, suffix, main_request)
-            )
-        parts = [
-            prefix,
-            *(
-                f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}"
-                for name in fields
-                if name in inputs
-            ),
-        ]
-        if (
-            main_request
-            and (requirements := self.user_message_output_requirements(signature)) is not None
-        ):
-            parts.append(requirements)
+        for name, field in fields.items():
+            if isinstance(inputs.get(name), list) and field.annotation is str:
+                return str(
+                    super().format_user_message_content(
+                        signature, inputs, prefix, suffix, main_request
+                    )
+                )
+        parts = [prefix]
+        for name in fields:
+            if name in inputs:
+                parts.append(f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}")
+        if main_request:
+            requirements = self.user_message_output_requirements(signature)
+            if requirements is not None:
+                parts.append(requirements)
         return "\n\n".join([*parts, suffix]).strip()
 
     def user_message_output_requirements(self, signature: Any) -> Any:
-        """Return DSPy's, made once for a signature."""
+        """Return DSPy's requirements, cached by signature."""
         return _requirements(answer_form(signature), signature)
 
     def format_assistant_message_content(
-        self, signature: Any, outputs: FieldValues, *missing: Any, **named: Any
+        self, signature: Any, outputs: FieldValues, *args: Any, **kwargs: Any
     ) -> str:
-        """Return DSPy's, in the form in which answers are asked for."""
-        return str(
-            answer_form(signature).format_assistant_message_content(
-                signature, outputs, *missing, **named
-            )
-        )
+        """Return DSPy's message, in the form in which the model has to answer."""
+        form = answer_form(signature)
+        return str(form.format_assistant_message_content(signature, outputs, *args, **kwargs))
 
     def format(self, signature: Any, demos: _Rows, inputs: FieldValues) -> _Rows:
-        """Return DSPy's messages; when asking again, with the bad answer and what was wrong with it."""
+        """Return DSPy's messages; for a repair, followed by the bad answer and the reason."""
         messages: _Rows = super().format(signature, demos, inputs)
-        if again := _AGAIN.get():
-            answer, wrong = again
-            repair = (
-                f"That answer cannot be used: {wrong}. Answer again, in full and in the form "
-                f"asked for."
-            )
-            bad = {"role": "assistant", "content": answer}
-            messages = [*messages, bad, {"role": "user", "content": repair}]
-            if context_window.token_overflow(messages):
-                bad["content"] = "(an answer, left out because there is no room for it)"
-                if payer := session.current():
-                    payer.shorten(
-                        "an answer that could not be used is left out where it is asked for again"
-                    )
+        repair = call_context.current().repair
+        if repair is None:
+            return messages
+        request = (
+            f"That answer cannot be used: {repair.reason}. Answer again, in full and in the form "
+            f"asked for."
+        )
+        bad_answer = {"role": "assistant", "content": repair.answer}
+        messages = [*messages, bad_answer, {"role": "user", "content": request}]
+        if context_window.token_overflow(messages):
+            bad_answer["content"] = "(an answer, left out because there is no room for it)"
+            if payer := session.current():
+                payer.shorten(
+                    "an answer that could not be used is left out where it is asked for again"
+                )
         return messages
 
     def parse(self, signature: Any, completion: str) -> FieldValues:
-        """Return DSPy's values; if neither `read_answer` nor DSPy can read them, those of another form."""
+        """Return the values of an answer, read in its usual form or, if that fails, in another form."""
         answer = place_markers(signature, completion)
         try:
             values = read_answer(signature, answer)
             return super().parse(signature, answer) if values is None else values
         except dspy.AdapterParseError:
-            loose = read_loosely(signature, answer)
-            if loose is None:
+            loose_values = read_loosely(signature, answer)
+            if loose_values is None:
                 raise
-            return loose
-        except (
-            TooBroken,
-            RecursionError,
-            MemoryError,
-        ):  # the last two of Python's parser, ours and DSPy's
+            return loose_values
+        # Python's parser, ours and DSPy's raise RecursionError and MemoryError.
+        except (TooBroken, RecursionError, MemoryError):
             raise InvalidAnswer(
                 "unparsable", "a field of it is no JSON, and too broken to be repaired"
             ) from None
 
 
-class _AnswerAttempts:
-    """The first answer to a call, and a second where that cannot be used; each try is a context for the call."""
+class _CheckedCall:
+    """The state of one predictor's call over its requests.
 
-    def __init__(self, lm: Any, signature: Any, call: offline_engine.PredictorCall) -> None:
-        self.answers: _Rows = []  # of this try
-        self.best: _Rows = []  # usable ones, or tolerable ones
+    A second request repairs an unusable answer. In addition, the first request is sent again
+    without a schema if the server refuses schemas.
+    """
+
+    def __init__(self, lm: Any, signature: Any) -> None:
+        self.answers: _Rows = []  # usable or tolerable answers
+        self.finished = False
         self._lm = lm
         self._signature = signature
-        self._call = call
-        self._wrong: InvalidAnswer | None = None  # with the answers of the last try
-        self._schema: FieldValues | None = None  # that was sent with the last try
-        self._refused = False  # whether the server took none
-        self._cut = False  # whether the answer before was cut off
+        self._latest: _Rows = []  # the answers of the latest request that could be parsed
+        self._fault: InvalidAnswer | None = None  # of the first answer
+        self._repair: Repair | None = None
+        self._schema: FieldValues | None = None  # None if the latest request had no schema
 
-    def __iter__(self) -> Iterator[AbstractContextManager[None]]:
-        yield self._attempt()
-        if self._refused:
-            yield self._attempt()
-        if self._wrong:
-            yield self._attempt(self._wrong)
-
-    def form(self) -> FieldValues:
-        """Return the setting that asks for an answer by the signature's schema; none for an answer in markers."""
-        both = answer_form(self._signature) is JSON_FORM and getattr(self._lm, "structured", False)
-        self._schema = make_schema(self._signature) if both else None
-        if (
-            self._schema and self._lm.server.kind.name == "vllm"
-        ):  # others may refuse bounds, or take long for each
-            self._schema = bound_schema(
-                self._schema, context_window.max_output_tokens(), brief=self._cut
-            )
-        made = {"name": "answer", "strict": True, "schema": self._schema}
-        return {"response_format": {"type": "json_schema", "json_schema": made}} if both else {}
-
-    @contextmanager
-    def _attempt(self, before: InvalidAnswer | None = None) -> Iterator[None]:
-        """Check the answers of the block. UnusableAnswer for bad ones after a fault `before`."""
-        payer = session.current()
-        self._wrong = None
-        self._refused = False
-        self._cut = before is not None and before.kind == "cut off"
-        if before and payer:
+    def next_repair(self) -> Repair | None:
+        """Return the repair to be requested next; None for the first request."""
+        if self._repair and (payer := session.current()):
             payer.charge(Usage(repairs=1))
-        token = _AGAIN.set(
-            (shorten_bad_answer(*ANSWERED.get()) or "(no answer)", before.reason)
-            if before
-            else None
-        )
-        try:
-            with offline_engine.expose_call(self._call):
-                yield
-            if is_broken_off(ANSWERED.get().finish) and not is_whole(ANSWERED.get().text):
-                raise broken_off(*ANSWERED.get())
-            for answer in self.answers:
-                find_ids(answer)
-                run_checks(answer)
-            self.best = self.answers
-            note_prompt_leak(self._signature.__doc__, [ANSWERED.get().text])
-        except dspy.LMUnsupportedFeatureError:
-            if before or not self._schema:
-                raise
-            self._lm.caller.schemas = "off"
-            self._refused = True
-        except (dspy.AdapterParseError, InvalidAnswer) as error:
-            note_prompt_leak(
-                self._signature.__doc__, [ANSWERED.get().text]
-            )  # no fields at all, but the prompt
-            self._wrong = fault = (
-                error if isinstance(error, InvalidAnswer) else fault_of(error, self._signature)
-            )
-            if payer:
-                payer.count_unusable(fault.kind)
-            if fault.tolerable:
-                self.best = self.answers
-            if before and not self.best:
-                raise UnusableAnswer(fault) from error
-        finally:
-            _AGAIN.reset(token)
+        return self._repair
+
+    def schema_setting(self) -> FieldValues:
+        """Return the setting that requests an answer by the signature's schema; empty for an answer in markers."""
+        self._schema = None
+        takes_schemas = getattr(self._lm, "structured", False)
+        if answer_form(self._signature) is not JSON_FORM or not takes_schemas:
+            return {}
+        self._schema = make_schema(self._signature)
+        # Other servers than vLLM may refuse bounds, or need long for each.
+        if self._schema and self._lm.server.kind.name == "vllm":
+            constraints = schema_constraints(call_context.current().checks)
+            was_cut_off = self._fault is not None and self._fault.kind == "cut off"
+            max_tokens = context_window.max_output_tokens()
+            self._schema = bound_schema(self._schema, max_tokens, constraints, brief=was_cut_off)
+        json_schema = {"name": "answer", "strict": True, "schema": self._schema}
+        return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
+
+    def accept(self, answers: _Rows) -> None:
+        """Check the answers of a request, and finish the call. InvalidAnswer if they cannot be used."""
+        self._latest = answers
+        context = call_context.current()
+        if is_broken_off(context.answer.finish) and not is_whole(context.answer.text):
+            raise broken_off(context.answer)
+        for answer in answers:
+            find_ids(answer, context.checks)
+            run_checks(answer, context.checks)
+        self.answers = answers
+        self.finished = True
+        note_prompt_leak(self._signature.__doc__, [context.answer.text])
+
+    def handle_unsupported_schema(self, error: dspy.LMUnsupportedFeatureError) -> None:
+        """Send no schemas from now on, if the server has refused one; else raise `error`."""
+        if self._repair or not self._schema:
+            raise error
+        self._lm.caller.schemas = "off"
+
+    def handle_fault(self, error: dspy.AdapterParseError | InvalidAnswer) -> None:
+        """Count an unusable answer; prepare its repair, or end the call after the second answer.
+
+        UnusableAnswer if neither answer can be used.
+        """
+        answer = call_context.current().answer
+        # The answer may have no fields at all, but the prompt.
+        note_prompt_leak(self._signature.__doc__, [answer.text])
+        is_fault = isinstance(error, InvalidAnswer)
+        fault = error if is_fault else fault_of(error, self._signature, answer)
+        if payer := session.current():
+            payer.count_unusable(fault.kind)
+        if fault.tolerable:
+            self.answers = self._latest
+        if self._repair is None:
+            self._fault = fault
+            self._repair = Repair(shorten_bad_answer(*answer) or "(no answer)", fault.reason)
+            return
+        if not self.answers:
+            raise UnusableAnswer(fault) from error
+        self.finished = True
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)
@@ -253,7 +250,7 @@ def _requirements(form: Any, signature: Any) -> Any:
 
 @lru_cache(maxsize=SIGNATURES_CACHED)
 def _system_message(form: Any, signature: Any, doc: str) -> str:
-    """Return DSPy's. `doc` is a part of the key because instructions can be changed on the signature itself."""
+    """Return DSPy's message. `doc` is a part of the key because instructions can be changed on the signature itself."""
     return str(form.format_system_message(signature))
 
 
@@ -263,15 +260,19 @@ def _write_value(value: Any) -> str:
         return value
     try:
         plain = schemas.type_adapter(value.__class__).dump_python(value, mode="json", fallback=str)
-    except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
+    except Exception:  # noqa: BLE001  # as in DSPy: values unknown to pydantic are written by str()
         plain = str(value)
     return _dumps(plain) if isinstance(plain, dict | list) else str(plain)
 
 
 def _dumps(plain: Any) -> str:
-    """Write as json.dumps(plain, ensure_ascii=False) does, with long strings at orjson's speed, which has no spaces."""
+    """Write what json.dumps(plain, ensure_ascii=False) writes, with long strings at orjson's speed.
+
+    orjson alone would write no spaces between items.
+    """
     if isinstance(plain, dict):
-        return f"{{{', '.join([f'{_dumps(name)}: {_dumps(value)}' for name, value in plain.items()])}}}"
+        items = [f"{_dumps(name)}: {_dumps(value)}" for name, value in plain.items()]
+        return "{" + ", ".join(items) + "}"
     if isinstance(plain, list):
-        return f"[{', '.join([_dumps(value) for value in plain])}]"
+        return "[" + ", ".join([_dumps(value) for value in plain]) + "]"
     return files.dumps(plain) if isinstance(plain, str) else json.dumps(plain)

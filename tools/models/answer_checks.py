@@ -1,7 +1,8 @@
-"""Checks of a model's answer: each refuses outputs that cannot be used, and states its condition in JSON Schema."""
+"""Checks of a model's answer: each refuses unusable outputs, and states its condition in JSON Schema."""
 
-from collections.abc import Callable, Collection, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any, Literal
 
 from tools import session
@@ -10,20 +11,22 @@ from tools.models.values import Ids
 Kind = Literal[
     "unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"
 ]
-
-
 Outputs = Mapping[str, Any]
+Constraints = dict[str, dict[str, Any]]  # the name of a field -> keywords of JSON Schema
+AnswerTest = Callable[[Outputs], None]
+"""Raises InvalidAnswer for outputs that cannot be used."""
 
 
 class InvalidAnswer(Exception):
-    """Why one answer cannot be used as it is."""
+    """The reason for which an answer cannot be used as it is."""
 
     def __init__(
         self, kind: Kind, reason: str, *, tolerable: bool = False, report: str = ""
     ) -> None:
-        """The model is shown the `reason`. A `tolerable` answer is used when the second one is no better.
+        """Make a fault; the model is shown its `reason`.
 
-        `report` is for people, where the reason is written for the model alone.
+        A `tolerable` answer is used if the second answer is no better. `report` is a text for
+        people, if the reason is written for the model alone.
         """
         super().__init__(reason)
         self.kind = kind
@@ -42,102 +45,114 @@ class UnusableAnswer(Exception):
             self.user_line = ""  # no line of a program makes a model refuse (tools/plugins.py)
 
 
-AnswerCheck = Callable[[Outputs], None]
-"""Raises a Fault for outputs that cannot be used."""
+@dataclass(frozen=True, slots=True)
+class AnswerCheck:
+    """A test of an answer, with the same condition in words that a JSON schema can state."""
+
+    test: AnswerTest
+    # Keywords of JSON Schema by field, for servers that bound answers by a schema.
+    schema: Constraints = dataclass_field(default_factory=dict)
+    # Fields with ids of documents -> the ids that were shown.
+    ids: Mapping[str, Ids] = dataclass_field(default_factory=dict)
+
+    def __call__(self, outputs: Outputs) -> None:
+        """Raise InvalidAnswer for outputs that cannot be used."""
+        self.test(outputs)
 
 
-CHECKS: ContextVar[tuple[AnswerCheck, ...]] = ContextVar("checks", default=())
+def run_checks(outputs: Outputs, checks: Iterable[AnswerCheck]) -> None:
+    """Raise the first InvalidAnswer that one of the checks raises."""
+    for check in checks:
+        check(outputs)
 
 
-def run_checks(outputs: Outputs) -> None:
-    """Raise the first Fault that a check of this context finds."""
-    for one in CHECKS.get():
-        one(outputs)
-
-
-def find_ids(outputs: dict[str, Any]) -> None:
-    """Put the ids that were shown into the place of what a model made of them, for the checks of this context."""
-    for one in CHECKS.get():
-        for name, ids in getattr(one, "ids", {}).items():
+def find_ids(outputs: dict[str, Any], checks: Iterable[AnswerCheck]) -> None:
+    """Replace ids as the model wrote them by the ids that were shown, in the fields that `checks` name."""
+    for check in checks:
+        for name, shown in check.ids.items():
             value = outputs.get(name)
-            if isinstance(value, list) and not all(_id_of(item) in ids.among for item in value):
-                outputs[name] = (
-                    _read_rows(value, ids) if hasattr(value[0], "id") else ids.read(value)
-                )
+            if not isinstance(value, list) or all(_id_of(item) in shown.among for item in value):
+                continue
+            if hasattr(value[0], "id"):
+                outputs[name] = _read_rows(value, shown)
+            else:
+                outputs[name] = shown.read(value)
 
 
 def _id_of(item: Any) -> Any:
     return getattr(item, "id", item)
 
 
-def _read_rows(rows: list[Any], ids: Ids) -> list[Any]:
-    return [row.model_copy(update={"id": ids.find(row.id) or row.id}) for row in rows]
+def _read_rows(rows: list[Any], shown: Ids) -> list[Any]:
+    return [row.model_copy(update={"id": shown.find(row.id) or row.id}) for row in rows]
 
 
-def schema_constraints() -> dict[str, dict[str, Any]]:
-    """Return what the checks of this context ask of each field, in words of JSON Schema."""
-    asks = dict[str, dict[str, Any]]()
-    for one in CHECKS.get():
-        for name, words in getattr(one, "asks", {}).items():
-            asks[name] = asks.get(name, {}) | words  # of several checks of one field
-    return asks
+def schema_constraints(checks: Iterable[AnswerCheck]) -> Constraints:
+    """Return the conditions of all checks by field, in keywords of JSON Schema."""
+    constraints = Constraints()
+    for check in checks:
+        for name, keywords in check.schema.items():
+            constraints[name] = constraints.get(name, {}) | keywords
+    return constraints
 
 
 def require_known_ids(field: str, among: Collection[str], *, needed: bool = False) -> AnswerCheck:
-    """Check that the ids in the list `field` are of documents in `among`; with `needed`, that there is at least one.
+    """Check that the ids in the list `field` are ids of documents in `among`, and with `needed`, that there are any.
 
-    An answer with known ids beside unknown ones is tolerable: its user drops these (Session.select counts them).
+    An answer with known and unknown ids is tolerable: its user drops the unknown ids, which
+    Session.select counts.
     """
 
-    def known(outputs: Outputs) -> None:
-        named = [str(getattr(one, "id", one)) for one in outputs[field]]
-        unknown = [doc_id for doc_id in named if doc_id not in among]
+    def check_ids(outputs: Outputs) -> None:
+        doc_ids = [str(_id_of(item)) for item in outputs[field]]
+        unknown = [doc_id for doc_id in doc_ids if doc_id not in among]
         if unknown:
-            if payer := session.current():
-                for doc_id in unknown:
-                    payer.blame(doc_id, "named an id that it gives")
+            _blame_documents(unknown)
             reason = (
                 f"{field} names {unknown[0]!r}, the id of none of the passages shown; use ids as "
                 f"they are given"
             )
-            raise InvalidAnswer("unknown ids", reason, tolerable=len(unknown) < len(named))
-        if needed and not named:
+            raise InvalidAnswer("unknown ids", reason, tolerable=len(unknown) < len(doc_ids))
+        if needed and not doc_ids:
             raise InvalidAnswer("empty", f"{field} is empty; it has to name passages")
 
-    vars(known)["asks"] = {field: {"enum": sorted(among), "minItems": int(needed)}}
-    vars(known)["ids"] = {field: Ids(among)}
-    return known
+    schema = {field: {"enum": sorted(among), "minItems": int(needed)}}
+    return AnswerCheck(check_ids, schema, {field: Ids(among)})
+
+
+def _blame_documents(unknown: list[str]) -> None:
+    if payer := session.current():
+        for doc_id in unknown:
+            payer.blame(doc_id, "named an id that it gives")
 
 
 def require_known_row_ids(field: str, among: Collection[str]) -> AnswerCheck:
-    """Check the ids of the rows in `field` as `require_known_ids` does ids."""
-    known = require_known_ids(field, among)
-    vars(known)["asks"] = {"id": {"enum": sorted(among)}}
-    return known
+    """Check the ids of the rows in `field` in the way of `require_known_ids`."""
+    check = require_known_ids(field, among)
+    return AnswerCheck(check.test, {"id": {"enum": sorted(among)}}, check.ids)
 
 
 def filled(*fields: str) -> AnswerCheck:
-    """Check that none of the text or list `fields` is empty; a list of blank texts is."""
+    """Check that no text or list in `fields` is empty. A list of blank texts counts as empty."""
 
-    def not_empty(outputs: Outputs) -> None:
-        for field in fields:
-            value = outputs[field]
-            if not any(str(one).strip() for one in ([value] if isinstance(value, str) else value)):
-                raise InvalidAnswer("empty", f"{field} is empty; it is needed")
+    def check_not_empty(outputs: Outputs) -> None:
+        for name in fields:
+            value = outputs[name]
+            items = [value] if isinstance(value, str) else value
+            if not any(str(item).strip() for item in items):
+                raise InvalidAnswer("empty", f"{name} is empty; it is needed")
 
-    vars(not_empty)["asks"] = {field: {"minItems": 1, "minLength": 1} for field in fields}
-    return not_empty
+    return AnswerCheck(check_not_empty, {name: {"minItems": 1, "minLength": 1} for name in fields})
 
 
 def require_in_range(field: str, low: float, high: float) -> AnswerCheck:
     """Check that the number `field` is from `low` to `high`."""
 
-    def in_range(outputs: Outputs) -> None:
+    def check_range(outputs: Outputs) -> None:
         if not low <= outputs[field] <= high:
             raise InvalidAnswer(
                 "wrong type",
                 f"{field} is {outputs[field]}; it is a number from {low:g} to {high:g}",
             )
 
-    vars(in_range)["asks"] = {field: {"minimum": low, "maximum": high}}
-    return in_range
+    return AnswerCheck(check_range, {field: {"minimum": low, "maximum": high}})

@@ -17,44 +17,35 @@ from tools.models.values import repair_json
 
 # DSPy's two forms of prompts and answers.
 MARKER_FORM = dspy.ChatAdapter()
-
-
 JSON_FORM = dspy.JSONAdapter()
-
 
 _MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")  # of a field, in an answer
 
 
-# Made once for a signature: its fields never change, because DSPy makes a new signature for other
-# fields.
-@lru_cache(maxsize=SIGNATURES_CACHED)
-def _validators(signature: Any) -> Mapping[str, Callable[[Any], Any] | None]:
-    """Return what checks the value of each output field; None where DSPy has to read it."""
-    return {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
-
-
 def answer_form(signature: Any) -> dspy.ChatAdapter:
-    """Return DSPy's adapter for the form in which the active model is to answer."""
+    """Return DSPy's adapter for the form in which the active model has to answer."""
     structured = getattr(dspy.settings.lm, "structured", False) and make_schema(signature)
     return JSON_FORM if structured else MARKER_FORM
 
 
 def read_answer(signature: Any, answer: str) -> FieldValues | None:
-    """Return an answer's values in field order; None where DSPy has to read it, an error where nobody should."""
+    """Return an answer's values in field order; None if DSPy has to read it.
+
+    Errors are those of repair_json, for an answer that nothing should read.
+    """
     validators = _validators(signature)
-    # of several sections, the first counts
+    # If a field has several sections, the first counts.
     texts = dict(reversed(_sections(answer)))
-    values = FieldValues()
     if not texts.keys() & validators.keys():
         return _read_object(signature, answer)
+    values = FieldValues()
     for name, validate in validators.items():
         if name in texts:
             values[name] = texts[name] if validate is str else repair_json(texts[name])
     try:
         for name, validate in validators.items():
-            if validate is None or (
-                values[name] == "" and validate is not str
-            ):  # "": it is not JSON
+            is_no_json = values[name] == "" and validate is not str
+            if validate is None or is_no_json:
                 return None
             values[name] = validate(values[name])
     except (KeyError, ValueError):
@@ -63,42 +54,57 @@ def read_answer(signature: Any, answer: str) -> FieldValues | None:
 
 
 def _read_object(signature: Any, answer: str) -> FieldValues | None:
-    """Return the values of an answer that is a JSON object, with DSPy's errors; None for any other."""
+    """Return the values of an answer that is a JSON object, with DSPy's errors; None for any other answer."""
     validators = _validators(signature)
     start = answer.find("{")
-    found = repair_json(answer[start:]) if start >= 0 else None
-    if not isinstance(found, dict) or not found.keys() & validators.keys():
+    if start < 0:
+        return None
+    fields = repair_json(answer[start:])
+    if not isinstance(fields, dict) or not fields.keys() & validators.keys():
         return None
     try:
-        return {name: validate(found[name]) for name, validate in validators.items()}  # type: ignore[misc]
-    except (KeyError, TypeError, ValueError):  # what DSPy reads in a way of its own is among them
-        values: FieldValues = JSON_FORM.parse(signature, json.dumps(found))
+        return {name: validate(fields[name]) for name, validate in validators.items()}  # type: ignore[misc]
+    except (KeyError, TypeError, ValueError):
+        # This includes the types that DSPy reads in its own way.
+        values: FieldValues = JSON_FORM.parse(signature, json.dumps(fields))
         return values
 
 
 def _sections(answer: str) -> list[tuple[str, str]]:
-    """Divide an answer at its markers, as DSPy does."""
-    sections: list[tuple[str, list[str]]] = [("", [])]
+    """Divide an answer at its markers, as DSPy does, into (field, text); the text before the first has no field."""
+    name = ""
+    lines = list[str]()
+    sections = list[tuple[str, str]]()
     for line in answer.splitlines():
-        if "[[ ##" in line and (marker := _MARKER.match(line.strip())):
-            sections.append((marker[1], [line[marker.end() :].strip()]))
-        else:
-            sections[-1][1].append(line)
-    return [(name, "\n".join(lines).strip()) for name, lines in sections]
+        marker = _MARKER.match(line.strip()) if "[[ ##" in line else None
+        if not marker:
+            lines.append(line)
+            continue
+        sections.append((name, "\n".join(lines).strip()))
+        name = marker[1]
+        lines = [line[marker.end() :].strip()]
+    sections.append((name, "\n".join(lines).strip()))
+    return sections
+
+
+# Cached by signature: fields of a signature never change, because DSPy makes a new signature for
+# other fields.
+@lru_cache(maxsize=SIGNATURES_CACHED)
+def _validators(signature: Any) -> Mapping[str, Callable[[Any], Any] | None]:
+    """Return a function that checks a value, for each output field; None if DSPy has to read the field."""
+    return {name: _validator(field.annotation) for name, field in signature.output_fields.items()}
 
 
 def _validator(annotation: Any) -> Callable[[Any], Any] | None:
-    """Return a function from JSON to values of `annotation`; None for types that DSPy reads in a way of its own."""
+    """Return a function from JSON to values of `annotation`; None for types that DSPy reads in its own way."""
     if annotation is str:
         return str
-    union = get_origin(annotation) in (Union, types.UnionType, Literal)
-    if union or (
-        isclass(annotation)
-        and get_origin(annotation) is None
-        and issubclass(annotation, dspy.Type | Enum)
-    ):
+    if get_origin(annotation) in (Union, types.UnionType, Literal):
+        return None
+    is_plain_class = isclass(annotation) and get_origin(annotation) is None
+    if is_plain_class and issubclass(annotation, dspy.Type | Enum):
         return None
     try:
         return pydantic.TypeAdapter(annotation).validate_python
-    except Exception:  # noqa: BLE001  # a type that pydantic does not know: DSPy says so when the answer is there
+    except Exception:  # noqa: BLE001  # a type unknown to pydantic, which DSPy reports on reading
         return None

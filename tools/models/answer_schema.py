@@ -1,4 +1,4 @@
-"""The JSON schema of a signature's answers, strict as OpenAI wants it, and bounded by the checks of the call."""
+"""The JSON schema of a signature's answers: strict as OpenAI wants it, and bounded by the checks of a call."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -8,81 +8,29 @@ import dspy
 import pydantic
 from typing_extensions import TypedDict
 
-from tools.models import answer_checks
-
 FieldValues = dict[str, Any]  # by the name of a field
 
-_CHARS = 3  # of texts in a schema, for each token of the limit: English has some four and a half
+# Signatures whose schema and prompts are held in memory; optimizers make signatures by the hundred.
+SIGNATURES_CACHED = 1024
+# Characters of texts in an answer for each token of its limit; English has some four and a half.
+_CHARS_PER_TOKEN = 3
+# Items of a list in an answer that is requested again because it was cut off.
+_MAX_ITEMS = 8
+_SHORTEST_TEXT = 16  # characters to which a text may be bounded
 
-
-_ITEMS = 8  # of a list, where an answer is asked for again because it was cut off
-
-
-SIGNATURES_CACHED = 1024  # kept at once; optimizers make them by the hundred
-
-
-@lru_cache(maxsize=SIGNATURES_CACHED)
-def make_schema(signature: Any) -> FieldValues | None:
-    """Return the strict JSON schema of a signature's answers; None where there is none, as for types of DSPy's own."""
-    fields: FieldValues = {}
-    for name, field in signature.output_fields.items():
-        if dspy.Type.extract_custom_type_from_annotation(field.annotation):
-            return None
-        told = field.json_schema_extra["desc"]
-        told = pydantic.Field(description=None if told == f"${{{name}}}" else told)
-        fields[name] = Annotated[field.annotation, told]
-    try:
-        return _strict(pydantic.TypeAdapter(TypedDict("Answer", fields)).json_schema())  # type: ignore[operator]
-    except (ValueError, TypeError, pydantic.errors.PydanticUserError):
-        return None
-
-
-# The words by which a check is said before the answer is written, for each type.
-_WORDS = {
+# Keywords of JSON Schema that may state a check before the answer is written, by type.
+_CHECK_KEYWORDS = {
     "array": ("minItems",),
     "string": ("minLength", "enum"),
-    **dict.fromkeys(("integer", "number"), ("minimum", "maximum")),
+    "integer": ("minimum", "maximum"),
+    "number": ("minimum", "maximum"),
 }
-
-
-def bound_schema(schema: FieldValues, limit: int, *, brief: bool) -> FieldValues:
-    """Return a schema whose answers pass the checks of this context, and are complete within a limit of tokens.
-
-    At first this bounds what would hardly be complete without it; `abbreviate` ones are, whatever the model writes.
-    """
-    texts = max(1, str(schema).count("'type': 'string'"))
-    chars = limit * _CHARS // texts
-    most = dict[str, FieldValues]()
-    if brief:
-        chars = limit // 2 // (texts * (_ITEMS if "'type': 'array'" in str(schema) else 1))
-        most = {"array": {"maxItems": _ITEMS}}
-    most |= {"string": {"maxLength": max(16, chars)}}
-    checks = answer_checks.schema_constraints()
-
-    def bound(part: Any, asked: Mapping[str, Any] = {}) -> Any:
-        if not isinstance(part, dict):
-            return [bound(one) for one in part] if isinstance(part, list) else part
-        made = {name: bound(one) for name, one in part.items()}
-        kind = str(part.get("type"))
-        if "properties" in made:
-            made["properties"] = {
-                name: bound(one, checks.get(name, {})) for name, one in part["properties"].items()
-            }
-        made |= {word: asked[word] for word in _WORDS.get(kind, ()) if word in asked}
-        if part.get("items") == {"type": "string"} and asked.get("enum"):
-            made["items"] = {"type": "string", "enum": asked["enum"]} | most["string"]
-        return made | most.get(kind, {})
-
-    return dict(bound(schema))
-
-
-# Of what a schema says, what is sent: not every server knows more, and answers are checked by the
-# field's type anyway.
-_SAYS = ("type", "enum", "const", "anyOf", "$ref")  # each part has one of them
-
-
-_SENT = (
-    *_SAYS,
+# Each part of a schema has one of these keywords.
+_TYPE_KEYWORDS = ("type", "enum", "const", "anyOf", "$ref")
+# The keywords that are sent: not every server knows more, and answers are checked by the field's
+# type anyway.
+_SENT_KEYWORDS = (
+    *_TYPE_KEYWORDS,
     "properties",
     "items",
     "$defs",
@@ -94,25 +42,97 @@ _SENT = (
 )
 
 
-def _strict(part: FieldValues) -> FieldValues:
-    """Return a schema of pydantic's as OpenAI wants it (platform.openai.com/docs/guides/structured-outputs).
+@lru_cache(maxsize=SIGNATURES_CACHED)
+def make_schema(signature: Any) -> FieldValues | None:
+    """Return the strict JSON schema of a signature's answers; None if there is none, as for DSPy's own types."""
+    fields = FieldValues()
+    for name, field in signature.output_fields.items():
+        if dspy.Type.extract_custom_type_from_annotation(field.annotation):
+            return None
+        description = field.json_schema_extra["desc"]
+        if description == f"${{{name}}}":
+            description = None
+        fields[name] = Annotated[field.annotation, pydantic.Field(description=description)]
+    try:
+        answer_type = TypedDict("Answer", fields)  # type: ignore[misc]
+        return _make_strict(pydantic.TypeAdapter(answer_type).json_schema())
+    except (ValueError, TypeError, pydantic.errors.PydanticUserError):
+        return None
 
-    ValueError where the types of all parts cannot be said: mappings with any keys, tuples, unions told apart by a tag.
+
+def bound_schema(
+    schema: FieldValues,
+    limit: int,
+    constraints: Mapping[str, Mapping[str, Any]],
+    *,
+    brief: bool,
+) -> FieldValues:
+    """Return a schema whose answers meet `constraints` and are complete within `limit` tokens.
+
+    The first answer is bounded loosely: only texts that would hardly be complete without a bound. A
+    `brief` answer is complete, whatever the model writes.
     """
-    made = {name: part[name] for name in _SENT if name in part}
-    if not made.keys() & set(_SAYS):
+    has_lists = "'type': 'array'" in str(schema)
+    texts = max(1, str(schema).count("'type': 'string'"))
+    bounds = dict[str, FieldValues]()
+    if brief:
+        max_chars = limit // 2 // (texts * (_MAX_ITEMS if has_lists else 1))
+        bounds["array"] = {"maxItems": _MAX_ITEMS}
+    else:
+        max_chars = limit * _CHARS_PER_TOKEN // texts
+    bounds["string"] = {"maxLength": max(_SHORTEST_TEXT, max_chars)}
+    return dict(_bound_part(schema, {}, constraints, bounds))
+
+
+def _bound_part(
+    part: Any,
+    asked: Mapping[str, Any],
+    constraints: Mapping[str, Mapping[str, Any]],
+    bounds: Mapping[str, FieldValues],
+) -> Any:
+    """Return a part of a schema with the constraints `asked` of it, and the bounds of its type."""
+    if isinstance(part, list):
+        return [_bound_part(item, {}, constraints, bounds) for item in part]
+    if not isinstance(part, dict):
+        return part
+    bounded = {name: _bound_part(value, {}, constraints, bounds) for name, value in part.items()}
+    if "properties" in part:
+        bounded["properties"] = {
+            name: _bound_part(value, constraints.get(name, {}), constraints, bounds)
+            for name, value in part["properties"].items()
+        }
+    json_type = str(part.get("type"))
+    for keyword in _CHECK_KEYWORDS.get(json_type, ()):
+        if keyword in asked:
+            bounded[keyword] = asked[keyword]
+    if part.get("items") == {"type": "string"} and asked.get("enum"):
+        bounded["items"] = {"type": "string", "enum": asked["enum"]} | bounds["string"]
+    return bounded | bounds.get(json_type, {})
+
+
+def _make_strict(part: FieldValues) -> FieldValues:
+    """Return a schema of pydantic's in the form that OpenAI accepts.
+
+    The form: platform.openai.com/docs/guides/structured-outputs.
+    ValueError if it has a type that cannot be expressed: a mapping with any keys, a tuple, a union
+    with a tag.
+    """
+    strict = {name: part[name] for name in _SENT_KEYWORDS if name in part}
+    if not strict.keys() & set(_TYPE_KEYWORDS):
         raise ValueError
-    for name in made.keys() & {"properties", "$defs"}:
-        made[name] = {key: _strict(value) for key, value in made[name].items()}
-    if "anyOf" in made:
-        made["anyOf"] = [_strict(one) for one in made["anyOf"]]
-    if made.get("type") == "array":
-        made["items"] = _strict(made.get("items", {}))
-    if made.get("type") == "object":
-        if part.get("additionalProperties") or not made.get("properties"):
+    for name in strict.keys() & {"properties", "$defs"}:
+        strict[name] = {key: _make_strict(value) for key, value in strict[name].items()}
+    if "anyOf" in strict:
+        strict["anyOf"] = [_make_strict(member) for member in strict["anyOf"]]
+    if strict.get("type") == "array":
+        strict["items"] = _make_strict(strict.get("items", {}))
+    if strict.get("type") == "object":
+        if part.get("additionalProperties") or not strict.get("properties"):
             raise ValueError
-        made |= {"required": [*made["properties"]], "additionalProperties": False}
-    told = (
-        made.pop("description", "") if "$ref" in made else ""
-    )  # nothing may stand beside a reference
-    return {"anyOf": [made], "description": told} if told else made
+        strict["required"] = [*strict["properties"]]
+        strict["additionalProperties"] = False
+    if "$ref" not in strict:
+        return strict
+    # Nothing may stand next to a reference.
+    description = strict.pop("description", "")
+    return {"anyOf": [strict], "description": description} if description else strict

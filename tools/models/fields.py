@@ -14,7 +14,8 @@ from typing import Any
 import dspy
 from dspy.adapters.utils import apply_output_field_defaults, parse_value
 
-from tools.models import answer_checks
+from tools.models import call_context
+from tools.models.answer_checks import schema_constraints
 from tools.models.elements import find_elements
 from tools.models.text_calls import read_calls
 from tools.models.values import TooBroken, convert, plain_name, repair_json
@@ -126,7 +127,7 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
-    asked = answer_checks.schema_constraints()
+    asked = schema_constraints(call_context.current().checks)
     values = dict[str, Any]()
     try:
         for name, field in signature.output_fields.items():

@@ -38,17 +38,17 @@ from tools.errors import (
     check_docstrings,
 )
 from tools.interrupts import start_thread
-from tools.models import context_window, offline_engine, provider_errors
+from tools.models import call_context, context_window, offline_engine, provider_errors
 from tools.models import model_spec as models
 from tools.models.adapter import Adapter
-from tools.models.answer_faults import ANSWERED, COMPLETED, LastAnswer
+from tools.models.answer_faults import COMPLETED
+from tools.models.call_context import LastAnswer, PredictorCall, Rules
 from tools.models.client import DEADLINE, ModelClient, ProviderResponse
 from tools.models.context_window import Message
 from tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
 )
-from tools.models.offline_engine import Rules
 from tools.models.run_resources import RunResources
 from tools.models.secrets import SECRET, header_values, redact, redact_nested
 from tools.models.storage.response_cache import ModelResponse
@@ -190,15 +190,15 @@ class LanguageModel(dspy.LM):
         ]  # kept by an earlier version
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
-        ANSWERED.set(LastAnswer(str(text or ""), answer.finish))
+        call_context.update(answer=LastAnswer(str(text or ""), answer.finish))
         self._remember(prompt, messages, kwargs, outputs, answer)
         return outputs
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call in a thread, awaited."""
         call = partial(self, prompt, messages=messages, **kwargs)
-        outputs, answered = await asyncio.to_thread(lambda: (call(), ANSWERED.get()))
-        ANSWERED.set(answered)
+        outputs, answered = await asyncio.to_thread(lambda: (call(), call_context.current().answer))
+        call_context.update(answer=answered)
         return outputs
 
     def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
@@ -601,14 +601,13 @@ class _Publisher(BaseCallback):
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Publish a call before its prompt is made."""
         if not isinstance(instance, Adapter):
-            offline_engine.CALL.set(
-                offline_engine.PredictorCall(instance, inputs["signature"], inputs["inputs"])
-            )
+            call = PredictorCall(instance, inputs["signature"], inputs["inputs"])
+            call_context.update(predictor_call=call)
 
     def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Take it back once there is an answer."""
         if not isinstance(instance, Adapter):
-            offline_engine.CALL.set(None)
+            call_context.update(predictor_call=None)
 
 
 class ConnectedModel(NamedTuple):

@@ -21,7 +21,7 @@ from typing import Any
 
 import dspy
 
-from tools.models.offline_engine import Inputs
+from tools.models.call_context import Inputs
 from tools.text import TermStatistics, content_words, sentences
 
 # How these were chosen, and on which queries, is in docs/decisions/offline.md.

@@ -20,11 +20,11 @@ from typing import Any
 
 import dspy
 
-from tools import session
 from tools.lenses import LENSES, Lens, get_lens
+from tools.models import call_context
 from tools.models.answer_checks import (
-    CHECKS,
     AnswerCheck,
+    AnswerTest,
     InvalidAnswer,
     Outputs,
     UnusableAnswer,
@@ -68,31 +68,38 @@ __all__ = [
 ]
 
 
-def ask(predictor: dspy.Module, *checks: AnswerCheck, **inputs: Any) -> Any:
-    """Return the prediction for `inputs`, which passes all `checks`."""
-    with session.set_contextvar(CHECKS, checks):
+def ask(predictor: dspy.Module, *checks: AnswerTest, **inputs: Any) -> Any:
+    """Return the prediction for `inputs`, which passes all `checks`.
+
+    A check is an AnswerCheck, or a function that raises InvalidAnswer for unusable outputs.
+    UnusableAnswer after the second unusable answer.
+    """
+    answer_checks = tuple(
+        check if isinstance(check, AnswerCheck) else AnswerCheck(check) for check in checks
+    )
+    with call_context.changed(checks=answer_checks):
         return predictor(**inputs)
 
 
 def with_advice(signature: Any, advice: str) -> Any:
     """Return `signature` with `advice` at the end of its instructions."""
-    return (
-        with_instructions(signature, f"{signature.instructions}\n\n{advice}")
-        if advice
-        else signature
-    )
+    if not advice:
+        return signature
+    return with_instructions(signature, f"{signature.instructions}\n\n{advice}")
 
 
 def with_instructions(
     signature: Any, instructions: str, descriptions: Mapping[str, str] | None = None
 ) -> Any:
-    """Return `signature` with other instructions, and other descriptions of fields, which are then marked as such.
+    """Return `signature` with other instructions and other descriptions of fields.
 
-    It keeps its own name: DSPy's copies are called StringSignature.
+    Fields with another description are marked as `described`. The signature keeps its name: DSPy's
+    copies are called StringSignature.
     """
-    made = signature.with_instructions(instructions)
+    changed = signature.with_instructions(instructions)
     for name, text in (descriptions or {}).items():
-        if (desc := text or f"${{{name}}}") != signature.fields[name].json_schema_extra["desc"]:
-            made = made.with_updated_fields(name, desc=desc, described=True)
-    made.__name__ = signature.__name__
-    return made
+        description = text or f"${{{name}}}"
+        if description != signature.fields[name].json_schema_extra["desc"]:
+            changed = changed.with_updated_fields(name, desc=description, described=True)
+    changed.__name__ = signature.__name__
+    return changed

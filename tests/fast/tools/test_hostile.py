@@ -13,7 +13,7 @@ from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
-from tools.models import language_model, offline_engine
+from tools.models import call_context, language_model, offline_engine
 from tools.models.adapter import Adapter
 from tools.models.language_model import LanguageModel
 from tools.models.passages import Passage, escape_markers
@@ -79,14 +79,14 @@ class Watched(offline_engine.OfflineEngine):
         self.obeying = Lock()
 
     def complete(self, request):
-        self.prompts.append((offline_engine.CALL.get(), request))
+        self.prompts.append((call_context.current().predictor_call, request))
         if not self.obeys:
             return super().complete(request)
-        call = offline_engine.CALL.get()
+        call = call_context.current().predictor_call
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
-            rules = offline_engine._RULES.get().items()
-            with offline_engine.using_rules(
+            rules = call_context.current().rules.items()
+            with call_context.using_rules(
                 {name: lambda *given, of=of: obeyed(of(*given), hostile) for name, of in rules}
             ):
                 return super().complete(request)

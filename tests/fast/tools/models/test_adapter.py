@@ -14,7 +14,8 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.running.resolve import SYSTEMS, try_construct
+from evals.running.request import SYSTEMS
+from evals.running.resolve import try_construct
 from tools.models.adapter import Adapter
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.passages import Passage

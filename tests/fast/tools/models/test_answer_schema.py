@@ -10,7 +10,8 @@ import pydantic
 import pytest
 from openai_server import Failure, _reply, prompts
 
-from evals.running.resolve import SYSTEMS, try_construct
+from evals.running.request import SYSTEMS
+from evals.running.resolve import try_construct
 from tools.models import language_model
 from tools.models.adapter import Adapter
 from tools.models.answer_schema import make_schema
