@@ -17,11 +17,11 @@ from tools.cli import CommandParser, positive, print_stdout, run_and_leave
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.judge",
         description="Have a model judge what runs bring and nobody has judged.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "--runs",
         type=Path,
@@ -60,8 +60,8 @@ def parser() -> CommandParser:
     )
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    cli_options.add_options(made, SharedRequest, without=("program", *SETTLED))
-    return made
+    cli_options.add_options(command_line, SharedRequest, without=("program", *SETTLED))
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -74,9 +74,11 @@ def command(arguments: argparse.Namespace) -> int:
     named = {
         key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")
     }
-    found = llm_judge.judge_runs(request, arguments.paths, **named)
-    print_stdout(json.dumps(found) + "\n" if arguments.json else llm_judge.render_judgements(found))
-    return 7 if found.get("left") else 0
+    result = llm_judge.judge_runs(request, arguments.paths, **named)
+    print_stdout(
+        json.dumps(result) + "\n" if arguments.json else llm_judge.render_judgements(result)
+    )
+    return 7 if result.get("left") else 0
 
 
 if __name__ == "__main__":

@@ -65,17 +65,19 @@ class _LateParser(CommandParser):
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(prog="python -m evals.build", description="Make a benchmark of a corpus.")
-    commands = made.add_subparsers(
+    command_line = CommandParser(
+        prog="python -m evals.build", description="Make a benchmark of a corpus."
+    )
+    commands = command_line.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=_LateParser
     )
 
-    about = "list the recipes"
-    listing = commands.add_parser("list", help=about, description=about)
+    purpose = "list the recipes"
+    listing = commands.add_parser("list", help=purpose, description=purpose)
     listing.set_defaults(do=list_recipes)
 
-    about = "write a recipe with every default spelled out, to be edited"
-    writing = commands.add_parser("new", help=about, description=about)
+    purpose = "write a recipe with every default spelled out, to be edited"
+    writing = commands.add_parser("new", help=purpose, description=purpose)
     writing.add_argument("folder", type=Path, metavar="FOLDER")
     writing.add_argument(
         "--recipe",
@@ -87,7 +89,7 @@ def parser() -> CommandParser:
         "--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME"
     )
     _add_follow_links(writing)
-    about = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
+    purpose = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
     form = "SECTION.KEY=VALUE"
     writing.add_argument(
         "--set",
@@ -95,12 +97,12 @@ def parser() -> CommandParser:
         action="append",
         default=[],
         metavar=form,
-        help=about,
+        help=purpose,
     )
     writing.set_defaults(do=new)
 
-    about = "make the benchmark; the same command goes on where it was ended"
-    running = commands.add_parser("run", help=about, description=about)
+    purpose = "make the benchmark; the same command goes on where it was ended"
+    running = commands.add_parser("run", help=purpose, description=purpose)
     _add_folder(running, run)
     running.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
     running.add_argument(
@@ -109,24 +111,24 @@ def parser() -> CommandParser:
     running.add_argument(
         "--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it"
     )
-    about = "a trial on N of the documents, in FOLDER/limit-N"
-    running.add_argument("--limit", type=positive, metavar="N", help=about)
+    purpose = "a trial on N of the documents, in FOLDER/limit-N"
+    running.add_argument("--limit", type=positive, metavar="N", help=purpose)
     _add_follow_links(running)
-    about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
-    running.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
+    purpose = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
+    running.add_argument("--lm", action="append", default=[], metavar="SPEC", help=purpose)
     cli_options.add_options(running, SharedRequest, without={*_WITHOUT, "runs", "lm"})
 
-    about = "say how far a build is: what went in, came out and was dropped"
-    _add_folder(commands.add_parser("status", help=about, description=about), status)
+    purpose = "say how far a build is: what went in, came out and was dropped"
+    _add_folder(commands.add_parser("status", help=purpose, description=purpose), status)
 
-    for name, (module, about) in _ELSEWHERE.items():
-        commands.add_parser(name, help=about, description=about, module=module)
-    return made
+    for name, (module, purpose) in _ELSEWHERE.items():
+        commands.add_parser(name, help=purpose, description=purpose, module=module)
+    return command_line
 
 
 def _add_follow_links(sub_command: CommandParser) -> None:
-    about = "read what links out of the corpus' folder lead to, which is then released"
-    sub_command.add_argument("--follow-links", action="store_true", help=about)
+    help_text = "read what links out of the corpus' folder lead to, which is then released"
+    sub_command.add_argument("--follow-links", action="store_true", help=help_text)
 
 
 def _add_folder(sub_command: CommandParser, do: Command) -> None:
@@ -180,18 +182,18 @@ def run(arguments: argparse.Namespace) -> int:
             cli_options.parse_name_value(text) if re.match(r"[a-z_]+=", text) else ("", text)
         )
         if models.setdefault(role, spec) != spec:
-            again = f"--lm {role}".strip()
+            option = f"--lm {role}".strip()
             raise UsageError(
-                f"{again} is given twice, as {models[role]!r} and as {spec!r}; give it once"
+                f"{option} is given twice, as {models[role]!r} and as {spec!r}; give it once"
             )
     plain = models.pop("", None)
     request = cli_options.from_options(SharedRequest, vars(arguments) | {"lm": plain, **_BLANK})
-    asked = {
+    options = {
         name: getattr(arguments, name)
         for name in ("until", "dry_run", "cassette", "limit", "follow_links")
     }
-    found = running.run(arguments.folder, request, models, **asked)
-    print_stdout(json.dumps(found) + "\n" if arguments.json else running.render_build(found))
+    result = running.run(arguments.folder, request, models, **options)
+    print_stdout(json.dumps(result) + "\n" if arguments.json else running.render_build(result))
     return 0
 
 
@@ -199,8 +201,8 @@ def status(arguments: argparse.Namespace) -> int:
     """Print how far a build is."""
     from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
-    found = running.read_status(arguments.folder)
-    print_stdout(json.dumps(found) + "\n" if arguments.json else running.render_build(found))
+    result = running.read_status(arguments.folder)
+    print_stdout(json.dumps(result) + "\n" if arguments.json else running.render_build(result))
     return 0
 
 

@@ -83,7 +83,7 @@ WITHOUT |= {"cassette", "again", "metrics", "instruction", "shard"}
 class Threshold(NamedTuple):
     """What a figure is, and what it says on the wrong side of a value."""
 
-    what: str
+    title: str
     value: float
     at: str  # "most" or "least"
     wrong: str
@@ -152,13 +152,13 @@ class CheckFigure(NamedTuple):
     name: str
     value: Interval | float | None
     says: str = ""
-    found: Any = None  # what it is made of, as JSON has it
+    details: Any = None  # its parts, as JSON has them
     floor: bool = False  # whether it may be better than this
-    more: Mapping[str, Any] = {}  # other figures that belong to it
+    further: Mapping[str, Any] = {}  # other figures that belong to it
 
     def json(self, bounds: Mapping[str, float]) -> dict[str, Any]:
         """Return the figure beside its bound; `fine` is None where that cannot be told."""
-        what, usual, at, wrong = BOUNDS[self.name]
+        title, usual, at, wrong = BOUNDS[self.name]
         bound = bounds.get(self.name, usual)
         value, low, high = (
             self.value if isinstance(self.value, Interval) else (self.value, None, None)
@@ -166,16 +166,16 @@ class CheckFigure(NamedTuple):
         fine = None if value is None else value <= bound if at == "most" else value >= bound
         fine = None if self.floor and not fine else fine
         says = "; ".join(filter(None, [wrong if fine is False else "", self.says]))
-        about = {
+        row = {
             "name": self.name,
-            "what": what,
+            "what": title,
             "value": value,
             "low": low,
             "high": high,
             "bound": bound,
             "at": at,
         }
-        return about | {"fine": fine, "says": says, "found": self.found, **self.more}
+        return row | {"fine": fine, "says": says, "found": self.details, **self.further}
 
 
 class CheckedBenchmark:
@@ -199,8 +199,8 @@ class CheckedBenchmark:
         documents = len(self.environment.documents)
         size = max(POOL, *(4 * len(self.judgements.relevant(query.query_id)) for query in queries))
         pool = f"oracle:{min(size, documents)}({','.join(self.names)})"
-        own = all(query.candidates is not None for query in queries)
-        return replace(self.request, program=VERIFIER, pool=None if own else pool)
+        all_pooled = all(query.candidates is not None for query in queries)
+        return replace(self.request, program=VERIFIER, pool=None if all_pooled else pool)
 
     @cached_property
     def searches(self) -> dict[str, scored_run.ScoredRun]:
@@ -242,7 +242,7 @@ def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
-    found = {
+    details = {
         "R": best.mean(NDCG),
         "V": verified.mean(NDCG),
         "retriever": best.retriever,
@@ -254,7 +254,7 @@ def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         "gap",
         Interval(*gap[:3]),
         "a floor: offline counts words" * floor,
-        found | {"p": gap.p},
+        details | {"p": gap.p},
         floor,
     )
 
@@ -269,12 +269,18 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     pool = llm_judge.build_judging_pool(
         [run.path for run in subject.searches.values()], subject.request.task, TOP
     )
-    pool = pool._replace(known={query_id: dict(gold.get(query_id, {})) for query_id in pool.known})
-    scale = HIGHEST / max(grade for of in gold.values() for grade in of.values())
+    pool = pool._replace(
+        release_grades={query_id: dict(gold.get(query_id, {})) for query_id in pool.release_grades}
+    )
+    scale = HIGHEST / max(
+        grade for grades_of_query in gold.values() for grade in grades_of_query.values()
+    )
     ours = llm_judge.Grades()
-    for query_id, known in pool.known.items():  # in the grades of a judge
+    for query_id, release_grades in pool.release_grades.items():  # in the grades of a judge
         grades = judged[POOLED].qrels.get(query_id, {})
-        ours[query_id] = {key: grade * scale for key, grade in grades.items() if key not in known}
+        ours[query_id] = {
+            key: grade * scale for key, grade in grades.items() if key not in release_grades
+        }
     rows = llm_judge.leave_one_system_out(pool, ours)
     taus = [row["tau"] for row in rows if row["tau"] is not None]
     yield CheckFigure(
@@ -285,7 +291,7 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
         for ranking in pool.rankings
     ]
-    yield CheckFigure("judged", min(shares), found=dict(zip(subject.names, shares, strict=True)))
+    yield CheckFigure("judged", min(shares), details=dict(zip(subject.names, shares, strict=True)))
 
 
 def find_power(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -319,25 +325,28 @@ def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     for query in environment.queries:
         grades = subject.judgements.qrels.get(query.query_id, {})
         for doc_id, grade in wanted[query.query_id].items():
-            others = twins[first.get(doc_id, doc_id)] - query.excluded
-            others &= others if query.candidates is None else query.candidates
+            copies = twins[first.get(doc_id, doc_id)] - query.excluded
+            copies &= copies if query.candidates is None else query.candidates
             lower = (
-                one
-                for one in sorted(others)
-                if unit(one) != unit(doc_id) and grades.get(one, 0) < grade
+                copy
+                for copy in sorted(copies)
+                if unit(copy) != unit(doc_id) and grades.get(copy, 0) < grade
             )
-            wrong += [[query.query_id, doc_id, one] for one in lower]
+            wrong += [[query.query_id, doc_id, copy] for copy in lower]
     yield CheckFigure(
         "twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN]
     )
     alike = list[str]()
-    for place, row in enumerate(compare([query.text for query in environment.queries])):
-        own = environment.queries[place].query_id
+    for position, row in enumerate(compare([query.text for query in environment.queries])):
+        query_id = environment.queries[position].query_id
         # It is no repeat of itself; nor are the steps of one ladder.
         row[
-            [one == own or (subject.compares and of == wanted[own]) for one, of in wanted.items()]
+            [
+                other_id == query_id or (subject.compares and relevant == wanted[query_id])
+                for other_id, relevant in wanted.items()
+            ]
         ] = 0.0
-        alike += [own] * bool(row.max() >= ALIKE)
+        alike += [query_id] * bool(row.max() >= ALIKE)
     yield CheckFigure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
 
 
@@ -345,19 +354,19 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield dev queries that nearly repeat a test query, whichever of the splits is looked at."""
     try:
         ours, theirs = (
-            evaluate.load_task(replace(subject.request, split=of))[1].queries
-            for of in ("dev", "test")
+            evaluate.load_task(replace(subject.request, split=split))[1].queries
+            for split in ("dev", "test")
         )
     except EmptySplit:
         yield CheckFigure("across", None, "there are no queries for dev")
         return
-    found = list[list[str]]()
+    repeats = list[list[str]]()
     rows = compare([query.text for query in ours], [query.text for query in theirs])
     for query, row in zip(ours, rows, strict=True):
         if row.max() >= ALIKE:
-            found.append([query.query_id, theirs[int(row.argmax())].query_id])
+            repeats.append([query.query_id, theirs[int(row.argmax())].query_id])
     says = f"similarity from {ALIKE:g}; {len(ours)} dev and {len(theirs)} test queries"
-    yield CheckFigure("across", len(found), says, found[:SHOWN])
+    yield CheckFigure("across", len(repeats), says, repeats[:SHOWN])
 
 
 def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -365,12 +374,12 @@ def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     rows = condition_ladders.check_ladders(subject.environment)
     named = {"steps": [row for row in rows if {*row.steps} != {1}]}
     named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
-    for name, found in named.items() if rows else ():
-        shown = [[row.doc_id, *getattr(row, name)] for row in found]
+    for name, defective in named.items() if rows else ():
+        shown = [[row.doc_id, *getattr(row, name)] for row in defective]
         yield CheckFigure(
             name,
-            len(found) / len(rows),
-            f"{len(found)} of {plural(len(rows), 'record')}",
+            len(defective) / len(rows),
+            f"{len(defective)} of {plural(len(rows), 'record')}",
             shown[:SHOWN],
         )
 
@@ -384,81 +393,82 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
     ordered = stable_order(texts)
-    positives, others = (
-        [text for text in ordered if texts[text][0] is kind] for kind in (True, False)
+    positives, distractors = (
+        [text for text in ordered if texts[text][0] is positive] for positive in (True, False)
     )
-    chosen = [*positives[:TEXTS], *others[:TEXTS]]
+    chosen = [*positives[:TEXTS], *distractors[:TEXTS]]
     if not _are_enough([texts[text] for text in chosen]):
         yield CheckFigure(
             "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
         )
         return
-    known = [texts[text] for text in chosen]
-    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], known)
-    length_alone = _measure_auc(_tell_lengths(), chosen, known)
-    pairs = match_lengths(positives, others)[:TEXTS]
+    labels = [texts[text] for text in chosen]
+    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], labels)
+    length_alone = _measure_auc(_tell_lengths(), chosen, labels)
+    pairs = match_lengths(positives, distractors)[:TEXTS]
     matched = [texts[text] for pair in pairs for text in pair]
     value = None
     if _are_enough(matched):
         value = _measure_auc(
-            _tell_words(), [seen for pair in pairs for seen in _show_alike(*pair)], matched
+            _tell_words(), [ngrams for pair in pairs for ngrams in _show_alike(*pair)], matched
         )
     says = "original from spoiled sentences" if subject.compares else "positives from distractors"
     says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
     says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
-    more = {"all_texts": all_texts, "length_alone": length_alone, "pairs": len(pairs)}
-    counts = [min(len(kind), TEXTS) for kind in (positives, others)]
-    yield CheckFigure("generator", value, says, counts, more=more)
+    further = {"all_texts": all_texts, "length_alone": length_alone, "pairs": len(pairs)}
+    counts = [min(len(group), TEXTS) for group in (positives, distractors)]
+    yield CheckFigure("generator", value, says, counts, further=further)
 
 
-def match_lengths(texts: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
+def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tuple[str, str]]:
     """Return each text with the one of the others that is nearest in length, and in no other pair.
 
     A text is in none where the nearest is more than twice as long, or less than half as long.
     """
-    left = sorted((len(_list_ngrams(text)), text) for text in others)
+    remaining = sorted((len(_list_ngrams(text)), text) for text in distractors)
     pairs = list[tuple[str, str]]()
     for text in texts:
         length = len(_list_ngrams(text))
-        after = bisect(left, (length, ""))
-        near = [place for place in (after - 1, after) if 0 <= place < len(left)]
+        after = bisect(remaining, (length, ""))
+        near = [position for position in (after - 1, after) if 0 <= position < len(remaining)]
         if not near:
             break
-        nearest = min(near, key=lambda place: abs(left[place][0] - length))
-        if max(length, left[nearest][0]) <= 2 * min(length, left[nearest][0]):
-            pairs.append((text, left.pop(nearest)[1]))
+        nearest = min(near, key=lambda position: abs(remaining[position][0] - length))
+        if max(length, remaining[nearest][0]) <= 2 * min(length, remaining[nearest][0]):
+            pairs.append((text, remaining.pop(nearest)[1]))
     return pairs
 
 
 def _show_alike(*pair: str) -> Iterator[list[str]]:
     """Yield as many words and pairs of words of each text of a pair, drawn at random and the same at every call."""
-    found = [_list_ngrams(text) for text in pair]
-    many = min(map(len, found))
-    for text, ngrams in zip(pair, found, strict=True):
-        yield random.Random(text).sample(ngrams, many)
+    ngram_lists = [_list_ngrams(text) for text in pair]
+    size = min(map(len, ngram_lists))
+    for text, ngrams in zip(pair, ngram_lists, strict=True):
+        yield random.Random(text).sample(ngrams, size)
 
 
 def _list_ngrams(text: str) -> list[str]:
     words = re.findall(r"\w+", text.lower())
-    return words + [f"{one} {two}" for one, two in pairwise(words)]
+    return words + [f"{first} {second}" for first, second in pairwise(words)]
 
 
-def _are_enough(known: Sequence[tuple[bool, str]]) -> bool:
+def _are_enough(examples: Sequence[tuple[bool, str]]) -> bool:
     """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
     kinds = [
-        [query_id for positive, query_id in known if positive is kind] for kind in (True, False)
+        [query_id for positive, query_id in examples if positive is label]
+        for label in (True, False)
     ]
     return min(map(len, kinds)) >= LEAST and len(set(kinds[0])) >= FOLDS
 
 
 def _measure_auc(
-    classifier: Any, seen: Sequence[Any], known: Sequence[tuple[bool, str]]
+    classifier: Any, texts: Sequence[Any], examples: Sequence[tuple[bool, str]]
 ) -> float | None:
     """Return the mean AUC of a classifier over folds; None where a fold has texts of one kind alone."""
-    labels, groups = zip(*known, strict=True)  # what is of one query is in one fold
+    labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
     aucs = cross_val_score(
-        classifier, list(seen), labels, groups=groups, cv=folds, scoring="roc_auc"
+        classifier, list(texts), labels, groups=groups, cv=folds, scoring="roc_auc"
     )
     return None if np.isnan(aucs).any() else float(aucs.mean())
 
@@ -482,41 +492,44 @@ def _measure_lengths(texts: Sequence[str]) -> Any:
 
 def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
     """Return sentence -> whether it is the original, and of which record: what one of two compared documents has."""
-    found = dict[str, tuple[bool, str]]()
+    labels = dict[str, tuple[bool, str]]()
     for comparisons in environment.comparisons.values():
         for comparison in comparisons:
             better, worse = (
                 dict.fromkeys(sentences(environment.documents[key].text)) for key in comparison[1:]
             )
-            for kind, only in (
+            for original, only in (
                 (True, better.keys() - worse.keys()),
                 (False, worse.keys() - better.keys()),
             ):
-                found |= {text: (kind, comparisons[0].better) for text in only if text not in found}
-    return found
+                labels |= {
+                    text: (original, comparisons[0].better) for text in only if text not in labels
+                }
+    return labels
 
 
 def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
     """Return text -> whether it is relevant to a query, and to which one; of others, in whose pool it is."""
     unit = environment.judgements[environment.headline].unit_of or str
-    found = dict[str, tuple[bool, str]]()
+    labels = dict[str, tuple[bool, str]]()
     wanted = dict[str, str]()
     pools = dict[str, str]()
     for query in environment.queries:
-        of = (
+        relevant = (
             key
             for judgement in environment.judgements.values()
             for key in judgement.relevant(query.query_id)
         )
-        wanted |= dict.fromkeys(of, query.query_id)
+        wanted |= dict.fromkeys(relevant, query.query_id)
         pools |= dict.fromkeys(query.candidates or (), query.query_id)
-    for one in environment.documents.stream():
-        query_id = wanted.get(one.doc_id) or wanted.get(unit(one.doc_id), "")
-        if query_id or not pools or one.doc_id in pools:
-            found.setdefault(
-                one.text, (bool(query_id), query_id or pools.get(one.doc_id, one.doc_id))
+    for document in environment.documents.stream():
+        query_id = wanted.get(document.doc_id) or wanted.get(unit(document.doc_id), "")
+        if query_id or not pools or document.doc_id in pools:
+            labels.setdefault(
+                document.text,
+                (bool(query_id), query_id or pools.get(document.doc_id, document.doc_id)),
             )
-    return found
+    return labels
 
 
 def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
@@ -525,8 +538,10 @@ def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
         return CheckFigure("kappa", None, "documents are compared, none is judged by itself")
     request = replace(subject.request, program="programs.llm_tasks.relevance_judge:Judge", lm=spec)
     runs = [run.path for run in subject.searches.values()]
-    found = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
-    return CheckFigure("kappa", found["kappa"], llm_judge.describe_agreement(found), found)
+    agreement = llm_judge.judge_runs(request, runs, depth=0, sample=PAIRS)["agreement"]
+    return CheckFigure(
+        "kappa", agreement["kappa"], llm_judge.describe_agreement(agreement), agreement
+    )
 
 
 def check_benchmark(
@@ -544,34 +559,36 @@ def check_benchmark(
         find_ladders,
         find_generator,
     )
-    found = [one for kind in kinds for one in kind(subject)] + (
+    figures = [figure for find_figures in kinds for figure in find_figures(subject)] + (
         [find_kappa(subject, judge)] if judge else []
     )
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
         **{"queries": len(subject.environment.queries), "metric": subject.metric, "lm": request.lm},
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
-        "figures": [one.json(bounds) for one in found],
+        "figures": [figure.json(bounds) for figure in figures],
     }
 
 
-def render_checks(found: Mapping[str, Any]) -> str:
+def render_checks(result: Mapping[str, Any]) -> str:
     """Return the figures as a person reads them."""
     rows = list[list[str]]()
-    for row in found["figures"]:
+    for row in result["figures"]:
         value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
         value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
         sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
         rows.append(
             [row["name"], row["what"], value, f"{row['at']} {row['bound']:g}", sign, row["says"]]
         )
-    systems = ", ".join(f"{name} {number(mean)}" for name, mean in found["systems"].items())
-    parts = [f"{describe_task(dict(found))}  {queries(found['queries'])}"]
-    parts += [f"{found['metric']}: {systems}; the verifier's model: {model_name(found['lm'])}"]
-    parts += [f"broken: {problem}" for problem in found["broken"]] or ["everything holds that must"]
+    systems = ", ".join(f"{name} {number(mean)}" for name, mean in result["systems"].items())
+    lines = [f"{describe_task(dict(result))}  {queries(result['queries'])}"]
+    lines += [f"{result['metric']}: {systems}; the verifier's model: {model_name(result['lm'])}"]
+    lines += [f"broken: {problem}" for problem in result["broken"]] or [
+        "everything holds that must"
+    ]
     return render_terminal(
         [
-            *parts,
+            *lines,
             TextTable("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5)),
         ]
     )
@@ -603,7 +620,7 @@ def add_options(parser: Any) -> None:
         metavar="SPEC",
         help=f"a second judge, who grades {PAIRS} judged pairs again",
     )
-    usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
+    usual = ", ".join(f"{name}={threshold.value:g}" for name, threshold in BOUNDS.items())
     add(
         "--bound",
         type=_bound,
@@ -624,15 +641,15 @@ def add_options(parser: Any) -> None:
 
 def command(arguments: Any) -> int:
     """Look, print; exit code 3 where something does not hold that must."""
-    place = Path(arguments.place)
-    folder = place.parent if place.name == release.RELEASE else place
+    path = Path(arguments.place)
+    folder = path.parent if path.name == release.RELEASE else path
     task = (
         str(folder / release.RELEASE)
         if (built := (folder / release.RELEASE).is_dir())
         else arguments.place
     )
-    if (place / recipe.FILE).exists() and not built:
-        raise UsageError(f"{place} has no release yet; python -m evals.build run {place}")
+    if (path / recipe.FILE).exists() and not built:
+        raise UsageError(f"{path} has no release yet; python -m evals.build run {path}")
     specs = [
         retrievers.canonicalize(text)
         for text in ("bm25", *Expressions(arguments.retrievers).each())
@@ -674,8 +691,8 @@ def command(arguments: Any) -> int:
         folder / recipe.FILE
     ).exists()  # of others' records a figure tells as much
     broken += release.check_release(folder, ours) if built else []
-    found = check_benchmark(request, names, arguments.judge, dict(arguments.bound)) | {
+    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound)) | {
         "broken": broken
     }
-    print_stdout(json.dumps(found) + "\n" if arguments.json else render_checks(found))
+    print_stdout(json.dumps(result) + "\n" if arguments.json else render_checks(result))
     return DataError.exit_code if broken else 0

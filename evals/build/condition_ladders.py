@@ -42,7 +42,7 @@ def check_ladders(environment: Environment) -> list[LadderDefects]:
     is counted from below.
     """
     steps = defaultdict[str, dict[tuple[str, str], int]](dict)
-    asked = defaultdict[str, dict[str, None]](dict)
+    missing_numbers = defaultdict[str, dict[str, None]](dict)
     texts = environment.documents
     for query in environment.queries:
         comparisons = environment.comparisons.get(query.query_id, ())
@@ -53,21 +53,25 @@ def check_ladders(environment: Environment) -> list[LadderDefects]:
         ]:
             first = pairs[0][0]
             steps[first] |= {
-                pair: count_different_sentences(*(texts[one].text for one in pair))
+                pair: count_different_sentences(*(texts[doc_id].text for doc_id in pair))
                 for pair in pairs
             }
-            own = {*_numbers(texts[first].text), *re.findall(r"\d+", texts[first].text)}
-            asked[first] |= {
-                one: None for one in _numbers(_LEADING.sub(" ", query.text)) if one not in own
+            numbers = {*_numbers(texts[first].text), *re.findall(r"\d+", texts[first].text)}
+            missing_numbers[first] |= {
+                number: None
+                for number in _numbers(_LEADING.sub(" ", query.text))
+                if number not in numbers
             }
-    records = Counter(one for first in steps for one in {*sentences(texts[first].text)})
-    again = {
-        first: [one for one in repeated_sentences(texts[first].text) if records[one] == 1]
+    records = Counter(sentence for first in steps for sentence in {*sentences(texts[first].text)})
+    repeated = {
+        first: [
+            sentence for sentence in repeated_sentences(texts[first].text) if records[sentence] == 1
+        ]
         for first in steps
     }
     return [
-        LadderDefects(first, [*of.values()], [*asked[first]], again[first])
-        for first, of in steps.items()
+        LadderDefects(first, [*differences.values()], [*missing_numbers[first]], repeated[first])
+        for first, differences in steps.items()
     ]
 
 
@@ -79,19 +83,19 @@ def find_broken(environment: Environment) -> Iterator[str]:
 
 
 def _numbers(text: str) -> dict[str, None]:
-    return dict.fromkeys(one.replace(",", "") for one in re.findall(r"\d+(?:[.,]\d+)*", text))
+    return dict.fromkeys(number.replace(",", "") for number in re.findall(r"\d+(?:[.,]\d+)*", text))
 
 
-def count_different_sentences(one: str, other: str) -> int:
+def count_different_sentences(first: str, second: str) -> int:
     """Return in how many sentences two texts differ; one that took the place of another counts once."""
-    mine = {*sentences(one)}
-    theirs = {*sentences(other)}
+    mine = {*sentences(first)}
+    theirs = {*sentences(second)}
     return max(len(mine - theirs), len(theirs - mine))
 
 
 def repeated_sentences(text: str) -> list[str]:
     """Return the sentences that stand in a text more than once."""
-    return [one for one, times in Counter(sentences(text)).items() if times > 1]
+    return [sentence for sentence, times in Counter(sentences(text)).items() if times > 1]
 
 
 def pad_with_filler(text: str, words: int) -> str:
@@ -107,6 +111,6 @@ def pad_with_filler(text: str, words: int) -> str:
     while missing > 0:
         filler.append(next(endless))
         missing -= len(filler[-1].split())
-    for number, one in enumerate(filler, start=1):
-        padded[(number * len(padded) - 1) // len(filler)] += f" {one}"
+    for number, sentence in enumerate(filler, start=1):
+        padded[(number * len(padded) - 1) // len(filler)] += f" {sentence}"
     return " ".join(padded)

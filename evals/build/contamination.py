@@ -72,7 +72,7 @@ Nearest = Mapping[
 class ContaminationTest:
     """A task that a model is tried on."""
 
-    def __init__(self, request: Request, kind: str, sample: int | None) -> None:
+    def __init__(self, request: Request, guess_type: str, sample: int | None) -> None:
         """`sample` takes so many queries in the order of a hash; a kind of "" is by what the documents have."""
         self.request = request
         self.environment = evaluate.load_task(request)[1]
@@ -80,30 +80,34 @@ class ContaminationTest:
         self.texts = self.environment.documents
         unit_of = judgements.unit_of if self.environment.max_p else None
         self.unit_of: Callable[[str], str] = unit_of or str
-        asked = {query.query_id: query for query in self.environment.queries}
-        self.queries = {query_id: asked[query_id] for query_id in stable_order(asked)[:sample]}
-        found = {query_id: judgements.relevant(query_id) for query_id in self.queries}
-        parts = defaultdict[str, list[str]](list)  # of what is judged, documents or their passages
+        query_of = {query.query_id: query for query in self.environment.queries}
+        self.queries = {
+            query_id: query_of[query_id] for query_id in stable_order(query_of)[:sample]
+        }
+        relevant = {query_id: judgements.relevant(query_id) for query_id in self.queries}
+        passages_of = defaultdict[str, list[str]](
+            list
+        )  # of what is judged, documents or their passages
         for doc_id in self.texts:
-            parts[self.unit_of(doc_id)].append(doc_id)
+            passages_of[self.unit_of(doc_id)].append(doc_id)
         self.wanted = {
-            key: [doc_id for one in of for doc_id in parts.get(one, ())]
-            for key, of in found.items()
+            key: [doc_id for unit in units for doc_id in passages_of.get(unit, ())]
+            for key, units in relevant.items()
         }
         self.gold = {
             doc_id: self.texts[doc_id] for wanted in self.wanted.values() for doc_id in wanted
         }
-        titled = any(one.title for one in self.gold.values())
-        if kind == "title" and not titled:
+        titled = any(document.title for document in self.gold.values())
+        if guess_type == "title" and not titled:
             raise UsageError(
                 f"documents of {self.environment.task} have no titles; give --kind mask, text or "
                 f"answer"
             )
-        self.kind = kind or ("title" if titled else "mask")
+        self.kind = guess_type or ("title" if titled else "mask")
         chosen = (
             (self.gold.values() if sample else self.texts.stream()) if self.kind == "title" else ()
         )
-        self.titled = [one.doc_id for one in chosen if one.title]
+        self.titled = [document.doc_id for document in chosen if document.title]
 
     def stage(
         self, role: str, program: ClosedBook | Judge, documents: Corpus, lm: str
@@ -114,21 +118,23 @@ class ContaminationTest:
             "data_fingerprint": self.environment.fingerprint,
             "kind": self.kind,
         }
-        beside = run_folder.run_path(
+        run_path = run_folder.run_path(
             self.request.runs, config | {"program": role, "lm": {"name": lm}}
         )
         request = replace(
             self.request, program=f"{type(program).__module__}:{type(program).__name__}", lm=lm
         )
         return ModelStage(
-            program, documents, beside.with_name(f"{JUDGED}by-heart-{role}"), config, request
+            program, documents, run_path.with_name(f"{JUDGED}by-heart-{role}"), config, request
         )
 
     def guess(self) -> tuple[ModelStage, dict[Query, list[str]]]:
         """Return what guesses, and what it is asked -> the documents wanted: queries, and texts that have a title."""
-        kind = KINDS[self.kind].format(self.environment.hints.get("document") or "a document")
-        program = ClosedBook(Toolbox(self.texts, NullRetriever()), document=kind)
-        asked = [
+        document_noun = KINDS[self.kind].format(
+            self.environment.hints.get("document") or "a document"
+        )
+        program = ClosedBook(Toolbox(self.texts, NullRetriever()), document=document_noun)
+        query_inputs = [
             replace(query, query_id=f"query/{key}", candidates=None)
             for key, query in self.queries.items()
         ]
@@ -136,12 +142,12 @@ class ContaminationTest:
             Query(f"document/{key}", self.texts[key].text, TITLES): [key] for key in self.titled
         }
         stage = self.stage("guess", program, self.texts, self.request.lm)
-        return stage, dict(zip(asked, self.wanted.values(), strict=True)) | titles
+        return stage, dict(zip(query_inputs, self.wanted.values(), strict=True)) | titles
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
         encoder = retrievers.canonicalize(self.request.retriever or ENCODER)
-        found = dict[str, tuple[str, Hit]]()
+        nearest = dict[str, tuple[str, Hit]]()
         built = retrievers.build(
             encoder,
             Corpus(self.gold.values()),
@@ -152,16 +158,21 @@ class ContaminationTest:
             texts = guesses[f"query/{query_id}"]
             hits = built.search_many([Search(text, among=wanted) for text in texts], 1)
             if best := [
-                (text, hit) for text, some in zip(texts, hits, strict=True) for hit in some
+                (text, hit)
+                for text, text_hits in zip(texts, hits, strict=True)
+                for hit in text_hits
             ]:
-                found[query_id] = max(best, key=lambda one: one[1].score)
-        return found
+                nearest[query_id] = max(best, key=lambda pair: pair[1].score)
+        return nearest
 
     def judge(self, lm: str, nearest: Nearest) -> dict[str, str]:
         """Return what a judge takes guesses for, who grades each as a document of its query beside the wanted one."""
-        made = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
+        guess_documents = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
         documents = Corpus(
-            [*made, *{hit.doc_id: self.gold[hit.doc_id] for _, hit in nearest.values()}.values()]
+            [
+                *guess_documents,
+                *{hit.doc_id: self.gold[hit.doc_id] for _, hit in nearest.values()}.values(),
+            ]
         )
         program = Judge(
             Toolbox(documents, NullRetriever()), lens=self.environment.hints.get("lens", "")
@@ -174,12 +185,12 @@ class ContaminationTest:
             outcomes = ask(
                 [replace(self.queries[key], candidates=pool) for key, pool in pools.items()]
             )
-        said = dict[str, str]()
+        verdicts = dict[str, str]()
         for key, (_, hit) in nearest.items():
             if grades := outcomes[key].get("scores"):
                 right = "same" if hit.score >= SAME_COSINE else "other"
-                said[key] = right if grades[0] == HIGHEST else "worse"
-        return said
+                verdicts[key] = right if grades[0] == HIGHEST else "worse"
+        return verdicts
 
     def ask_people(self, out: Path, nearest: Nearest, judged: Mapping[str, str]) -> dict[str, str]:
         """Offer guesses to people in `out`, and return what they have said of them."""
@@ -192,56 +203,75 @@ class ContaminationTest:
             }
             items[key] = human_review.Item(list(shown.items()), judged.get(key))
         human_review.offer(out, "contamination", items.values())
-        said = human_review.answers(out)
+        answers = human_review.answers(out)
         names = {key: human_review.identify("contamination", item) for key, item in items.items()}
-        return {key: str(said[name]) for key, name in names.items() if name in said}
+        return {key: str(answers[name]) for key, name in names.items() if name in answers}
 
     def write(self, removed: Collection[str], units: frozenset[str], out: Path) -> None:
         """Write the task without `removed` queries, and the judged `units` that are taken out, into `out`/release."""
         gone = (
             units | {text for text in self.texts if self.unit_of(text) in units} if units else units
         )
-        kept = [
+        kept_ids = [
             query.query_id
             for query in self.environment.queries
             if f"query/{query.query_id}" not in removed
         ]
-        if not kept:
+        if not kept_ids:
             raise UsageError(
                 f"the model knows all of {self.environment.task} by heart, so nothing is left of it"
             )
-        rest = self.environment.asking(query_ids=kept)
+        remainder = self.environment.asking(query_ids=kept_ids)
         dev = release.find_dev(self.request.task, self.request.data)
         judgements = (
-            {rest.headline: rest.judgements[rest.headline]} if rest.max_p else rest.judgements
+            {remainder.headline: remainder.judgements[remainder.headline]}
+            if remainder.max_p
+            else remainder.judgements
         )
-        name = f"{rest.task.rpartition('/')[2]}-not-by-heart"
-        settings: dict[str, Any] = {"name": name, "objective": rest.queries[0].objective}
-        settings |= {"max_p": rest.separator} if rest.max_p else {}
-        settings |= {"metrics": list(rest.metrics), "depth": rest.depth, **rest.hints}
-        left = (
-            Corpus(one for one in rest.documents.stream() if one.doc_id not in gone)
+        name = f"{remainder.task.rpartition('/')[2]}-not-by-heart"
+        settings: dict[str, Any] = {"name": name, "objective": remainder.queries[0].objective}
+        settings |= {"max_p": remainder.separator} if remainder.max_p else {}
+        settings |= {
+            "metrics": list(remainder.metrics),
+            "depth": remainder.depth,
+            **remainder.hints,
+        }
+        documents = (
+            Corpus(
+                document for document in remainder.documents.stream() if document.doc_id not in gone
+            )
             if gone
-            else rest.documents
+            else remainder.documents
         )
-        asked = [replace(one, excluded=one.excluded - gone) for one in rest.queries]
+        masked_queries = [
+            replace(query, excluded=query.excluded - gone) for query in remainder.queries
+        ]
         qrels = {name: judgement.qrels for name, judgement in judgements.items()}
         benchmark = Benchmark(
-            left, asked, qrels, settings, rest.comparisons, dev & set(kept), twins=rest.twins
+            documents,
+            masked_queries,
+            qrels,
+            settings,
+            remainder.comparisons,
+            dev & set(kept_ids),
+            twins=remainder.twins,
         )
-        made = {"source": rest.task, "models": {"knew what was taken out": self.request.lm}}
+        provenance = {
+            "source": remainder.task,
+            "models": {"knew what was taken out": self.request.lm},
+        }
         release.write_release(
-            release.drop_documents(benchmark, dict.fromkeys(kept, gone)), out, made
+            release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone)), out, provenance
         )
 
 
-def recall(kind: str, guess: str, wanted: Document, shown: str) -> str:
+def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     """Return by what a guess gives `wanted` away, "" where it does not; what was `shown` is no memory."""
-    guessed, title, told = (tokens(text) for text in (guess, wanted.title, shown))
-    if kind == "mask":
-        run = longest_run(guessed, tokens(wanted.text), told)
+    guessed, title, shown_tokens = (tokens(text) for text in (guess, wanted.title, shown))
+    if guess_type == "mask":
+        run = longest_run(guessed, tokens(wanted.text), shown_tokens)
         return f"a run of {run} words of {wanted.doc_id}" if run else ""
-    copied = f" {' '.join(title)} " in f" {' '.join(told)} "
+    copied = f" {' '.join(title)} " in f" {' '.join(shown_tokens)} "
     alike = SequenceMatcher(
         None, " ".join(sorted(guessed)), " ".join(sorted(title)), autojunk=False
     ).ratio()
@@ -252,42 +282,43 @@ def measure(
     trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool
 ) -> dict[str, Any]:
     """Return what of a task is known by heart, as --json prints it; with `out`, write the task without it there."""
-    stage, asked = trial.guess()
+    stage, wanted_of = trial.guess()
     if dry_run:
-        return {"documents": len(trial.titled), **stage.forecast(list(asked))}
+        return {"documents": len(trial.titled), **stage.forecast(list(wanted_of))}
     with stage.open() as ask:
-        outcomes = ask(list(asked))
+        outcomes = ask(list(wanted_of))
     guesses = {
-        one.query_id: (outcomes[one.query_id].get("answer") or "").splitlines() for one in asked
+        query.query_id: (outcomes[query.query_id].get("answer") or "").splitlines()
+        for query in wanted_of
     }
     removed = dict[str, str]()
     if trial.kind in ("title", "mask"):
-        for one, wanted in asked.items():
-            pairs = product(guesses[one.query_id], map(trial.texts.__getitem__, wanted))
-            signs = (recall(trial.kind, text, document, one.text) for text, document in pairs)
+        for query, wanted in wanted_of.items():
+            pairs = product(guesses[query.query_id], map(trial.texts.__getitem__, wanted))
+            signs = (recall(trial.kind, text, document, query.text) for text, document in pairs)
             if sign := next(filter(None, signs), ""):
-                removed[one.query_id] = sign
-        said = {key: "same" for key in trial.queries if f"query/{key}" in removed}
+                removed[query.query_id] = sign
+        verdicts = {key: "same" for key in trial.queries if f"query/{key}" in removed}
     else:
         nearest = trial.find_nearest(guesses)
-        said = trial.judge(judge, nearest) if judge else {}
-        said |= trial.ask_people(out, nearest, said) if out else {}
+        verdicts = trial.judge(judge, nearest) if judge else {}
+        verdicts |= trial.ask_people(out, nearest, verdicts) if out else {}
         removed = {
             f"query/{key}": f"the same as {nearest[key][1].doc_id}"
-            for key in said
-            if said[key] == "same"
+            for key in verdicts
+            if verdicts[key] == "same"
         }
     # What is judged is taken out where some text of it is known.
     gone = frozenset(
-        trial.unit_of(one.partition("/")[2]) for one in removed if one.startswith("document/")
+        trial.unit_of(name.partition("/")[2]) for name in removed if name.startswith("document/")
     )
     for key, wanted in trial.wanted.items():
-        if wanted and all(trial.unit_of(one) in gone for one in wanted):
+        if wanted and all(trial.unit_of(doc_id) in gone for doc_id in wanted):
             removed.setdefault(f"query/{key}", WANTED_DOCUMENTS_REMOVED)
     if out:
         trial.write(removed, gone, out)
-    counts = Counter(said.get(key, "open") for key in trial.queries)
-    failed = sum(bool(outcomes[one.query_id]["error"]) for one in asked)
+    counts = Counter(verdicts.get(key, "open") for key in trial.queries)
+    failed = sum(bool(outcomes[query.query_id]["error"]) for query in wanted_of)
     return {
         **{key: getattr(trial.environment, key) for key in ("task", "data", "split")},
         **{
@@ -305,44 +336,48 @@ def measure(
     }
 
 
-def render_contamination(found: Mapping[str, Any]) -> str:
+def render_contamination(result: Mapping[str, Any]) -> str:
     """Return what is known by heart as a person reads it."""
-    if "dry_run" in found:
-        titles = f"{plural(found['documents'], 'title')} of documents among them"
+    if "dry_run" in result:
+        titles = f"{plural(result['documents'], 'title')} of documents among them"
         return cost_estimate.render_estimate(
-            dict(found), [f"{found['queries']} to be guessed, {titles}"]
+            dict(result), [f"{result['queries']} to be guessed, {titles}"]
         )
-    many = found["queries"]
-    why = found["removed"]
-    documents = sum(one.startswith("document/") for one in why)
-    left = sum(one == WANTED_DOCUMENTS_REMOVED for one in why.values())
+    query_count = result["queries"]
+    removed = result["removed"]
+    documents = sum(name.startswith("document/") for name in removed)
+    unanswerable = sum(reason == WANTED_DOCUMENTS_REMOVED for reason in removed.values())
     rows = [
-        (f"queries that a guess gives away ({found['kind']})", len(why) - documents - left, many)
+        (
+            f"queries that a guess gives away ({result['kind']})",
+            len(removed) - documents - unanswerable,
+            query_count,
+        )
     ]
-    rows += [("documents whose title is guessed from their text", documents, found["documents"])]
-    rows += [("queries that want only such documents", left, many)]
+    rows += [("documents whose title is guessed from their text", documents, result["documents"])]
+    rows += [("queries that want only such documents", unanswerable, query_count)]
     rows += [
-        (f"Table 3, category {CATEGORIES[key]}", count, many)
-        for key, count in found["categories"].items()
+        (f"Table 3, category {CATEGORIES[key]}", count, query_count)
+        for key, count in result["categories"].items()
     ]
     cells = [
-        [name, f"{count:,}", f"{of:,}", f"{count / of:.1%}" if of else "-"]
-        for name, count, of in rows
+        [name, f"{count:,}", f"{total:,}", f"{count / total:.1%}" if total else "-"]
+        for name, count, total in rows
     ]
-    parts = [
-        f"{describe_task(dict(found))}  {queries(many)}",
-        f"what is known by heart to {model_name(found['lm'])}",
+    lines = [
+        f"{describe_task(dict(result))}  {queries(query_count)}",
+        f"what is known by heart to {model_name(result['lm'])}",
     ]
-    parts += [f"{found['failed']} without a usable guess count as not known"] * bool(
-        found["failed"]
+    lines += [f"{result['failed']} without a usable guess count as not known"] * bool(
+        result["failed"]
     )
-    written = [f"the task without them: {found['out']}/release"] if found["out"] else []
+    written = [f"the task without them: {result['out']}/release"] if result["out"] else []
     return render_terminal(
         [
-            *parts,
+            *lines,
             TextTable("", ["", "number", "of", "share"], cells),
             *written,
-            f"guesses: {found['guesses']}",
+            f"guesses: {result['guesses']}",
         ]
     )
 
@@ -389,6 +424,6 @@ def command(arguments: Any) -> int:
     if judges and not arguments.dry_run:
         check_key(arguments.judge, request.headers)
     trial = ContaminationTest(request, arguments.kind, arguments.sample)
-    found = measure(trial, arguments.judge, arguments.out, dry_run=arguments.dry_run)
-    print_stdout(json.dumps(found) + "\n" if arguments.json else render_contamination(found))
-    return 7 if found.get("failed") else 0
+    result = measure(trial, arguments.judge, arguments.out, dry_run=arguments.dry_run)
+    print_stdout(json.dumps(result) + "\n" if arguments.json else render_contamination(result))
+    return 7 if result.get("failed") else 0

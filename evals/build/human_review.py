@@ -50,7 +50,7 @@ class ReviewSheet(NamedTuple):
         str, str
     ] = {}  # what can be answered -> what it means; an item's own values come before these
     size: int | None = None  # items in the sample; None is all
-    many: bool = False  # any number of values apply
+    multiple: bool = False  # any number of values apply
     each: bool = False  # `size` is for each value that the model gave
     ordered: bool = False  # values go from low to high
     bar: Mapping[
@@ -93,24 +93,24 @@ SHEETS = {
     ),
     "annotation": ReviewSheet("What does the annotation say?", ANNOTATION, 50, bar=RIGHT),
     "clusters": ReviewSheet(
-        "Which of these do not belong with the others?", size=40, many=True, bar=RIGHT
+        "Which of these do not belong with the others?", size=40, multiple=True, bar=RIGHT
     ),
     "queries": ReviewSheet(
         "Which satisfy the query? And is anything wrong with it?",
         QUERIES,
-        many=True,
+        multiple=True,
         bar=CHOSEN_BAR,
     ),
     "gold": ReviewSheet(SATISFIES, GRADES, 100, ordered=True, bar=BOTH),
     "pooled": ReviewSheet(SATISFIES, GRADES, 50, ordered=True, bar={"model agreement": 0.8}),
     "ambiguity": ReviewSheet(
-        "Which can be the moment that is remembered?", many=True, bar={"model chosen": 1.0}
+        "Which can be the moment that is remembered?", multiple=True, bar={"model chosen": 1.0}
     ),
     "negatives": ReviewSheet(
         "What is true of the changed sentence?",
         CHANGED,
         50,
-        many=True,
+        multiple=True,
         bar={"model agreement": 0.95},
     ),
     "contamination": ReviewSheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
@@ -146,8 +146,8 @@ def identify(sheet: str, item: Item) -> str:
     return f"{sheet}-{_hash([SHEETS[sheet].ask, item.show, [*item.values, *SHEETS[sheet].values]])}"
 
 
-def _hash(of: Any) -> str:
-    return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
@@ -157,12 +157,17 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
     for item in items:
         name = identify(sheet, item)
         shown = dict(item.show)
-        own = sorted(item.values, key=lambda one: _hash([name, one]) if one in shown else "")
-        values = [*own, *form.values]
+        own_values = sorted(
+            item.values, key=lambda value: _hash([name, value]) if value in shown else ""
+        )
+        values = [*own_values, *form.values]
         model = item.model
-        if form.many and model is not None:
+        if form.multiple and model is not None:
             model = [value for value in values if value in model]
-        show = sorted(item.show, key=lambda part: own.index(part[0]) if part[0] in own else -1)
+        show = sorted(
+            item.show,
+            key=lambda passage: own_values.index(passage[0]) if passage[0] in own_values else -1,
+        )
         group = groups[str(model) if form.each else ""]
         group[name] = compact({"item": name, "show": show, "values": values, "model": model})
         if form.size and len(group) > form.size:
@@ -178,10 +183,10 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
 def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
     """Return the items of each sheet that has some, by id. UsageError where there is none."""
     read = {name: _read_lines(Row, folder / f"review/offered/{name}.jsonl") for name in SHEETS}
-    if found := {
+    if offered := {
         name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})
     }:
-        return found
+        return offered
     raise UsageError(f"{folder} has nothing to be judged; python -m evals.build run offers it")
 
 
@@ -202,11 +207,11 @@ def _read_answers(folder: Path, *, repair: bool = False) -> Answers:
 
 
 def _by_item(rows: Answers) -> dict[str, dict[str, Value]]:  # item -> rater -> value
-    found = defaultdict[str, dict[str, Value]](dict)
+    values_of = defaultdict[str, dict[str, Value]](dict)
     for (item, rater), row in sorted(rows.items()):
         if row["value"] is not None:
-            found[item][rater] = row["value"]
-    return found
+            values_of[item][rater] = row["value"]
+    return values_of
 
 
 def answers(folder: Path) -> dict[str, Value]:
@@ -218,7 +223,7 @@ def answers(folder: Path) -> dict[str, Value]:
     for item, by in _by_item(_read_answers(folder)).items():
         if any(isinstance(value, list) for value in by.values()):
             chosen = Counter(chain.from_iterable(by.values()))
-            settled[item] = [one for one, times in chosen.items() if 2 * times > len(by)]
+            settled[item] = [value for value, times in chosen.items() if 2 * times > len(by)]
         elif len(most := multimode(map(str, by.values()))) == 1:
             settled[item] = most[0]
     return settled
@@ -234,7 +239,13 @@ def write_sheet(folder: Path, out: Path) -> int:
         shown = ("item", "show", "values")
         rows = [{key: row[key] for key in shown} for row in items.values()]
         sheets.append(
-            {"name": name, "ask": form.ask, "means": form.values, "many": form.many, "items": rows}
+            {
+                "name": name,
+                "ask": form.ask,
+                "means": form.values,
+                "many": form.multiple,
+                "items": rows,
+            }
         )
     digest = _hash([list(items) for items in offered.values()])
     data = files.dumps({"title": folder.resolve().name, "digest": digest, "sheets": sheets})
@@ -255,67 +266,72 @@ def write_sheet(folder: Path, out: Path) -> int:
 def import_answers(folder: Path, paths: Sequence[Path]) -> int:
     """Add people's answers from JSON Lines; say, a line each, what is refused, and return how many are."""
     items = {item: row for rows in read_offered(folder).values() for item, row in rows.items()}
-    known = _read_answers(folder, repair=True)
+    answered = _read_answers(folder, repair=True)
     new = list[bytes]()
     refused = 0
     for path in paths:
-        for place, line in enumerate(
+        for line_number, line in enumerate(
             files.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1
         ):
             try:
-                if line.strip() and (row := _understand(line, items, known)):
-                    known[row["item"], row["rater"]] = row
+                if line.strip() and (row := _understand(line, items, answered)):
+                    answered[row["item"], row["rater"]] = row
                     new.append(files.dumps(row).encode())
             except ValueError as error:
                 refused += 1
-                print_stderr(f"{path}, line {place}: {error}")
+                print_stderr(f"{path}, line {line_number}: {error}")
     if new:
         files.append_line(folder / _FILE, b"\n".join(new))
     return refused
 
 
 def _understand(
-    line: bytes, items: Mapping[str, Row], known: Answers
+    line: bytes, items: Mapping[str, Row], answered: Answers
 ) -> ReviewAnswer | None:  # None: it is known
     row: ReviewAnswer = schemas.parse_json(ReviewAnswer, line)
     name = row["item"]
-    said = row["value"]
+    answer = row["value"]
     if name not in items:
         raise ValueError(
             f"no item {name!r} is offered; is it of another build, or of an earlier state of this "
             f"one?"
         )
     values = items[name]["values"]
-    many = SHEETS[name.rpartition("-")[0]].many
-    if said is not None and (
-        isinstance(said, list) != many or not {*(said if many else [said])} <= {*values}
+    multiple = SHEETS[name.rpartition("-")[0]].multiple
+    if answer is not None and (
+        isinstance(answer, list) != multiple
+        or not {*(answer if multiple else [answer])} <= {*values}
     ):
-        raise ValueError(f"{said!r} is no answer to {name}, which takes {', '.join(values)}")
-    row["value"] = said = (
-        [value for value in values if value in said] if isinstance(said, list) else said
+        raise ValueError(f"{answer!r} is no answer to {name}, which takes {', '.join(values)}")
+    row["value"] = answer = (
+        [value for value in values if value in answer] if isinstance(answer, list) else answer
     )
-    old = known.get((name, row["rater"]))
-    if old and old["value"] not in (None, said):
-        both = f"{row['rater']} has judged {name} as {old['value']!r}, and here as {said!r}"
+    old = answered.get((name, row["rater"]))
+    if old and old["value"] not in (None, answer):
+        both = f"{row['rater']} has judged {name} as {old['value']!r}, and here as {answer!r}"
         raise ValueError(f"{both}; remove the line that is wrong, here or in {_FILE}")
     return None if row == old else row
 
 
 def measure_agreement(folder: Path) -> dict[str, Any]:
     """Return how far people agree with the model and with each other on each sheet, and what is below its bar."""
-    given = _by_item(_read_answers(folder))
+    values_of = _by_item(_read_answers(folder))
     settled = answers(folder)
     sheets = dict[str, Any]()
     below = list[str]()
     for name, items in read_offered(folder).items():
-        rows = [(row, list(given[item].values())) for item, row in items.items() if item in given]
+        rows = [
+            (row, list(values_of[item].values()))
+            for item, row in items.items()
+            if item in values_of
+        ]
         if not rows:
             continue
         model = [
-            (row, [(row["model"], one) for one in said if row["model"] is not None])
-            for row, said in rows
+            (row, [(row["model"], value) for value in given_values if row["model"] is not None])
+            for row, given_values in rows
         ]
-        people = [(row, list(combinations(said, 2))) for row, said in rows]
+        people = [(row, list(combinations(given_values, 2))) for row, given_values in rows]
         figures = _measure("model", SHEETS[name], model) | _measure("people", SHEETS[name], people)
         for figure, bar in SHEETS[name].bar.items():
             value = getattr(figures.get(figure), "mean", figures.get(figure))
@@ -324,11 +340,11 @@ def measure_agreement(folder: Path) -> dict[str, Any]:
                     f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
                 )
         sheets[name] = {
-            "raters": sorted({rater for item in items for rater in given.get(item, ())}),
+            "raters": sorted({rater for item in items for rater in values_of.get(item, ())}),
             **{
                 "offered": len(items),
                 "judged": len(rows),
-                "judgements": sum(len(said) for _, said in rows),
+                "judgements": sum(len(given_values) for _, given_values in rows),
             },
             **{"divided": sum(row["item"] not in settled for row, _ in rows), **figures},
         }
@@ -336,26 +352,29 @@ def measure_agreement(folder: Path) -> dict[str, Any]:
 
 
 def _measure(
-    who: str, form: ReviewSheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]
+    role: str, form: ReviewSheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]
 ) -> dict[str, Any]:
-    said = [pairs for _, pairs in rows]
-    if form.many:  # each value applies or not
-        said = [
+    pairs_by_item = [pairs for _, pairs in rows]
+    if form.multiple:  # each value applies or not
+        pairs_by_item = [
             [
-                (str(one in first), str(one in second))
+                (str(value in first), str(value in second))
                 for first, second in pairs
-                for one in row["values"]
+                for value in row["values"]
             ]
             for row, pairs in rows
         ]
-    found = agree(said, list(form.values) if form.ordered else ())
-    figures = found._asdict() if found else {}
-    for name, of in {"chosen": "True", "left": "False"}.items() if form.many else ():
-        same = [
-            first == second for pairs in said for first, second in pairs if first == of
+    agreement = agree(pairs_by_item, list(form.values) if form.ordered else ())
+    figures = agreement._asdict() if agreement else {}
+    for name, first_value in {"chosen": "True", "left": "False"}.items() if form.multiple else ():
+        matches = [
+            first == second
+            for pairs in pairs_by_item
+            for first, second in pairs
+            if first == first_value
         ]  # as the first said
-        figures[name] = fmean(same) if same else None
-    return {f"{who} {name}": figure for name, figure in figures.items()}
+        figures[name] = fmean(matches) if matches else None
+    return {f"{role} {name}": figure for name, figure in figures.items()}
 
 
 def describe(folder: Path) -> str:
@@ -363,16 +382,19 @@ def describe(folder: Path) -> str:
     with suppress(UsageError):  # nothing is offered
         sheets, below = measure_agreement(folder).values()
         people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
-        many = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
+        judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
         kappa = "".join(
-            f"; {name}: kappa {_cell(of)}"
+            f"; {name}: kappa {_cell(interval)}"
             for name in sheets
-            if (of := sheets[name].get("model kappa"))
+            if (interval := sheets[name].get("model kappa"))
         )
         if people:
             return (
                 ". ".join(
-                    [f"Checked by {plural(len(people), 'person', 'people')}: {many}{kappa}", *below]
+                    [
+                        f"Checked by {plural(len(people), 'person', 'people')}: {judgements}{kappa}",
+                        *below,
+                    ]
                 )
                 + "."
             )
@@ -386,11 +408,11 @@ def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         "people": {"first": "first person", "second": "second"},
     }
     for name, sheet in sheets.items():
-        for who, named in roles.items():
-            if why := sheet.get(f"{who} kappa_undefined"):
-                for place, role in named.items():
-                    why = why.replace(f"the {place} ", f"the {role} ")
-                yield f"{name}: {who} kappa is undefined: {why}"
+        for group, named in roles.items():
+            if reason := sheet.get(f"{group} kappa_undefined"):
+                for position, role in named.items():
+                    reason = reason.replace(f"the {position} ", f"the {role} ")
+                yield f"{name}: {group} kappa is undefined: {reason}"
 
 
 def _cell(value: Interval | None) -> str:
@@ -402,7 +424,7 @@ def _cell(value: Interval | None) -> str:
 def add_options(parser: CommandParser) -> None:
     """Add the arguments of `review`."""
     option = parser.add_argument
-    taken = "take what people answered: the files that the page wrote"
+    help_text = "take what people answered: the files that the page wrote"
     option("folder", type=Path, metavar="FOLDER", help="of the build")
     option("--out", type=Path, metavar="SHEET.html", help="write what is to be judged as a page")
     option(
@@ -412,7 +434,7 @@ def add_options(parser: CommandParser) -> None:
         default=[],
         dest="answers",
         metavar="ANSWERS.jsonl",
-        help=taken,
+        help=help_text,
     )
 
 
@@ -432,23 +454,23 @@ def command(arguments: Any) -> int:
         )
         return 0
     refused = import_answers(folder, arguments.answers)
-    found = measure_agreement(folder)
-    files.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
+    result = measure_agreement(folder)
+    files.replace(folder / "review/agreement.json", json.dumps(result, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
     figures = [
-        f"{who} {figure}" for who in ("model", "people") for figure in ("agreement", "kappa")
+        f"{group} {figure}" for group in ("model", "people") for figure in ("agreement", "kappa")
     ]
     rows = [
         [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
-        for name, sheet in found["sheets"].items()
+        for name, sheet in result["sheets"].items()
     ]
-    undefined = list(_list_undefined(found["sheets"]))
+    undefined = list(_list_undefined(result["sheets"]))
     print_stdout(
         render_terminal(
             [
                 TextTable("", ["sheet", *counts, *figures], rows),
                 *undefined,
-                *found["below"],
+                *result["below"],
                 describe(folder),
             ]
         )

@@ -155,18 +155,18 @@ def ingest(
         job.identify(home),
         collect_sources([__name__]).digest(),
     ]
-    place = home / digest_id(disk.dumps(made_of))
-    if not place.is_dir():
-        with disk.temporary_sibling(place, disk.PRIVATE, folder=True) as draft:
+    path = home / digest_id(disk.dumps(made_of))
+    if not path.is_dir():
+        with disk.temporary_sibling(path, disk.PRIVATE, folder=True) as draft:
             job.write(draft)
-            draft.rename(place)
+            draft.rename(path)
         for outdated in home.glob("[!.]*"):
-            if outdated != place:
+            if outdated != path:
                 shutil.rmtree(outdated, ignore_errors=True)
-    documents = StoredCorpus(place / "documents")
-    private = PrivateTexts(StoredCorpus(place / "private"), documents)
-    known = disk.loads((place / "known.json").read_bytes())
-    return BuildSource(documents, private=private, dropped=place / DROPPED, **known)
+    documents = StoredCorpus(path / "documents")
+    private = PrivateTexts(StoredCorpus(path / "private"), documents)
+    facts = disk.loads((path / "known.json").read_bytes())
+    return BuildSource(documents, private=private, dropped=path / DROPPED, **facts)
 
 
 def digest_id(doc_id: str) -> str:
@@ -222,7 +222,7 @@ class _Ingestion:
         if self.task:
             return [self.task.documents.fingerprint]
         names = [path.relative_to(self.root).as_posix() for path in self.files.files]
-        left_out = [disk.dumps(one) for one in self.files.left_out]
+        left_out = [disk.dumps(entry) for entry in self.files.left_out]
         return [
             *names,
             *left_out,
@@ -234,8 +234,8 @@ class _Ingestion:
         aside = folder / "private.jsonl"
         raw = folder / "raw"
         with (folder / DROPPED).open("w", encoding="utf-8") as self._dropped:
-            for one in self.files.left_out:
-                self._leave(*one)
+            for entry in self.files.left_out:
+                self._leave(*entry)
             with aside.open("w", encoding="utf-8") as file:
                 store(self._read(file), raw)
             store(
@@ -245,30 +245,34 @@ class _Ingestion:
             read = StoredCorpus(raw)
             chosen = set(
                 heapq.nsmallest(
-                    self.corpus.sample or len(read), read, key=lambda one: (digest_id(one), one)
+                    self.corpus.sample or len(read),
+                    read,
+                    key=lambda doc_id: (digest_id(doc_id), doc_id),
                 )
             )
             store(self._cut(read, chosen), folder / "documents")
             shutil.rmtree(raw)
-        made = StoredCorpus(folder / "documents")
-        said = [
+        documents = StoredCorpus(folder / "documents")
+        warnings = [
             line
             for line in (sources.say_links(self.files.left_out), self._say_over_limits())
             if line
         ]
-        if not made:
+        if not documents:
             left_out = json.dumps(self.counts)
             raise DataError(
-                "; ".join([f"no document of {self.corpus.path} is left: {left_out}", *said])
+                "; ".join([f"no document of {self.corpus.path} is left: {left_out}", *warnings])
             )
-        known = {
-            "group": {one: group for one, group in self.groups.items() if one in made},
+        facts = {
+            "group": {
+                doc_id: group for doc_id, group in self.groups.items() if doc_id in documents
+            },
             "counts": self.counts,
         }
-        known |= {"twins": cleaning.find_duplicates(made, self.clean.near)}
-        known |= {"warnings": [*said, *self.findings.say()]}
-        known["separator"] = self.separator
-        (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
+        facts |= {"twins": cleaning.find_duplicates(documents, self.clean.near)}
+        facts |= {"warnings": [*warnings, *self.findings.say()]}
+        facts["separator"] = self.separator
+        (folder / "known.json").write_text(disk.dumps(facts), encoding="utf-8")
 
     def _leave(self, name: str, reason: str, evidence: str = "") -> None:
         """Note what is left out: a line of dropped.jsonl."""
@@ -288,37 +292,37 @@ class _Ingestion:
         named = ", ".join(self.over_limits[:_NAMED]) + (
             ", ..." if len(self.over_limits) > _NAMED else ""
         )
-        many = plural(len(self.over_limits), "file or document is", "files or documents are")
+        count = plural(len(self.over_limits), "file or document is", "files or documents are")
         return (
-            f"{many} left out as over a limit of corpus.file_seconds, file_memory or file_text: "
+            f"{count} left out as over a limit of corpus.file_seconds, file_memory or file_text: "
             f"{named}"
         )
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""
         ids = Counter[str]()
-        for where, document, group, private in self._rows():
+        for location, document, group, private in self._rows():
             check_interrupts()
             doc_id = document.doc_id or digest_id(document.text)
             ids[doc_id] += 1
             if not document.doc_id and ids[doc_id] > 1:
                 doc_id = f"{doc_id}-{ids[doc_id]}"
             elif ids[doc_id] > 1:
-                raise DataError(f"{where}: the id {doc_id!r} was there before")
+                raise DataError(f"{location}: the id {doc_id!r} was there before")
             if reason := self._refuse(document.text):
                 self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
                 continue
             if self.clean.hash_ids:
-                parent, group = (one and digest_id(one) for one in (document.parent, group))
+                parent, group = (name and digest_id(name) for name in (document.parent, group))
                 doc_id = f"{parent}:{digest_id(doc_id)}" if parent else digest_id(doc_id)
                 document = replace(document, parent=parent)
             if group:
                 self.groups[doc_id] = group
             if private:
                 aside.write(disk.dumps([doc_id, disk.dumps(private)]) + "\n")
-                told = f"{document.title}\n{document.text}"
-                said = sum(len(text) > 3 and text in told for text in private.values())
-                self.findings.add("private texts that also stand in the text", said, doc_id)
+                released_text = f"{document.title}\n{document.text}"
+                repeated = sum(len(text) > 3 and text in released_text for text in private.values())
+                self.findings.add("private texts that also stand in the text", repeated, doc_id)
             yield replace(document, doc_id=doc_id)
 
     def _rows(self) -> Iterator[tuple[str, Document, str, dict[str, str]]]:
@@ -328,10 +332,10 @@ class _Ingestion:
             # Passages that are judged themselves are documents like others: their pieces have them
             # as parents.
             unit_of = judged.unit_of if self.task.max_p and judged.unit_of else str
-            for one in self.task.documents.stream():
-                parent = unit_of(one.doc_id)
-                document = replace(one, parent="" if parent == one.doc_id else parent)
-                yield f"{self.corpus.path}, {one.doc_id}", document, "", {}
+            for original in self.task.documents.stream():
+                parent = unit_of(original.doc_id)
+                document = replace(original, parent="" if parent == original.doc_id else parent)
+                yield f"{self.corpus.path}, {original.doc_id}", document, "", {}
             return
         names = self.corpus
         fields = tuple(
@@ -349,24 +353,26 @@ class _Ingestion:
             )
         record = XmlPaths(names.record, names.sections, fields)
         files = self.files.files
-        for where, row in sources.read(
+        for location, row in sources.read(
             self.root, files, names.form, record, limits, self._leave_file
         ):
-            named = (names.id,) if names.id else [one for one in collections.IDS if one in row]
-            given = tables.pick_column(where, row, *named) if named else ""
-            doc_id = tables.read_id(given, where) if named else ""
-            text = _write_text(tables.pick_column(where, row, *texts), where)
-            title = tables.check_text(row.get(names.title), where, names.title, optional=True)
+            named = (
+                (names.id,) if names.id else [column for column in collections.IDS if column in row]
+            )
+            cell = tables.pick_column(location, row, *named) if named else ""
+            doc_id = tables.read_id(cell, location) if named else ""
+            text = _write_text(tables.pick_column(location, row, *texts), location)
+            title = tables.check_text(row.get(names.title), location, names.title, optional=True)
             group = (
-                _write_text(tables.pick_column(where, row, names.group), where)
+                _write_text(tables.pick_column(location, row, names.group), location)
                 if names.group
                 else ""
             )
             private = {
-                one: _write_text(tables.pick_column(where, row, one), where)
-                for one in names.private
+                column: _write_text(tables.pick_column(location, row, column), location)
+                for column in names.private
             }
-            yield where, Document(doc_id, text, title), group, private
+            yield location, Document(doc_id, text, title), group, private
 
     def _refuse(self, text: str) -> str:
         """Return why a document is left out; "" where it is not."""
@@ -388,19 +394,21 @@ class _Ingestion:
                 continue
             text = clean_text(document.text, self.clean, repeated)
             title = clean_text(document.title, self.clean)
-            whole = replace(document, text=text, title=title)
+            cleaned = replace(document, text=text, title=title)
             cut = (
                 sum(cleaning.digest_line(line) in repeated for line in document.text.splitlines())
                 if repeated
                 else 0
             )
             self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
-            pieces = [whole]
+            pieces = [cleaned]
             if self.cut.by and text:
                 parent = document.parent or document.doc_id
                 pieces = [
-                    Document(name_piece(document, number, self.separator), part, title, parent)
-                    for number, part in enumerate(cut_text(text, self.cut))
+                    Document(
+                        name_piece(document, number, self.separator), piece_text, title, parent
+                    )
+                    for number, piece_text in enumerate(cut_text(text, self.cut))
                 ]
                 group = self.groups.pop(document.doc_id, parent)
                 self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
@@ -420,22 +428,25 @@ class _Ingestion:
                     )
 
 
-def _write_text(value: Any, where: str) -> str:
+def _write_text(value: Any, location: str) -> str:
     """Return a cell as text; of a list of messages, a line "[Role]: what it says" each."""
-    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+    if isinstance(value, list) and value and all(isinstance(message, dict) for message in value):
         try:
-            said = [
-                (one.get("role") or one["from"], message_text(one) or one.get("value", ""))
-                for one in value
+            messages = [
+                (
+                    message.get("role") or message["from"],
+                    message_text(message) or message.get("value", ""),
+                )
+                for message in value
             ]
-            value = "\n".join(f"[{role.title()}]: {text}" for role, text in said)
+            value = "\n".join(f"[{role.title()}]: {text}" for role, text in messages)
         except (AttributeError, KeyError, TypeError):
             raise DataError(
-                f"{where}: not every message of the conversation is {{role, content}}"
+                f"{location}: not every message of the conversation is {{role, content}}"
             ) from None
     elif value is not None and not isinstance(value, str):
         value = disk.dumps(value)
-    return tables.check_text(value, where, optional=True)
+    return tables.check_text(value, location, optional=True)
 
 
 def cut_text(text: str, cut: CutSettings) -> list[str]:
@@ -452,13 +463,13 @@ def cut_text(text: str, cut: CutSettings) -> list[str]:
         ]
         return [piece for start, end in pairwise(starts) if (piece := text[start:end].strip())]
     pieces = [""]
-    many = 0
+    words = 0
     for paragraph in filter(str.strip, re.split(r"\n\s*\n", text)):
         pieces[-1] = f"{pieces[-1]}\n\n{paragraph}".strip("\n")
-        many += len(paragraph.split())
-        if many >= cut.words:
+        words += len(paragraph.split())
+        if words >= cut.words:
             pieces = [*pieces, ""]
-            many = 0
-    if 0 < many < cut.words / 2 and len(pieces) > 1:  # too little for a snippet of its own
+            words = 0
+    if 0 < words < cut.words / 2 and len(pieces) > 1:  # too little for a snippet of its own
         pieces[-2:] = ["\n\n".join(pieces[-2:])]
     return [piece for piece in pieces if piece]

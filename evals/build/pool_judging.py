@@ -65,7 +65,7 @@ def grade(
     build: BuildPipeline,
     stage: str,
     lens: str,
-    asked: Sequence[GradingRequest],
+    requests: Sequence[GradingRequest],
     batch: int,
     most: int,
 ) -> Grades:
@@ -75,101 +75,113 @@ def grade(
     each further one says so, too: the documents concerned are graded again, in other company.
     """
     judge: GradingSettings = build.recipe.judge
-    unread = {one.query.query_id: () if judge.passes else one.members for one in asked}
-    found: Grades = {
+    unread = {
+        request.query.query_id: () if judge.passes else request.members for request in requests
+    }
+    graded: Grades = {
         query_id: dict.fromkeys(members, float(HIGHEST)) for query_id, members in unread.items()
     }
     rule = judge.rule or RULES.get(lens, RULES[""])
-    left = [(one, list(one.candidates)) for one in asked]
+    pending = [(request, list(request.candidates)) for request in requests]
     for turn in range(judge.passes):
-        again = dict[str, list[str]]()
+        doubtful = dict[str, list[str]]()
         for unit, answer in build.ask(
-            stage, _make_units(build, rule, left, turn, batch), most=judge.passes * most
+            stage, _make_units(build, rule, pending, turn, batch), most=judge.passes * most
         ):
-            grades = found[unit.key[0]]
-            one = unit.key[1]
+            grades = graded[unit.key[0]]
+            request = unit.key[1]
             for doc_id, row in answer.get("verdicts", {}).items():
                 grades[doc_id] = float(row["grade"])
-                if (row["grade"] < judge.keep) == (doc_id in one.members):
-                    again.setdefault(unit.key[0], []).append(doc_id)
-        left = [(one, again[one.query.query_id]) for one in asked if one.query.query_id in again]
-    said = {
-        (one, doc_id): f"{of:.0f}" for one, grades in found.items() for doc_id, of in grades.items()
+                if (row["grade"] < judge.keep) == (doc_id in request.members):
+                    doubtful.setdefault(unit.key[0], []).append(doc_id)
+        pending = [
+            (request, doubtful[request.query.query_id])
+            for request in requests
+            if request.query.query_id in doubtful
+        ]
+    values = {
+        (query_id, doc_id): f"{value:.0f}"
+        for query_id, grades in graded.items()
+        for doc_id, value in grades.items()
     }
-    texts = {one.query.query_id: one.query.text for one in asked}
+    texts = {request.query.query_id: request.query.text for request in requests}
     build.review(
         SHEETS[stage],
-        said,
+        values,
         lambda pair: Item([("query", texts[pair[0]]), ("document", build.text(pair[1]))]),
     )
-    for (query_id, doc_id), of in said.items():
-        found[query_id][doc_id] = float(of)
-    return found
+    for (query_id, doc_id), text in values.items():
+        graded[query_id][doc_id] = float(text)
+    return graded
 
 
 def _make_units(
     build: BuildPipeline,
     rule: str,
-    left: Sequence[tuple[GradingRequest, Sequence[str]]],
+    pending: Sequence[tuple[GradingRequest, Sequence[str]]],
     turn: int,
     batch: int,
 ) -> Iterator[StageInput]:
-    for one, candidates in left:
-        query = one.query
-        told = {
+    for request, candidates in pending:
+        query = request.query
+        inputs = {
             "objective": query.objective,
             "description": query.text,
             "grades": rule,
-            "examples": list(one.examples),
+            "examples": list(request.examples),
         }
-        for some in overlapping_slices(
+        for doc_ids in overlapping_slices(
             sorted(candidates, key=lambda doc_id: digest(str(turn), query.query_id, doc_id)), batch
         ):
-            yield StageInput((query.query_id, one), told, build.passages(some))
+            yield StageInput((query.query_id, request), inputs, build.passages(doc_ids))
 
 
-def regrade(build: BuildPipeline, lens: str, asked: Sequence[GradingRequest]) -> Grades:
+def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest]) -> Grades:
     """Return the grades of what the build found, for the queries that keep enough relevant documents."""
     judge = build.recipe.judge
     limits = build.recipe.limits
-    kept = Grades()
+    gold = Grades()
     most = build.most_queries * -(-(limits.max_positives + judge.near) // judge.batch)
-    graded = grade(build, "rejudge", lens, asked, judge.batch, most)
-    for one in asked:
-        query_id = one.query.query_id
-        grades = graded.get(one.query.query_id, {})
+    graded = grade(build, "rejudge", lens, requests, judge.batch, most)
+    for request in requests:
+        query_id = request.query.query_id
+        grades = graded.get(request.query.query_id, {})
         if (
-            sum(of >= judge.keep for of in grades.values()) < limits.min_positives
+            sum(value >= judge.keep for value in grades.values()) < limits.min_positives
             and not build.ahead
         ):
-            build.drop("rejudge", query_id, "too few documents are relevant", one.query.text)
+            build.drop("rejudge", query_id, "too few documents are relevant", request.query.text)
         else:
-            kept[query_id] = {
-                doc_id: float(of >= judge.keep) for doc_id, of in sorted(grades.items())
+            gold[query_id] = {
+                doc_id: float(value >= judge.keep) for doc_id, value in sorted(grades.items())
             }
-    _review_queries(build, {one.query.query_id: one.query for one in asked}, kept)
-    build.count("rejudge", len(asked), len(kept))
-    build.demand(kept)
-    return kept
+    _review_queries(build, {request.query.query_id: request.query for request in requests}, gold)
+    build.count("rejudge", len(requests), len(gold))
+    build.demand(gold)
+    return gold
 
 
-def _review_queries(build: BuildPipeline, queries: Mapping[str, Query], kept: Grades) -> None:
+def _review_queries(build: BuildPipeline, queries: Mapping[str, Query], gold: Grades) -> None:
     """Offer each query with some of what is relevant and of what is not; drop those that people find fault with."""
     shown = dict[str, list[str]]()
-    said = dict[str, list[str]]()
-    for query_id, grades in kept.items():
-        said[query_id] = [one for one, of in grades.items() if of][:SHOWN]
-        shown[query_id] = said[query_id] + [one for one, of in grades.items() if not of][:SHOWN]
+    relevant = dict[str, list[str]]()
+    for query_id, grades in gold.items():
+        relevant[query_id] = [doc_id for doc_id, value in grades.items() if value][:SHOWN]
+        shown[query_id] = (
+            relevant[query_id] + [doc_id for doc_id, value in grades.items() if not value][:SHOWN]
+        )
     build.review(
         "queries",
-        said,
+        relevant,
         lambda query_id: build.choice("query", queries[query_id].text, shown[query_id]),
     )
     for query_id in [
-        one for one, found in said.items() if not {"unasked", "leak"}.isdisjoint(found)
+        query_id
+        for query_id, answers in relevant.items()
+        if not {"unasked", "leak"}.isdisjoint(answers)
     ]:
-        build.drop("rejudge", query_id, "people find fault with it", ", ".join(said[query_id]))
-        del kept[query_id]
+        build.drop("rejudge", query_id, "people find fault with it", ", ".join(relevant[query_id]))
+        del gold[query_id]
 
 
 def pool(
@@ -181,29 +193,38 @@ def pool(
     if not wanted.retrievers:
         return {}
     engines = list(map(build.retriever, wanted.retrievers))
-    asked = list[GradingRequest]()
+    requests = list[GradingRequest]()
     for query in queries:
-        known = gold[query.query_id]
-        found = [
+        grades_so_far = gold[query.query_id]
+        found_ids = [
             hit.doc_id
-            for of in engines
-            for hit in of.search(query.text, wanted.k, excluded=query.excluded)
+            for retriever in engines
+            for hit in retriever.search(query.text, wanted.k, excluded=query.excluded)
         ]
         best = sorted(
-            (one for one in known if known[one] > 0), key=lambda one: digest(query.query_id, one)
+            (doc_id for doc_id in grades_so_far if grades_so_far[doc_id] > 0),
+            key=lambda doc_id: digest(query.query_id, doc_id),
         )
-        left = [
-            fromkey
-            for fromkey in dict.fromkeys(found)
-            if fromkey not in known and fromkey not in build.source.twins
+        new_ids = [
+            doc_id
+            for doc_id in dict.fromkeys(found_ids)
+            if doc_id not in grades_so_far and doc_id not in build.source.twins
         ]
-        asked.append(GradingRequest(query, left, [build.text(one) for one in best[:EXAMPLES]]))
+        requests.append(
+            GradingRequest(query, new_ids, [build.text(doc_id) for doc_id in best[:EXAMPLES]])
+        )
     batch = 2 * judge.batch
     most = build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
-    graded = grade(build, "judge", lens, asked, batch, most)
-    build.count("judge", sum(len(one.candidates) for one in asked), sum(map(len, graded.values())))
+    graded = grade(build, "judge", lens, requests, batch, most)
+    build.count(
+        "judge",
+        sum(len(request.candidates) for request in requests),
+        sum(map(len, graded.values())),
+    )
     pooled = Grades()
     for query_id, grades in graded.items():
-        brought_in = {doc_id: float(of >= judge.keep) for doc_id, of in sorted(grades.items())}
+        brought_in = {
+            doc_id: float(value >= judge.keep) for doc_id, value in sorted(grades.items())
+        }
         pooled[query_id] = brought_in | dict(gold[query_id])
     return {"pooled": pooled}

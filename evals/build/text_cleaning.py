@@ -101,16 +101,16 @@ def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
     """Return the digests of lines that more than `share` of the documents have; equal documents count once."""
     step = max(1, len(documents) // _SAMPLE)
     counts = Counter[int]()
-    seen = set[bytes]()
+    digests = set[bytes]()
     for document in islice(documents.stream(), 0, None, step) if share else ():
         check_interrupts()
-        if (whole := digest_text(document.text)) not in seen:
-            seen.add(whole)
+        if (text_digest := digest_text(document.text)) not in digests:
+            digests.add(text_digest)
             counts.update(set(map(digest_line, document.text.splitlines())))
     return {
         digest
-        for digest, many in counts.items()
-        if digest and many >= _FEWEST and many > share * len(seen)
+        for digest, count in counts.items()
+        if digest and count >= _FEWEST and count > share * len(digests)
     }
 
 
@@ -136,9 +136,16 @@ def find_duplicates(documents: Corpus, near: float) -> dict[str, str]:
             continue
         signature = RMinHash(num_perm=_BANDS * _ROWS, seed=1)
         signature.update(sorted(runs))
-        others = ((firsts[n], _runs(documents[firsts[n]])) for n in sorted(index.query(signature)))
+        candidates = (
+            (firsts[n], _runs(documents[firsts[n]])) for n in sorted(index.query(signature))
+        )
         if first := next(
-            (one for one, its in others if len(runs & its) >= near * len(runs | its)), None
+            (
+                doc_id
+                for doc_id, candidate_runs in candidates
+                if len(runs & candidate_runs) >= near * len(runs | candidate_runs)
+            ),
+            None,
         ):
             twins[document.doc_id] = first
         else:
@@ -160,17 +167,17 @@ class TextWarnings:
             str, tuple[int, int, str]
         ]()  # kind -> things, documents, the first example
 
-    def add(self, kind: str, many: int, example: str) -> None:
+    def add(self, topic: str, count: int, example: str) -> None:
         """Count `many` things of a kind in one document; the first example of each kind is kept."""
-        if many:
-            before, documents, first = self._found.get(kind, (0, 0, example))
-            self._found[kind] = before + many, documents + 1, first
+        if count:
+            before, documents, first = self._found.get(topic, (0, 0, example))
+            self._found[topic] = before + count, documents + 1, first
 
     def look_at(self, document: Document) -> None:
         """Count the personal data of a document, of which an example is masked, and whether it speaks to a model."""
-        for kind, pattern in _PERSONAL.items():
-            found = pattern.findall(f"{document.title}\n{document.text}")
-            self.add(kind, len(found), re.sub(r"(?<=\w)\w", "*", found[0]) if found else "")
+        for topic, pattern in _PERSONAL.items():
+            matches = pattern.findall(f"{document.title}\n{document.text}")
+            self.add(topic, len(matches), re.sub(r"(?<=\w)\w", "*", matches[0]) if matches else "")
         self.add(
             "texts that speak to a model", bool(injection_kind(document.text)), document.doc_id
         )
@@ -178,7 +185,7 @@ class TextWarnings:
     def say(self) -> list[str]:
         """Return a sentence for each kind of finding."""
         rows = (
-            (f"{many:,} {kind} in", plural(of, "document"), one)
-            for kind, (many, of, one) in self._found.items()
+            (f"{count:,} {topic} in", plural(documents, "document"), example)
+            for topic, (count, documents, example) in self._found.items()
         )
-        return [f"{what} {where}, e.g. {example}" for what, where, example in rows]
+        return [f"{finding} {location}, e.g. {example}" for finding, location, example in rows]

@@ -102,20 +102,20 @@ def keep_twins(twins: Mapping[str, str], comparisons: Comparisons) -> dict[str, 
     """Return the pairs of queries that still have the same comparisons, one after the other."""
     labels = {query_id: [pair.label for pair in pairs] for query_id, pairs in comparisons.items()}
     return {
-        one: twin
-        for one, twin in twins.items()
-        if one in labels and labels[one] == labels.get(twin)
+        query_id: twin
+        for query_id, twin in twins.items()
+        if query_id in labels and labels[query_id] == labels.get(twin)
     }
 
 
 def list_metrics(
-    given: Environment, comparisons: Comparisons, twins: Mapping[str, str]
+    environment: Environment, comparisons: Comparisons, twins: Mapping[str, str]
 ) -> list[str]:
     """Return the metrics of a task without those of comparisons that it has no longer."""
     labels = {pair.label for pairs in comparisons.values() for pair in pairs}
-    there = {"Win": bool(labels), "Flip": bool(twins), "Triplets": "Triplets" in labels}
+    is_present = {"Win": bool(labels), "Flip": bool(twins), "Triplets": "Triplets" in labels}
     return [
         name
-        for name in given.metrics
-        if there.get(name, name in labels or not name.startswith("Win("))
+        for name in environment.metrics
+        if is_present.get(name, name in labels or not name.startswith("Win("))
     ]

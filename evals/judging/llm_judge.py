@@ -61,7 +61,7 @@ class JudgingPool(NamedTuple):
     brought: Mapping[
         str, Mapping[str, set[int]]
     ]  # query_id -> document -> the runs that have it among their first
-    known: Grades  # by the release's judgements
+    release_grades: Grades  # by the release's judgements
     unit_of: Callable[[str], str] | None  # of MaxP: the document of a passage
     best: Mapping[
         str, Mapping[str, str]
@@ -70,15 +70,16 @@ class JudgingPool(NamedTuple):
     def unjudged(self, ours: Grades) -> Wanted:
         """Return what neither the release nor `ours` has judged, by query."""
         return {
-            one: of.keys() - self.known[one] - ours.get(one, {}).keys()
-            for one, of in self.brought.items()
+            query_id: brought.keys() - self.release_grades[query_id] - ours.get(query_id, {}).keys()
+            for query_id, brought in self.brought.items()
         }
 
     @property
     def highest(self) -> float:
         """The highest grade of the release."""
         return max(
-            (grade for found in self.known.values() for grade in found.values()), default=HIGHEST
+            (grade for grades in self.release_grades.values() for grade in grades.values()),
+            default=HIGHEST,
         )
 
     def to_release_grade(self, grade: float) -> float:
@@ -106,7 +107,8 @@ class JudgingPool(NamedTuple):
         where both have one.
         """
         qrels = {
-            query_id: grades.get(query_id, {}) | known for query_id, known in self.known.items()
+            query_id: grades.get(query_id, {}) | release_grades
+            for query_id, release_grades in self.release_grades.items()
         }
         return Judgements(qrels, unit_of=self.unit_of)
 
@@ -119,14 +121,14 @@ class JudgingPool(NamedTuple):
 
     def grades(self, outcomes: Mapping[str, Any]) -> dict[str, Grades]:
         """Return the grades that a judge gave, by the kind of what was judged."""
-        found: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
+        grades_of: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
         for name, row in outcomes.items():
-            kind, _, query_id = name.split("/", 2)
+            pool_type, _, query_id = name.split("/", 2)
             units = map(self.unit_of or str, row["ranking"])
-            found[kind].setdefault(query_id, {}).update(
+            grades_of[pool_type].setdefault(query_id, {}).update(
                 zip(units, row.get("scores") or (), strict=True)
             )
-        return found
+        return grades_of
 
 
 def _is_of(config: run_folder.Config, task: str) -> bool:
@@ -135,9 +137,9 @@ def _is_of(config: run_folder.Config, task: str) -> bool:
     """
     if config["task"] == task:
         return True
-    name, place = environments.locate_task(task)
+    name, folder = environments.locate_task(task)
     return config["task"] == name or (
-        place is not None and config[run_folder.PROVENANCE]["folder"] == place
+        folder is not None and config[run_folder.PROVENANCE]["folder"] == folder
     )
 
 
@@ -148,38 +150,42 @@ def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingP
     """
     runs = [scored_run.read_scored_run(path) for path in scored_run.find_folders(paths)]
     for run in runs:
-        same = all(run.config[key] == runs[0].config[key] for key in ("data_fingerprint", "max_p"))
-        if not _is_of(run.config, task) or not same:
-            what = (
+        comparable = all(
+            run.config[key] == runs[0].config[key] for key in ("data_fingerprint", "max_p")
+        )
+        if not _is_of(run.config, task) or not comparable:
+            description = (
                 f"{run.name} is of {run.config['task']}, {run.config['split']} split, "
                 f"{run.config['data']} data"
             )
             raise UsageError(
-                f"{what}; give runs of one task, asked and scored alike on the same data"
+                f"{description}; give runs of one task, asked and scored alike on the same data"
             )
     environment = load_environment(runs[0].config)
     if is_pairwise(environment.metric):
         raise UsageError(f"{environment.task} compares documents, and no judgements are missing")
-    known: Grades = {query.query_id: {} for query in environment.queries}
+    release_grades: Grades = {query.query_id: {} for query in environment.queries}
     unit_of = environment.judgements[environment.headline].unit_of if environment.max_p else None
-    for judgements, query_id in product(environment.judgements.values(), known):
+    for judgements, query_id in product(environment.judgements.values(), release_grades):
         if judgements.unit_of is unit_of:
-            known[query_id] |= judgements.qrels.get(query_id, {})
-    rankings = [{query_id: run.outcomes[query_id]["ranking"] for query_id in known} for run in runs]
-    brought = {query_id: defaultdict[str, set[int]](set) for query_id in known}
-    best = {query_id: dict[str, str]() for query_id in known}
-    for place, query_id in product(range(len(runs)), known):
-        for unit in collapse_to_units(rankings[place][query_id], Judgements({}, unit_of=unit_of))[
-            :depth
-        ]:
-            brought[query_id][unit].add(place)
+            release_grades[query_id] |= judgements.qrels.get(query_id, {})
+    rankings = [
+        {query_id: run.outcomes[query_id]["ranking"] for query_id in release_grades} for run in runs
+    ]
+    brought = {query_id: defaultdict[str, set[int]](set) for query_id in release_grades}
+    best = {query_id: dict[str, str]() for query_id in release_grades}
+    for run_number, query_id in product(range(len(runs)), release_grades):
+        for unit in collapse_to_units(
+            rankings[run_number][query_id], Judgements({}, unit_of=unit_of)
+        )[:depth]:
+            brought[query_id][unit].add(run_number)
     if unit_of:
-        for query_id, found in best.items():
+        for query_id, passages in best.items():
             for doc_id in filter(
-                None, chain.from_iterable(zip_longest(*(of[query_id] for of in rankings)))
+                None, chain.from_iterable(zip_longest(*(ranking[query_id] for ranking in rankings)))
             ):
-                found.setdefault(unit_of(doc_id), doc_id)
-    return JudgingPool(runs, environment, rankings, brought, known, unit_of, best)
+                passages.setdefault(unit_of(doc_id), doc_id)
+    return JudgingPool(runs, environment, rankings, brought, release_grades, unit_of, best)
 
 
 def judge_runs(
@@ -218,17 +224,17 @@ def judge_runs(
         "parameters": values,
         "rule": system.rule,
     }
-    where = pool.runs[0].path.resolve().with_name(f"{scored_run.JUDGED}{name}")
-    stage = ModelStage(system, environment.documents, where, config, request)
+    path = pool.runs[0].path.resolve().with_name(f"{scored_run.JUDGED}{name}")
+    stage = ModelStage(system, environment.documents, path, config, request)
     chosen = _choose_sample(pool, sample)
     todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
     if dry_run:
         documents = sum(
-            len(one.candidates or ()) - len(system.examples[one.query_id]) for one in todo
+            len(query.candidates or ()) - len(system.examples[query.query_id]) for query in todo
         )
         return {"documents": documents, **stage.forecast(todo)}
     with stage.open() as ask:
-        outcomes = ask([one for one in todo if one.query_id.startswith(SAMPLE)])
+        outcomes = ask([query for query in todo if query.query_id.startswith(SAMPLE)])
         agreement = _agree(pool, chosen, outcomes)
         print_stderr(describe_agreement(agreement))
         if chosen and not agreement["documents"]:
@@ -275,10 +281,10 @@ def _correct(pool: JudgingPool, chosen: Wanted, by_kind: Mapping[str, Grades]) -
     grades = by_kind[POOL]
     pairs = _pairs(pool, chosen, by_kind)
     sample = [
-        (pool.known[query_id][doc_id], int(by_kind[SAMPLE][query_id][doc_id]))
+        (pool.release_grades[query_id][doc_id], int(by_kind[SAMPLE][query_id][doc_id]))
         for query_id, doc_id in pairs
     ]
-    keys = [(query_id, doc_id) for query_id, of in grades.items() for doc_id in of]
+    keys = [(query_id, doc_id) for query_id, graded in grades.items() for doc_id in graded]
     judged = [int(grades[query_id][doc_id]) for query_id, doc_id in keys]
     nothing = {"judge": None, "corrected": [None] * len(pool.runs)}
     if not judged or len({true for true, _ in sample}) < 2:
@@ -313,15 +319,19 @@ def _pairs(
 
 
 def _choose_sample(
-    pool: JudgingPool, many: int
+    pool: JudgingPool, size: int
 ) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
-    rows = [(one, key, grade) for one, found in pool.known.items() for key, grade in found.items()]
+    rows = [
+        (query_id, doc_id, grade)
+        for query_id, grades in pool.release_grades.items()
+        for doc_id, grade in grades.items()
+    ]
     rows = sorted(
         (row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: digest(*row[:2])
     )
-    wrong = [row for row in rows if row[2] < 1][: many // 2]
+    wrong = [row for row in rows if row[2] < 1][: size // 2]
     chosen = defaultdict[str, set[str]](set)
-    for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: many - len(wrong)], *wrong]:
+    for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: size - len(wrong)], *wrong]:
         chosen[query_id].add(doc_id)
     return chosen
 
@@ -334,30 +344,35 @@ def _cut(
     """
     todo = list[Query]()
     examples = dict[str, list[str]]()
-    for (kind, wanted), query in product(
+    for (pool_type, wanted), query in product(
         ((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries
     ):
-        own = query.query_id
+        query_id = query.query_id
         order = partial(digest, query.query_id)
         best = [
-            one
-            for one, grade in pool.known[own].items()
-            if grade >= max(1, *pool.known[own].values())
+            doc_id
+            for doc_id, grade in pool.release_grades[query_id].items()
+            if grade >= max(1, *pool.release_grades[query_id].values())
         ]
         shown = pool.read(
-            own, (one for one in sorted(best, key=order) if one not in sample.get(own, ()))
+            query_id,
+            (
+                doc_id
+                for doc_id in sorted(best, key=order)
+                if doc_id not in sample.get(query_id, ())
+            ),
         )[:EXAMPLES]
-        ordered = sorted(wanted.get(own, ()), key=order)
+        ordered = sorted(wanted.get(query_id, ()), key=order)
         for start in range(0, len(ordered), BATCH):
-            left = [
-                one
-                for one in ordered[start : start + BATCH]
-                if one not in graded[kind].get(own, {})
+            ungraded = [
+                doc_id
+                for doc_id in ordered[start : start + BATCH]
+                if doc_id not in graded[pool_type].get(query_id, {})
             ]
-            if left := pool.read(own, left):
-                name = f"{kind}/{digest(*left)[:8]}/{own}"
+            if ungraded := pool.read(query_id, ungraded):
+                name = f"{pool_type}/{digest(*ungraded)[:8]}/{query_id}"
                 examples[name] = shown
-                todo.append(replace(query, query_id=name, candidates=frozenset(left + shown)))
+                todo.append(replace(query, query_id=name, candidates=frozenset(ungraded + shown)))
     system.examples = examples
     return todo
 
@@ -368,15 +383,18 @@ def _agree(pool: JudgingPool, sample: Wanted, outcomes: Mapping[str, Any]) -> Re
     """
     by_kind = pool.grades(outcomes)
     ours = by_kind[SAMPLE]
-    known = pool.known
+    release_grades = pool.release_grades
     pairs = _pairs(pool, sample, by_kind)
-    both = [(known[one][doc_id] >= 1, ours[one][doc_id] >= 1) for one, doc_id in pairs]
-    many = max(1, len(both))
+    both = [
+        (release_grades[query_id][doc_id] >= 1, ours[query_id][doc_id] >= 1)
+        for query_id, doc_id in pairs
+    ]
+    count = max(1, len(both))
     theirs = sum(a for a, _ in both)
-    said = sum(b for _, b in both)
+    called = sum(b for _, b in both)
     hits = both.count((True, True))
     alike = agree([[(str(a), str(b))] for a, b in both])
-    mixed = 0 < theirs < many  # the release may list relevant documents alone
+    mixed = 0 < theirs < count  # the release may list relevant documents alone
     spent = total(
         usage_from_json(row["usage"]) for name, row in outcomes.items() if name.startswith(SAMPLE)
     )
@@ -386,57 +404,57 @@ def _agree(pool: JudgingPool, sample: Wanted, outcomes: Mapping[str, Any]) -> Re
             "all of the sample is relevant" if theirs else "nothing of the sample is relevant"
         )
     elif alike and not alike.kappa:
-        undefined = f"the judge calls all of the sample {'relevant' if said else 'not relevant'}"
+        undefined = f"the judge calls all of the sample {'relevant' if called else 'not relevant'}"
     return {
         "documents": len(both),
         "relevant": theirs,
         "kappa_undefined": undefined,
         "kappa": alike.kappa.mean if mixed and alike and alike.kappa else None,
-        "precision": hits / said if mixed and said else None,
+        "precision": hits / called if mixed and called else None,
         "recall": hits / theirs if theirs else None,
         "usage": usage_json(spent),
     }
 
 
-def describe_agreement(found: Result) -> str:
+def describe_agreement(agreement: Result) -> str:
     """Say in a line how far the judge agrees with the release, and what the sample took."""
     figures = ", ".join(
-        f"{name} {number(found[name], '{:.2f}')}" for name in ("kappa", "precision", "recall")
+        f"{name} {number(agreement[name], '{:.2f}')}" for name in ("kappa", "precision", "recall")
     )
-    if why := found.get("kappa_undefined"):
-        figures += f" (kappa is undefined: {why})"
-    price = number(found["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
-    many = (
-        f"a sample of {plural(found['documents'], 'judged document')}, {found['relevant']} of "
+    if reason := agreement.get("kappa_undefined"):
+        figures += f" (kappa is undefined: {reason})"
+    price = number(agreement["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
+    sample = (
+        f"a sample of {plural(agreement['documents'], 'judged document')}, {agreement['relevant']} of "
         f"them relevant"
     )
     return (
-        f"agreement with the release on {many}: {figures}; "
-        f"{plural(found['usage']['calls'], 'call')}, {price}"
+        f"agreement with the release on {sample}: {figures}; "
+        f"{plural(agreement['usage']['calls'], 'call')}, {price}"
     )
 
 
-def describe_judge(found: Result) -> list[str]:
+def describe_judge(result: Result) -> list[str]:
     """Say how right the judge was among what it judged, by its errors on the sample; nothing
     if that is not known.
     """
-    shares = found["judge"]
+    shares = result["judge"]
     if shares is None:
-        if not found["judged"]:
+        if not result["judged"]:
             return []
         return [
             "corrected means are not known: the sample has documents of one grade only, so errors "
             "cannot be told"
         ]
-    parts = []
+    rates = []
     for name in ("precision", "recall"):
         if rate := shares[name]:
-            parts.append(f"{name} {rate['mean']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})")
+            rates.append(f"{name} {rate['mean']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})")
     relevant = shares["relevant"]
     share = (
         f"{relevant['mean']:.2f} ({relevant['low']:.2f} to {relevant['high']:.2f}) of it relevant"
     )
-    return [f"among what was judged, by the errors on the sample: {', '.join(parts)}; {share}"]
+    return [f"among what was judged, by the errors on the sample: {', '.join(rates)}; {share}"]
 
 
 def _score(pool: JudgingPool, name: str, grades: Grades) -> Result:
@@ -454,7 +472,7 @@ def _score(pool: JudgingPool, name: str, grades: Grades) -> Result:
         {key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")}
         | {
             "run": run.name,
-            "by": {key: measure_unjudged(names, one, ranked) for key, one in by.items()},
+            "by": {key: measure_unjudged(names, qrels, ranked) for key, qrels in by.items()},
         }
         for run, ranked in zip(pool.runs, pool.rankings, strict=True)
     ]
@@ -478,14 +496,21 @@ def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
         ]
 
     before = rank(pool.join(grades))
-    for place, run in enumerate(pool.runs):
+    for run_number, run in enumerate(pool.runs):
         only = {
-            one: {key for key, of in found.items() if of == {place}}
-            for one, found in pool.brought.items()
+            query_id: {key for key, runs_with in brought.items() if runs_with == {run_number}}
+            for query_id, brought in pool.brought.items()
         }
-        rest = {one: {key: of[key] for key in of.keys() - only[one]} for one, of in grades.items()}
-        after = rank(pool.join(rest))
-        relevant = sum(of[key] >= 1 for one, of in grades.items() for key in of.keys() & only[one])
+        remaining = {
+            query_id: {key: graded[key] for key in graded.keys() - only[query_id]}
+            for query_id, graded in grades.items()
+        }
+        after = rank(pool.join(remaining))
+        relevant = sum(
+            graded[key] >= 1
+            for query_id, graded in grades.items()
+            for key in graded.keys() & only[query_id]
+        )
         tau = kendalltau(before, after).statistic if len(before) > 1 else math.nan
         change = max(abs(a - b) for a, b in zip(before, after, strict=True))
         tau = None if math.isnan(tau) else float(tau)
@@ -493,49 +518,59 @@ def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
     return alone
 
 
-def render_judgements(found: Result) -> str:
+def render_judgements(result: Result) -> str:
     """Return what was judged, or would be, and the runs by each of the judgements, as a
     person reads it.
     """
-    if "dry_run" in found:
-        batches = plural(found["queries"], "batch", "batches")
+    if "dry_run" in result:
+        batches = plural(result["queries"], "batch", "batches")
         return cost_estimate.render_estimate(
-            found, [f"{plural(found['documents'], 'document')} to be judged in {batches}"]
+            result, [f"{plural(result['documents'], 'document')} to be judged in {batches}"]
         )
-    metric = found["metric"]
-    name = found["name"]
+    metric = result["metric"]
+    name = result["name"]
     rows = list[list[str]]()
-    corrected = any(found["corrected"])
-    for row, one, mean in zip(found["runs"], found["left_out"], found["corrected"], strict=True):
+    corrected = any(result["corrected"])
+    for row, left_out, mean in zip(
+        result["runs"], result["left_out"], result["corrected"], strict=True
+    ):
         ours = row["by"][name][metric]
-        cells = [*(of[metric]["mean"] for of in row["by"].values()), ours["judged"], ours["right"]]
-        alone = [str(one["relevant"]), number(one["tau"], "{:.2f}", "-"), f"{one['change']:.4f}"]
+        cells = [
+            *(by_metric[metric]["mean"] for by_metric in row["by"].values()),
+            ours["judged"],
+            ours["right"],
+        ]
+        alone = [
+            str(left_out["relevant"]),
+            number(left_out["tau"], "{:.2f}", "-"),
+            f"{left_out['change']:.4f}",
+        ]
         without_errors = (
             [f"{mean['mean']:.4f} ({mean['low']:.4f} to {mean['high']:.4f})"] if mean else []
         )
         figures = [f"{cell:.4f}" for cell in cells]
         rows.append([Path(row["run"]).name, *figures[:-2], *without_errors, *figures[-2:], *alone])
-    names = [*found["runs"][0]["by"], *["corrected"] * corrected]
+    names = [*result["runs"][0]["by"], *["corrected"] * corrected]
     heads = ["run", *names, "judged", "if the rest were right", "its own", "tau", "change"]
-    by = "offline, which counts words: a floor" if found["lm"] == "offline" else found["lm"]
+    by = "offline, which counts words: a floor" if result["lm"] == "offline" else result["lm"]
     judged = (
-        f"{name}: {plural(found['judged'], 'document')} judged by {by}, prompt {found['prompt']}"
+        f"{name}: {plural(result['judged'], 'document')} judged by {by}, prompt {result['prompt']}"
     )
-    judged += f"; {found['left']} are left, for want of a usable answer" if found["left"] else ""
+    judged += f"; {result['left']} are left, for want of a usable answer" if result["left"] else ""
     table = TextTable(f"{metric} by each of the judgements", heads, rows)
-    own = (
+    own_note = (
         "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
         "runs by "
     )
-    own += f"{name} with and without these judgements, and the largest change of a run's mean"
+    own_note += f"{name} with and without these judgements, and the largest change of a run's mean"
     rule = (
         "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure"
     )
-    notes = [rule, own]
+    notes = [rule, own_note]
     if corrected:
         notes.append(
             f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for "
             f"these queries"
         )
-    lines = [judged, describe_agreement(found["agreement"]), *describe_judge(found)]
-    return render_terminal([describe_task(found), *lines, "", table, *notes, found["folder"]])
+    lines = [judged, describe_agreement(result["agreement"]), *describe_judge(result)]
+    return render_terminal([describe_task(result), *lines, "", table, *notes, result["folder"]])

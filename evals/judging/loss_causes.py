@@ -1,16 +1,17 @@
-"""Have a model name why documents were lost, for a sample of each run's failures: evals.behaviour
---name-failures.
+"""Have a model name the causes of lost documents, for a sample of each run's failures:
+evals.behaviour --name-failures.
 
-The kinds that are counted without a model stay as they are. What is asked is a stage
-(evals/running/model_stage.py) in a folder judged-causes-DIGEST beside the first run; RUN.json there has
-what the page shows with a run.
+The kinds of failure that are counted without a model stay as they are. The model's answers are a
+stage (evals/running/model_stage.py) in a folder judged-causes-DIGEST next to the first run; RUN.json
+there has the causes that the page shows with a run.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from evals import run_folder
 from evals.run_folder import load_environment
@@ -39,104 +40,129 @@ ARGUMENT = 300  # characters of a search or a note that are told
 UNNAMED = "no usable answer"
 
 
+class SampledLoss(NamedTuple):
+    """A lost document of a run, and the unit that asks about it."""
+
+    run_name: str
+    unit_id: str
+    failure: Result
+
+
 def label_loss_causes(
     paths: Sequence[Path], request: SharedRequest, sample: int, *, dry_run: bool = False
 ) -> Result:
-    """Return the causes of `sample` failures of each run, by its name; or what asking for
-    them would take.
+    """Return the causes of `sample` failures of each run, by its name.
+
+    `dry_run` returns the forecast of asking for them in place of that.
     """
     runs = read_same_queries(paths)
-    seen = list(map(observe_run, runs))
+    behaviours = [observe_run(run) for run in runs]
     environment = load_environment(runs[0].config)
     system = Explainer(Toolbox(environment.documents, NullRetriever()))
     config = {key: runs[0].config[key] for key in OF_RUNS}
-    where = runs[0].path.resolve().with_name(NAMED)
-    stage = ModelStage(system, environment.documents, where, config, request)
+    path = runs[0].path.resolve().with_name(NAMED)
+    stage = ModelStage(system, environment.documents, path, config, request)
+    query_of = {query.query_id: query for query in environment.queries}
     units = dict[str, Query]()
-    asked = list[tuple[str, str, Result]]()  # name of the run, id of the unit, failure
-    for run, own in zip(runs, seen, strict=True):
-        failures = list_failures(run, own, [one for one in seen if one is not own])
-        for kind, lost in sorted(
-            failures, key=lambda row: digest(row[1]["query_id"], row[1]["unit"])
-        )[:sample]:
-            query = next(one for one in environment.queries if one.query_id == lost["query_id"])
-            told, passages = _tell(run, lost, KINDS[kind].format(k=fate_cutoff(run)))
-            name = f"{digest(lost['unit'], *told)[:8]}/{query.query_id}"
-            read_first = frozenset(
-                [passage for passage in passages if passage in environment.documents][:1]
+    losses = list[SampledLoss]()
+    for run, behaviour in zip(runs, behaviours, strict=True):
+        others = [other for other in behaviours if other is not behaviour]
+        failures = sorted(
+            list_failures(run, behaviour, others),
+            key=lambda row: digest(row[1]["query_id"], row[1]["unit"]),
+        )
+        for failure_type, failure in failures[:sample]:
+            query = query_of[failure["query_id"]]
+            fate = KINDS[failure_type].format(k=fate_cutoff(run))
+            steps, doc_ids = _describe_steps(run, failure, fate)
+            unit_id = f"{digest(failure['unit'], *steps)[:8]}/{query.query_id}"
+            readable = [doc_id for doc_id in doc_ids if doc_id in environment.documents]
+            units[unit_id] = replace(
+                query,
+                query_id=unit_id,
+                candidates=frozenset(readable[:1]),
             )
-            units[name] = replace(query, query_id=name, candidates=read_first)
-            system.losses[name] = told
-            asked.append((run.name, name, lost))
+            system.losses[unit_id] = steps
+            losses.append(SampledLoss(run.name, unit_id, failure))
     if dry_run:
         return {"forecast": stage.forecast(list(units.values()))}
     with stage.open() as ask:
-        answers = {
-            name: json.loads(row["answer"] or "{}")
-            for name, row in ask(list(units.values())).items()
-        }
-    about = {"causes": CAUSES, "named_by": stage.model.name}
-    found = dict[str, Result]()
+        outcomes = ask(list(units.values()))
+    answers = {unit_id: json.loads(row["answer"] or "{}") for unit_id, row in outcomes.items()}
+    header = {"causes": CAUSES, "named_by": stage.model.name}
+    causes_of = dict[str, Result]()
     for run in runs:
-        groups = defaultdict[str, list[Result]](list)
-        for name, lost in ((name, lost) for of, name, lost in asked if of == run.name):
-            groups[answers[name].get("cause", UNNAMED)].append(
-                lost | {"because": answers[name].get("because", "")}
-            )
-        found[run.name] = {cause: count_with_examples(rows) for cause, rows in groups.items()}
-        kept = about | {"failures": found[run.name]}
+        causes_of[run.name] = _group_by_cause(
+            [loss for loss in losses if loss.run_name == run.name],
+            answers,
+        )
+        content = header | {"failures": causes_of[run.name]}
         run_folder.write(
-            stage.path / f"{run.path.resolve().name}.json", json.dumps(kept, indent=2) + "\n"
+            stage.path / f"{run.path.resolve().name}.json",
+            json.dumps(content, indent=2) + "\n",
         )
-    return about | {"folder": str(stage.path), "named": found}
+    return header | {"folder": str(stage.path), "named": causes_of}
 
 
-def _tell(run: scored_run.ScoredRun, lost: Result, fate: str) -> tuple[list[str], list[str]]:
-    """Return the fate, all searches and notes, and what was done with the document; and its
-    ids, the best first.
+def _group_by_cause(losses: Sequence[SampledLoss], answers: Mapping[str, Result]) -> Result:
+    """Return cause -> its number of documents, with examples."""
+    groups = defaultdict[str, list[Result]](list)
+    for loss in losses:
+        answer = answers[loss.unit_id]
+        row = loss.failure | {"because": answer.get("because", "")}
+        groups[answer.get("cause", UNNAMED)].append(row)
+    return {cause: count_with_examples(rows) for cause, rows in groups.items()}
+
+
+def _describe_steps(
+    run: scored_run.ScoredRun, failure: Result, fate: str
+) -> tuple[list[str], list[str]]:
+    """Return lines on the fate and on the steps that matter, and the ids of the lost document.
+
+    A step matters if it is a search, a note or the stop, or if it had the document. The best of
+    the ids comes first.
     """
-    judged = run.judged[lost["query_id"]]
+    judged = run.judged[failure["query_id"]]
+    unit = failure["unit"]
+    best = next(row.get("doc_id", "") for row in judged["relevant"] if row["unit"] == unit)
+    doc_ids = [best, unit]
+    doc_ids += [doc_id for doc_id, name in judged.get("units", {}).items() if name == unit]
     lines = [fate]
-    best = next(one.get("doc_id", "") for one in judged["relevant"] if one["unit"] == lost["unit"])
-    parts = [
-        best,
-        lost["unit"],
-        *(one for one, unit in judged.get("units", {}).items() if unit == lost["unit"]),
-    ]
-    for number, step in enumerate(run.outcomes[lost["query_id"]]["trace"]["steps"]):
-        place = next(
-            (place for place, doc_id in enumerate(step["doc_ids"], 1) if doc_id in parts), 0
-        )
-        if step["tool"] in ("search", "note", "stop") or place:
-            what = f": the document is at place {place} of {len(step['doc_ids'])}" if place else ""
-            shown = (
-                f", {step['shown'][place - 1]} of its characters"
-                if place and step.get("shown")
-                else ""
-            )
-            lines.append(f"{number}. {step['tool']} {step['argument'][:ARGUMENT]}{what}{shown}")
-    return lines, parts
+    for number, step in enumerate(run.outcomes[failure["query_id"]]["trace"]["steps"]):
+        position = _find_position(step["doc_ids"], doc_ids)
+        if step["tool"] not in ("search", "note", "stop") and not position:
+            continue
+        line = f"{number}. {step['tool']} {step['argument'][:ARGUMENT]}"
+        if position:
+            line += f": the document is at place {position} of {len(step['doc_ids'])}"
+            if step.get("shown"):
+                line += f", {step['shown'][position - 1]} of its characters"
+        lines.append(line)
+    return lines, doc_ids
 
 
-def render_loss_causes(found: Result) -> str:
+def _find_position(ranking: Sequence[str], doc_ids: Sequence[str]) -> int:
+    """Return the first place, from 1, of one of some documents in a ranking; 0 if it has none."""
+    for position, doc_id in enumerate(ranking, start=1):
+        if doc_id in doc_ids:
+            return position
+    return 0
+
+
+def render_loss_causes(result: Result) -> str:
     """Return the causes as a person reads them."""
-    if "forecast" in found:
-        many = plural(found["forecast"]["queries"], "lost document")
-        return "\n" + cost_estimate.render_estimate(
-            found["forecast"], [f"{many} to be read, a call each"]
-        )
-    labels = [f"run {place}" for place, _ in enumerate(found["named"], 1)]
-    named = found["named"].values()
-    counts = {
-        cause: [of.get(cause, {}).get("documents", 0) for of in named]
-        for cause in (*CAUSES, UNNAMED)
-    }
-    rows = [[CAUSES.get(cause, cause), *map(str, row)] for cause, row in counts.items() if any(row)]
-    title = f"why documents of a sample were lost, as {found['named_by']} reads the steps"
-    return render_terminal(
-        [
-            "",
-            TextTable(title, ["cause", *labels], rows) if rows else "no document was lost",
-            found["folder"],
-        ]
-    )
+    if "forecast" in result:
+        documents = plural(result["forecast"]["queries"], "lost document")
+        heading = f"{documents} to be read, a call each"
+        return "\n" + cost_estimate.render_estimate(result["forecast"], [heading])
+    labels = [f"run {number}" for number, _ in enumerate(result["named"], 1)]
+    rows = list[list[str]]()
+    for cause in (*CAUSES, UNNAMED):
+        counts = [causes.get(cause, {}).get("documents", 0) for causes in result["named"].values()]
+        if any(counts):
+            rows.append([CAUSES.get(cause, cause), *map(str, counts)])
+    title = f"why documents of a sample were lost, as {result['named_by']} reads the steps"
+    table: TextTable | str = "no document was lost"
+    if rows:
+        table = TextTable(title, ["cause", *labels], rows)
+    return render_terminal(["", table, result["folder"]])

@@ -130,29 +130,29 @@ def squeeze(text: str) -> str:
     return " ".join(text.split())
 
 
-def find_alike(some: Sequence[str]) -> tuple[str, str] | None:
+def find_alike(texts: Sequence[str]) -> tuple[str, str] | None:
     """Return two of some sentences that share most of their words."""
-    for one, other in combinations(some, 2):
-        mine = {*tokens(one)}
-        theirs = {*tokens(other)}
+    for first, second in combinations(texts, 2):
+        mine = {*tokens(first)}
+        theirs = {*tokens(second)}
         if len(mine & theirs) >= ALIKE * max(1, min(len(mine), len(theirs))):
-            return one, other
+            return first, second
     return None
 
 
 def check_copied(inputs: Inputs, outputs: Outputs) -> None:
     """Check that there are as many sentences as wanted, all of the document, and that no two are alike."""
     text = squeeze(inputs["document"][0].text)
-    found = [squeeze(one) for one in outputs["sentences"]]
-    if len(found) != inputs["number"]:
+    copied = [squeeze(sentence) for sentence in outputs["sentences"]]
+    if len(copied) != inputs["number"]:
         raise InvalidAnswer(
-            "wrong type", f"there are {len(found)} sentences; {inputs['number']} are wanted"
+            "wrong type", f"there are {len(copied)} sentences; {inputs['number']} are wanted"
         )
-    if strange := [one for one in found if not one or one not in text]:
+    if strange := [sentence for sentence in copied if not sentence or sentence not in text]:
         raise InvalidAnswer(
             "wrong type", f"this does not stand in the document, letter by letter: {strange[0]!r}"
         )
-    if alike := find_alike(found):
+    if alike := find_alike(copied):
         raise InvalidAnswer(
             "wrong type",
             f"these two say much the same; take another one: {alike[0]!r}, {alike[1]!r}",
@@ -161,12 +161,12 @@ def check_copied(inputs: Inputs, outputs: Outputs) -> None:
 
 def check_counted(inputs: Inputs, outputs: Outputs) -> None:
     """Check that there is a condition for each sentence, and prose."""
-    many = len(outputs["conditions"])
+    count = len(outputs["conditions"])
     wanted = len(inputs["sentences"])
-    if many != wanted or not all(map(str.strip, [*outputs["conditions"], outputs["prose"]])):
+    if count != wanted or not all(map(str.strip, [*outputs["conditions"], outputs["prose"]])):
         raise InvalidAnswer(
             "wrong type",
-            f"there are {many} conditions; {wanted} and prose are wanted, and none is empty",
+            f"there are {count} conditions; {wanted} and prose are wanted, and none is empty",
         )
 
 
@@ -188,39 +188,41 @@ def check_changed(inputs: Inputs, outputs: Outputs) -> None:
 
 def halve(text: str, statistics: TermStatistics) -> list[str]:
     """Return the heavier half of the words of a text, heaviest first; of equal ones that which stands first."""
-    found = sorted(dict.fromkeys(content_words(text)), key=lambda one: -statistics.weight(one))
-    return found[: -(-len(found) // 2)]
+    words = sorted(dict.fromkeys(content_words(text)), key=lambda word: -statistics.weight(word))
+    return words[: -(-len(words) // 2)]
 
 
 def extract(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the heaviest sentences that are not alike, in the document's order."""
     every = list(map(squeeze, sentences(inputs["document"][0].text)))
     chosen = list[str]()
-    for one in sorted(
-        set(every), key=lambda one: (-sum(map(statistics.weight, {*content_words(one)})), one)
+    for sentence in sorted(
+        set(every),
+        key=lambda sentence: (-sum(map(statistics.weight, {*content_words(sentence)})), sentence),
     ):
-        if len(chosen) < inputs["number"] and not find_alike([*chosen, one]):
-            chosen.append(one)
+        if len(chosen) < inputs["number"] and not find_alike([*chosen, sentence]):
+            chosen.append(sentence)
     return sorted(chosen, key=every.index)
 
 
 def write(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the heavier half of each sentence's words."""
-    return [" ".join(halve(one.text, statistics)) for one in inputs["sentences"]]
+    return [" ".join(halve(passage.text, statistics)) for passage in inputs["sentences"]]
 
 
 def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     """Change one word that the condition has: a number, else its heaviest, into one that another condition has."""
     before = str(inputs["sentence"])
-    others = " ".join(inputs["others"])
-    there = (
-        [one for one in halve(inputs["condition"], statistics) if one in content_words(before)]
+    other_conditions = " ".join(inputs["others"])
+    candidates = (
+        [word for word in halve(inputs["condition"], statistics) if word in content_words(before)]
         or content_words(before)
         or ["it"]
     )
-    old = next(filter(str.isdecimal, there), there[0])
+    old = next(filter(str.isdecimal, candidates), candidates[0])
     new = next(
-        (one for one in halve(others, statistics) if one not in content_words(before)), "otherwise"
+        (word for word in halve(other_conditions, statistics) if word not in content_words(before)),
+        "otherwise",
     )
     return re.sub(
         rf"\b{re.escape(old)}\b",
@@ -232,9 +234,10 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
 
 def hold(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Say that a passage meets a condition when it has all of its words; that a query asks for all there is."""
-    asked = {*content_words(inputs.get("condition", ""))}
+    wanted = {*content_words(inputs.get("condition", ""))}
     return [
-        {"id": one.id, "holds": asked <= {*content_words(one.text)}} for one in inputs["passages"]
+        {"id": passage.id, "holds": wanted <= {*content_words(passage.text)}}
+        for passage in inputs["passages"]
     ]
 
 

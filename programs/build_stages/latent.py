@@ -166,7 +166,7 @@ class ValidateGroup(dspy.Signature):
 
 def known_kinds(inputs: Inputs, outputs: Outputs) -> None:
     """Check that every passage gets one of the kinds that there are."""
-    if strange := [one.kind for one in outputs["sorted"] if one.kind not in inputs["kinds"]]:
+    if strange := [row.kind for row in outputs["sorted"] if row.kind not in inputs["kinds"]]:
         raise InvalidAnswer(
             "wrong type", f"{strange[0]!r} is no kind; they are {', '.join(inputs['kinds'])}"
         )
@@ -174,16 +174,17 @@ def known_kinds(inputs: Inputs, outputs: Outputs) -> None:
 
 def mapped(inputs: Inputs, outputs: Outputs) -> None:
     """Check that every label is mapped, once, to a label that was given."""
-    given = inputs["labels"].keys()
-    found = [one.label for one in outputs["collapsed"]]
-    if sorted(found) != sorted(given):
+    labels = inputs["labels"].keys()
+    mapped_labels = [row.label for row in outputs["collapsed"]]
+    if sorted(mapped_labels) != sorted(labels):
         odd = next(
-            iter({*given} ^ {*found}), next((one for one in found if found.count(one) > 1), "")
+            iter({*labels} ^ {*mapped_labels}),
+            next((name for name in mapped_labels if mapped_labels.count(name) > 1), ""),
         )
         raise InvalidAnswer(
             "unknown ids", f"every label is to be there once, as it is given; not so {odd!r}"
         )
-    if strange := [one.canonical for one in outputs["collapsed"] if one.canonical not in given]:
+    if strange := [row.canonical for row in outputs["collapsed"] if row.canonical not in labels]:
         raise InvalidAnswer("unknown ids", f"{strange[0]!r} is none of the labels")
 
 
@@ -197,32 +198,32 @@ def known_groups(inputs: Inputs, outputs: Outputs) -> None:
 def sort(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Put every passage into the first kind: counting words does not tell how an attribute is carried."""
     return [
-        {"id": one.id, "kind": next(iter(inputs["kinds"])), "why": "not told"}
-        for one in inputs["passages"]
+        {"id": passage.id, "kind": next(iter(inputs["kinds"])), "why": "not told"}
+        for passage in inputs["passages"]
     ]
 
 
 def heaviest(text: str, statistics: TermStatistics, most: int) -> list[str]:
     """Return the rarest words of a text that several documents have, rarest first."""
-    known = {
-        one
-        for one in content_words(text)
-        if len(one) > 2 and statistics.frequency.get(one, 0) >= SHARED
+    common = {
+        word
+        for word in content_words(text)
+        if len(word) > 2 and statistics.frequency.get(word, 0) >= SHARED
     }
-    return sorted(known, key=lambda one: (-statistics.weight(one), one))[:most]
+    return sorted(common, key=lambda word: (-statistics.weight(word), word))[:most]
 
 
 def extract(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Write down a passage's rarest words that others have as well; their beginning is the label."""
     rows = []
-    for one in inputs["passages"]:
-        found = heaviest(one.text, statistics, WORDS)
-        values = [found[0] if found else "" for _ in inputs["further"]]
+    for passage in inputs["passages"]:
+        words = heaviest(passage.text, statistics, WORDS)
+        values = [words[0] if words else "" for _ in inputs["further"]]
         rows.append(
             {
-                "id": one.id,
-                "attribute": " ".join(found),
-                "label": " ".join(found[:1]),
+                "id": passage.id,
+                "attribute": " ".join(words),
+                "label": " ".join(words[:1]),
                 "more": values,
             }
         )
@@ -232,10 +233,10 @@ def extract(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
 def label(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Take a label in use whose word the description has, else its rarest word."""
     rows = []
-    for one in inputs["passages"]:
-        found = content_words(one.text)
-        known = next((label for label in inputs["in_use"] if label in found), "")
-        rows.append({"id": one.id, "label": known or next(iter(found), "")})
+    for passage in inputs["passages"]:
+        words = content_words(passage.text)
+        in_use = next((label for label in inputs["in_use"] if label in words), "")
+        rows.append({"id": passage.id, "label": in_use or next(iter(words), "")})
     return rows
 
 
@@ -243,20 +244,26 @@ def collapse(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]
     """Map a label to the first one with the same words."""
     first = dict[frozenset[str], str]()
     return [
-        {"label": one, "canonical": first.setdefault(frozenset(content_words(one)), one)}
-        for one in inputs["labels"]
+        {"label": name, "canonical": first.setdefault(frozenset(content_words(name)), name)}
+        for name in inputs["labels"]
     ]
 
 
 def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Keep the members that share a word with the label or with another member."""
-    texts = {one.id: {*content_words(one.text)} for one in inputs["passages"]}
+    texts = {passage.id: {*content_words(passage.text)} for passage in inputs["passages"]}
     named = {*content_words(inputs["label"])}
     rows = []
-    for one, own in texts.items():
-        others = set[str]().union(*(text for other, text in texts.items() if other != one))
+    for passage_id, words in texts.items():
+        other_words = set[str]().union(
+            *(text for other_id, text in texts.items() if other_id != passage_id)
+        )
         rows.append(
-            {"id": one, "belongs": bool(own & (others | named)), "why": "words that it shares"}
+            {
+                "id": passage_id,
+                "belongs": bool(words & (other_words | named)),
+                "why": "words that it shares",
+            }
         )
     return rows
 

@@ -11,13 +11,13 @@ LEAST = 0.2  # share of a query's words with which a passage has the highest gra
 
 def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Grade by the share of the query's words that a passage has."""
-    asked = {*content_words(inputs["description"])}
+    query_words = {*content_words(inputs["description"])}
     rows = []
-    for one in inputs["passages"]:
-        shared = len(asked & {*content_words(one.text)}) / max(1, len(asked))
+    for passage in inputs["passages"]:
+        shared = len(query_words & {*content_words(passage.text)}) / max(1, len(query_words))
         rows.append(
             {
-                "id": one.id,
+                "id": passage.id,
                 "grade": HIGHEST if shared >= LEAST else int(shared > 0),
                 "reason": "words",
             }

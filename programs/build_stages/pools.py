@@ -29,17 +29,19 @@ class ListFacets(dspy.Signature):
 
 def copied(facets: Iterable[str], text: str) -> list[str]:
     """Return the facets that stand in the text, each once; white space and case do not count."""
-    whole = " ".join(text.split()).lower()
+    squeezed = " ".join(text.split()).lower()
     pieces = (" ".join(facet.split()) for facet in facets)
-    return list(dict.fromkeys(piece for piece in pieces if piece and piece.lower() in whole))
+    return list(dict.fromkeys(piece for piece in pieces if piece and piece.lower() in squeezed))
 
 
 def in_its_words(inputs: Inputs, outputs: Outputs) -> None:
     """Check that the query says each of the facets."""
-    there = copied(outputs["facets"], inputs["text"])
-    if strange := [one for one in outputs["facets"] if " ".join(one.split()) not in there]:
+    copied_facets = copied(outputs["facets"], inputs["text"])
+    if strange := [
+        facet for facet in outputs["facets"] if " ".join(facet.split()) not in copied_facets
+    ]:
         reason = f"the query does not say {strange[0][:80]!r}; copy facets from it to the letter"
-        raise InvalidAnswer("wrong type", reason, tolerable=bool(there))
+        raise InvalidAnswer("wrong type", reason, tolerable=bool(copied_facets))
 
 
 def split_clauses(inputs: Inputs, statistics: Any) -> list[str]:

@@ -63,12 +63,12 @@ class CompareQueries(dspy.Signature):
 
 def long_enough(inputs: Inputs, outputs: Outputs) -> None:
     """Check the length of a query; an empty one is an answer, too."""
-    many = len(outputs["query"].split())
+    length = len(outputs["query"].split())
     least = inputs["least_words"]
     most = inputs["most_words"]
-    if many and not least <= many <= most:
+    if length and not least <= length <= most:
         raise InvalidAnswer(
-            "wrong type", f"the query has {many} words; it has {least} to {most}", tolerable=True
+            "wrong type", f"the query has {length} words; it has {least} to {most}", tolerable=True
         )
 
 
@@ -82,28 +82,30 @@ def known_query(inputs: Inputs, outputs: Outputs) -> None:
 
 def write(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return words that one of some passages alone has, from each in turn: none of them has much of the query."""
-    some = inputs["passages"][:SOURCES]
-    texts = [{word for word in content_words(one.text) if word.isalpha()} for one in some]
+    passages = inputs["passages"][:SOURCES]
+    texts = [
+        {word for word in content_words(passage.text) if word.isalpha()} for passage in passages
+    ]
     least = max(2, COMMON * statistics.documents)
     times = Counter(word for text in texts for word in text)
     fit = {
         word
-        for word, many in times.items()
-        if many == 1 and statistics.frequency.get(word, 0) >= least
+        for word, count in times.items()
+        if count == 1 and statistics.frequency.get(word, 0) >= least
     }
-    own = [
+    words_of = [
         sorted(fit.intersection(text), key=lambda word: (-statistics.weight(word), word))
         for text in texts
     ]
-    turns = [word for turn in zip_longest(*own) for word in turn if word]
+    turns = [word for turn in zip_longest(*words_of) for word in turn if word]
     return " ".join(turns[: inputs["least_words"]])
 
 
 def rephrase(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the query without the forbidden words; with them where nothing else would be left."""
     forbidden = {word for text in inputs["forbidden"] for word in content_words(text)}
-    kept = [one for one in inputs["text"].split() if not {*content_words(one)} & forbidden]
-    return " ".join(kept) or str(inputs["text"])
+    words = [word for word in inputs["text"].split() if not {*content_words(word)} & forbidden]
+    return " ".join(words) or str(inputs["text"])
 
 
 WRITE = StageQuestion(WriteQuery, {"query": write}, check=long_enough)

@@ -93,23 +93,29 @@ def sized(inputs: Inputs, outputs: Outputs) -> None:
     """Check that about as many words are written as are asked for; for a lower rating than the least, any number."""
     least = inputs["words"] // 3
     most = inputs["words"] * 2
-    many = len(outputs["written"].split())
-    if not least <= many <= most and outputs.get("rating", 0) >= inputs.get("least", 0):
-        raise InvalidAnswer("wrong type", f"{many} words are written; {least} to {most} are wanted")
+    count = len(outputs["written"].split())
+    if not least <= count <= most and outputs.get("rating", 0) >= inputs.get("least", 0):
+        raise InvalidAnswer(
+            "wrong type", f"{count} words are written; {least} to {most} are wanted"
+        )
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return a frame with words of the passage, no rare ones; nothing where these would be too much of it."""
-    there = {*content_words(inputs["passages"][0].text)}
+    passage_words = {*content_words(inputs["passages"][0].text)}
     frame = {*content_words(FRAME)}
     weigh = statistics.weight
     least = COMMON * statistics.documents
     fit = [
-        one for one in there - frame if one.isalpha() and statistics.frequency.get(one, 0) > least
+        word
+        for word in passage_words - frame
+        if word.isalpha() and statistics.frequency.get(word, 0) > least
     ]
-    told = sorted(sorted(fit, key=lambda one: (-weigh(one), one))[:PASSAGE_WORDS])
-    known = sum(map(weigh, {*told} | there & frame)) <= SHARE * sum(map(weigh, {*told} | frame))
-    return f"{FRAME} {', '.join(told)}" if known and told else ""
+    words = sorted(sorted(fit, key=lambda word: (-weigh(word), word))[:PASSAGE_WORDS])
+    is_sparing = sum(map(weigh, {*words} | passage_words & frame)) <= SHARE * sum(
+        map(weigh, {*words} | frame)
+    )
+    return f"{FRAME} {', '.join(words)}" if is_sparing and words else ""
 
 
 def rate(inputs: Inputs, statistics: TermStatistics) -> int:
@@ -119,9 +125,14 @@ def rate(inputs: Inputs, statistics: TermStatistics) -> int:
 
 def recognise(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Give the highest grade to passages with all words of a post but the frame's, and none to others."""
-    own = {*content_words(inputs["description"])} - {*content_words(FRAME)}
-    fits = {one.id: own <= {*content_words(one.text)} for one in inputs["passages"]}
-    return [{"id": one, "grade": HIGHEST * fit, "reason": "words"} for one, fit in fits.items()]
+    post_words = {*content_words(inputs["description"])} - {*content_words(FRAME)}
+    fits = {
+        passage.id: post_words <= {*content_words(passage.text)} for passage in inputs["passages"]
+    }
+    return [
+        {"id": passage_id, "grade": HIGHEST * fit, "reason": "words"}
+        for passage_id, fit in fits.items()
+    ]
 
 
 RECOLLECT = StageQuestion(

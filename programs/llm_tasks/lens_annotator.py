@@ -26,12 +26,15 @@ from tools.text import content_words
 def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, str]]:
     """Annotate by counting for the lens that is asked for, without a model; the rarest words for another attribute."""
     name = next(
-        (name for name, one in LENSES.items() if one.annotate == inputs["attribute"]),
+        (name for name, lens in LENSES.items() if lens.annotate == inputs["attribute"]),
         "recollection",
     )
     return [
-        {"id": one.id, "text": surface_cues.surface_cues(name, one.text, lambda: statistics)}
-        for one in inputs["passages"]
+        {
+            "id": passage.id,
+            "text": surface_cues.surface_cues(name, passage.text, lambda: statistics),
+        }
+        for passage in inputs["passages"]
     ]
 
 
@@ -62,15 +65,17 @@ class Annotator(Program):
         pool = sorted(hit.doc_id for hit in find_candidates(session, query, self.pool))
         session.hop = 2
         notes = dict[str, str]()
-        asked = (self.annotate_documents, self.wording)
+        predictor = (self.annotate_documents, self.wording)
         for first in range(0, len(pool), BATCH):
-            annotate(session, *asked, pool[first : first + BATCH], self.read_chars, notes)
-        text = annotate_text(*asked, query.text[: self.read_chars]) if self.query else query.text
-        found = list[Hit]()
+            annotate(session, *predictor, pool[first : first + BATCH], self.read_chars, notes)
+        text = (
+            annotate_text(*predictor, query.text[: self.read_chars]) if self.query else query.text
+        )
+        hits = list[Hit]()
         if any(map(content_words, notes.values())):
-            found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
+            hits = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
                 text, len(pool)
             )
-        ranked = complete_ranking((hit.doc_id for hit in found), pool)
+        ranked = complete_ranking((hit.doc_id for hit in hits), pool)
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

@@ -59,7 +59,7 @@ class NameCause(QuerySignature):
         desc="the document, or a passage of it; it may be missing"
     )
     cause: Cause = dspy.OutputField(
-        desc="; ".join(f"{name}: {said}" for name, said in CAUSES.items())
+        desc="; ".join(f"{name}: {meaning}" for name, meaning in CAUSES.items())
     )
     because: str = dspy.OutputField(
         desc="what in the steps or the document shows it, in a sentence"
@@ -87,10 +87,14 @@ class Explainer(Program):
         """Name the cause of the query's loss."""
         session = self.toolbox.open(query)
         (fate, *steps) = self.losses[query.query_id]
-        about = {"objective": query.objective, "description": query.text, "fate": fate}
-        told = passage_reading.fit_recent_notes(session, self.name_cause, "steps", steps, **about)
-        shown = passage_reading.show_in_one_call(
-            session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **told
+        inputs = {"objective": query.objective, "description": query.text, "fate": fate}
+        fitted = passage_reading.fit_recent_notes(
+            session, self.name_cause, "steps", steps, **inputs
         )
-        said = ask(self.name_cause, filled("because"), **told, passages=shown)
-        return session.submit((), answer=json.dumps({"cause": said.cause, "because": said.because}))
+        shown = passage_reading.show_in_one_call(
+            session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **fitted
+        )
+        answer = ask(self.name_cause, filled("because"), **fitted, passages=shown)
+        return session.submit(
+            (), answer=json.dumps({"cause": answer.cause, "because": answer.because})
+        )

@@ -52,8 +52,8 @@ def write_objective(
 ) -> str:
     """Return a paragraph made of (query, right, tempting). UnusableAnswer where the model wrote none."""
     shown = [
-        ExampleDocuments(query=one, right=right, tempting=wrong)
-        for one, right, wrong in (map(escape_markers, of) for of in cases)
+        ExampleDocuments(query=query, right=right, tempting=wrong)
+        for query, right, wrong in (map(escape_markers, case) for case in cases)
     ]
-    made = ask(writer, filled("objective"), cases=shown, relevance=relevance, drafts=list(drafts))
-    return " ".join(made.objective.split())
+    answer = ask(writer, filled("objective"), cases=shown, relevance=relevance, drafts=list(drafts))
+    return " ".join(answer.objective.split())

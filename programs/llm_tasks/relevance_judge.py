@@ -78,11 +78,11 @@ class GradePassages(QuerySignature):
 
 def grade_by_words(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, Any]]:
     """Grade by the share of the description's words, without a model: a floor for judges."""
-    found = {
-        one["id"]: (min(one["grade"], HIGHEST), one["evidence"])
-        for one in rules.grade_overlap(inputs, statistics)
+    overlap = {
+        row["id"]: (min(row["grade"], HIGHEST), row["evidence"])
+        for row in rules.grade_overlap(inputs, statistics)
     }
-    graded = ((passage.id, *found.get(passage.id, (0, ""))) for passage in inputs["passages"])
+    graded = ((passage.id, *overlap.get(passage.id, (0, ""))) for passage in inputs["passages"])
     return [{"id": doc_id, "grade": grade, "reason": reason} for doc_id, grade, reason in graded]
 
 
@@ -109,26 +109,26 @@ class Judge(Program):
         """Grade the query's candidates but for its examples."""
         session = self.toolbox.open(query)
         examples = self.examples.get(query.query_id, ())
-        about: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             "objective": query.objective,
             "description": query.text,
             "grades": self.rule,
         }
-        asked = (session, self.grade_passages)
+        reader = (session, self.grade_passages)
         check = partial(require_known_row_ids, "verdicts")
-        about["examples"] = passage_reading.show_in_one_call(
-            *asked, examples, self.read_chars, **about, examples=[]
+        inputs["examples"] = passage_reading.show_in_one_call(
+            *reader, examples, self.read_chars, **inputs, examples=[]
         )
         todo = sorted((query.candidates or set()) - set(examples))
         verdicts = dict[str, Verdict]()
         for batch in (
             todo,
-            *([one] for one in todo),
+            *([doc_id] for doc_id in todo),
         ):  # what an answer leaves out is asked for alone
-            left = [doc_id for doc_id in batch if doc_id not in verdicts]
+            pending = [doc_id for doc_id in batch if doc_id not in verdicts]
             with suppress(UnusableAnswer):
                 for shown, answer in passage_reading.read_in_batches(
-                    *asked, left, self.read_chars, check, **about
+                    *reader, pending, self.read_chars, check, **inputs
                 ):
                     verdicts |= {
                         verdict.id: verdict
@@ -140,5 +140,5 @@ class Judge(Program):
             {doc_id: verdicts[doc_id].reason for doc_id in ranking}, ensure_ascii=False
         )
         return session.submit(
-            ranking, scores=[float(verdicts[one].grade) for one in ranking], answer=reasons
+            ranking, scores=[float(verdicts[doc_id].grade) for doc_id in ranking], answer=reasons
         )

@@ -71,10 +71,10 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     recipe: AdaptRecipe = build.recipe
     section = recipe.adapt
     corpus = recipe.corpus
-    said = recipe.release
+    wanted = recipe.release
     task = section.task or corpus.path.removeprefix(TASK)
-    given = _load(task, corpus.data or None)
-    graded = _grade(given.qrels, section.positive)
+    environment = _load(task, corpus.data or None)
+    graded = _grade(environment.qrels, section.positive)
     pieces = transfer.Pieces(build)
     of_documents = section.labels == "documents"
     hidden: transfer.Carry
@@ -83,56 +83,61 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         gold = inherit_labels(build, pieces, graded, spread=not section.max_p)
         hidden = ranked = pieces.find
     else:
-        contained = _find_contained(build, given)
+        contained = _find_contained(build, environment)
         gold = _contain(build, contained, graded)
         hidden = contained.hide
         ranked = contained.find
-    queries = [query for query in given.queries if query.query_id in gold]
+    queries = [query for query in environment.queries if query.query_id in gold]
     queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
     gold = {query.query_id: gold[query.query_id] for query in queries}
-    build.count("transfer", len(given.queries), len(gold))
+    build.count("transfer", len(environment.queries), len(gold))
     if not gold:
         raise DataError(
             f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
             f"relevant to it"
         )
-    kept = {one: pairs for one, pairs in given.comparisons.items() if one in gold}
-    comparisons = transfer.carry_comparisons(build, "transfer", kept, ranked)
-    twins = transfer.keep_twins(given.twins, comparisons)
-    metrics = transfer.list_metrics(given, comparisons, twins) or said.metrics
+    comparisons_left = {
+        query_id: pairs for query_id, pairs in environment.comparisons.items() if query_id in gold
+    }
+    comparisons = transfer.carry_comparisons(build, "transfer", comparisons_left, ranked)
+    twins = transfer.keep_twins(environment.twins, comparisons)
+    metrics = transfer.list_metrics(environment, comparisons, twins) or wanted.metrics
     settings: dict[str, Any] = {
         "metrics": metrics,
-        "metric": given.metric if given.metric in metrics else metrics[0],
-        "depth": given.depth,
-        **given.hints,
-        "objective": said.objective or given.queries[0].objective,
-        "document": said.document or given.hints.get("document"),
+        "metric": environment.metric if environment.metric in metrics else metrics[0],
+        "depth": environment.depth,
+        **environment.hints,
+        "objective": wanted.objective or environment.queries[0].objective,
+        "document": wanted.document or environment.hints.get("document"),
     }
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
-    provenance = [{"query_id": one, "from": graded[one], "gold": gold[one]} for one in gold]
+    provenance = [
+        {"query_id": query_id, "from": graded[query_id], "gold": gold[query_id]}
+        for query_id in gold
+    ]
     together = {
         query_id: twin
         for pair in twins.items()
         for query_id, twin in zip(pair, pair[1:] * 2, strict=True)
     }
-    made = build.finish(queries, {"gold": gold}, provenance, together, **settings)
-    made = release.judge_within_pools(made._replace(comparisons=comparisons, twins=twins))
-    dev = [query_id for query_id in given.splits["dev"] if query_id in gold]
-    return made._replace(dev=dev) if dev else made
+    benchmark = build.finish(queries, {"gold": gold}, provenance, together, **settings)
+    benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
+    dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
+    return benchmark._replace(dev=dev) if dev else benchmark
 
 
 def _load(task: str, data: str | None) -> Environment:
     """Return all queries of a task, with its own split; comparisons may be of its dev queries alone (BIRCO)."""
-    whole = environments.load(task, data, "all")
+    environment = environments.load(task, data, "all")
     try:
         dev = environments.load(task, data, "dev")
     except EmptySplit:
-        return replace(whole, splits={"dev": ()})
+        return replace(environment, splits={"dev": ()})
     return replace(
-        whole,
-        metrics=tuple(dict.fromkeys([*whole.metrics, *dev.metrics])),
-        comparisons={**whole.comparisons, **dev.comparisons},
+        environment,
+        metrics=tuple(dict.fromkeys([*environment.metrics, *dev.metrics])),
+        comparisons={**environment.comparisons, **dev.comparisons},
         splits={"dev": [query.query_id for query in dev.queries]},
     )
 
@@ -149,20 +154,20 @@ def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
 
 def _drop_masked(build: BuildPipeline, queries: Sequence[Query], gold: Qrels) -> list[Query]:
     """Return the queries without those that must not see anything of what is relevant to them."""
-    kept = list[Query]()
+    visible = list[Query]()
     for query in queries:
         if any(
             grade > 0 and judged not in query.excluded
             for judged, grade in gold[query.query_id].items()
         ):
-            kept.append(query)
+            visible.append(query)
         else:
             build.drop(
                 "transfer",
                 query.query_id,
                 "what is relevant stands in documents that it must not see",
             )
-    return kept
+    return visible
 
 
 def inherit_labels(
@@ -205,34 +210,36 @@ class _Contained(NamedTuple):
         return [*self.find(old), *self.perhaps.get(old, ())]
 
 
-def _find_contained(build: BuildPipeline, given: Environment) -> _Contained:
+def _find_contained(build: BuildPipeline, environment: Environment) -> _Contained:
     """Return where the old passages stand that judgements, masks, pools and comparisons name."""
     section = build.recipe.adapt
-    named = {doc_id for row in given.qrels.values() for doc_id in row}
-    for query in given.queries:
+    named = {doc_id for row in environment.qrels.values() for doc_id in row}
+    for query in environment.queries:
         named |= query.excluded | (query.candidates or frozenset())
-    for pairs in given.comparisons.values():
+    for pairs in environment.comparisons.values():
         named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
     old_words = {
-        one: tokens(given.documents[one].text) for one in sorted(named) if one in given.documents
+        doc_id: tokens(environment.documents[doc_id].text)
+        for doc_id in sorted(named)
+        if doc_id in environment.documents
     }
-    said = dict[tuple[str, str], str]()
+    certain = dict[tuple[str, str], str]()
     doubtful = dict[tuple[str, str], str]()
     for old, new, share in find_contained(old_words, build.source.documents):
         if share >= section.coverage:
-            said[old, new] = "yes"
+            certain[old, new] = "yes"
         elif share >= section.review:
             doubtful[old, new] = "no"
 
     def show(pair: tuple[str, str]) -> Item:
-        old = given.documents[pair[0]]
+        old = environment.documents[pair[0]]
         new = build.source.documents[pair[1]]
         return Item((("the old passage", old.text), ("the new passage", new.text)))
 
     build.review("transfer", doubtful, show)  # puts what people say in place of "no"
     surely = defaultdict[str, list[str]](list)
     perhaps = defaultdict[str, list[str]](list)
-    for (old, new), answer in (said | doubtful).items():
+    for (old, new), answer in (certain | doubtful).items():
         (surely if answer == "yes" else perhaps)[old].append(new)
     return _Contained(surely, perhaps)
 

@@ -262,13 +262,13 @@ def test_where_many_values_apply_each_of_them_is_a_judgement(tmp_path, command):
 
 def test_every_sheets_bar_names_a_figure_that_is_computed(tmp_path, command):
     for name, form in SHEETS.items():
-        own = ["x", "y"] if form.many or not form.values else []
+        own = ["x", "y"] if form.multiple or not form.values else []
         values = [*own, *form.values]
         items = [
             Item([("Text", str(n)), *((one, one) for one in own)], None, own) for n in range(4)
         ]
         items = [
-            item._replace(model=values[:1] if form.many else values[n % 2])
+            item._replace(model=values[:1] if form.multiple else values[n % 2])
             for n, item in enumerate(items)
         ]
         offer(tmp_path, name, items)
