@@ -20,8 +20,17 @@ from tools.cli import (
     run_and_leave,
     strip_control_characters,
 )
-from tools.errors import UnknownName, UsageError
-from tools.plugins import load_object
+from tools.errors import SextantError, UsageError
+from tools.plugins import (
+    FORMATS,
+    describe_exception,
+    display_name,
+    list_names,
+    load_object,
+    resolve,
+)
+
+_TABLE = FOLDERS | SERVICES
 
 
 def export(
@@ -34,50 +43,68 @@ def export(
     prompts: bool = True,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write `run`, or for schemas None, in the format `to` at `out`; return what was made, as
-    --json prints it.
+    """Write `run`, or for schemas None, in the format `to` at `out`; return what --json prints.
 
-    `query_ids` and `limit` choose queries; with `prompts`, formats that have a place for them take
-    along what was sent to models, as far as it is kept; `force` writes into a folder that holds
-    something else. UsageError for what cannot be written there, DataError for a run that cannot be
-    read.
+    `to` is a format's name, FILE.py:NAME or an entry point in the group sextant.formats.
+    `query_ids` and `limit` choose queries; with `prompts`, formats that have a field for them
+    include what was sent to models, if it is kept; `force` writes into a folder that holds
+    something else. UsageError if `out` cannot be written, DataError if the run cannot be read.
     """
-    from evals.formats import export_run  # here, for the sake of --help
+    from evals.formats import export_run  # not for --help
 
     to = "otlp" if to == "openinference" and "://" in out else to
-    write = load_object("format", to, FOLDERS | SERVICES)
+    write = _load_format(to)
     source = None
     notes = list[str]()
-    made = dict[str, Any](format=to)
+    report = dict[str, Any](format=display_name(to))
     if run:
         source, notes = export_run.select(run, query_ids, limit, prompts=prompts)
-        made |= {"run": run.resolve().name, "queries": len(source.query_ids)}
+        report |= {"run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
         if "://" not in out:
-            mend = "http://host:port" + f" or sqlite:///{out}.db" * (to == "mlflow")
-            raise UsageError(f"--out {out!r} is no address; give {mend}")
-        return {"out": out, **made, "notes": notes + write(source, out, force=force)}
+            example = "http://host:port"
+            if to == "mlflow":
+                example += f" or sqlite:///{out}.db"
+            raise UsageError(f"--out {out!r} is no address; give {example}")
+        return {"out": out, **report, "notes": notes + write(source, out, force=force)}
     with export_run.fill_folder(Path(out), force=force) as folder:
-        made |= {"notes": notes + write(source, folder), "files": export_run.files_in(folder)}
-        files.replace(
-            folder / export_run.MANIFEST, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
-        )
-    return {"out": out, **made}
+        report["notes"] = notes + _fill(to, write, source, folder)
+        report["files"] = export_run.files_in(folder)
+        manifest = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+        files.replace(folder / export_run.MANIFEST, manifest)
+    return {"out": out, **report}
+
+
+def _load_format(name: str) -> Any:
+    return load_object("format", name, _TABLE, FORMATS)
+
+
+def _fill(to: str, write: Any, source: Any, folder: Path) -> list[str]:
+    if to in FOLDERS:
+        notes: list[str] = write(source, folder)
+        return notes
+    try:
+        return list(write(source, folder) or ())
+    except SextantError:
+        raise
+    except Exception as error:
+        # A user's function may raise anything.
+        raise UsageError(f"format {to}: {describe_exception(error)}") from error
 
 
 def parser() -> CommandParser:
     """Return the parser of the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.export",
         description="Write a scored run in another format; nothing is run.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
     add(
         "--to",
         required=True,
         metavar="FORMAT",
-        help=f"list, or one of {', '.join(FOLDERS | SERVICES)}",
+        help=f"list, FILE.py:NAME, or one of {', '.join(_TABLE)}",
     )
     add("--out", metavar="PLACE", help="the folder to make; for mlflow and otlp an address")
     add("--query-id", action="append", default=[], metavar="ID", help="only this query; repeatable")
@@ -89,42 +116,53 @@ def parser() -> CommandParser:
     )
     add("--force", action="store_true", help="write into a folder that holds something else")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Write, and say what was made."""
+    """Write the export, and print where it is."""
     to = arguments.to
     as_json = arguments.json
-    table = FOLDERS | SERVICES
     if to == "list":
-        known = {
-            name: (inspect.getdoc(load_object("format", name, table)) or "").partition("\n")[0]
-            for name in table
-        }
-        print_stdout(
-            json.dumps(known) + "\n"
-            if as_json
-            else "".join(f"{n:<15}{a}\n" for n, a in known.items())
-        )
+        _list_formats(as_json=as_json)
         return 0
-    if to not in table:
-        raise UnknownName("format", to, table)
+    resolve("format", to, _TABLE, FORMATS)
     if arguments.run is None and to != "schemas":
         raise UsageError("RUN is missing; name a run folder")
-    out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to == "mlflow" else None)
+    out = arguments.out
+    if not out and to == "mlflow":
+        out = os.environ.get("MLFLOW_TRACKING_URI")
     if not out:
         raise UsageError("--out is missing; say where the export goes")
-    chosen = {
-        "query_ids": arguments.query_id,
-        "limit": arguments.limit,
-        "prompts": not arguments.no_prompts,
-    }
-    made = export(arguments.run, to, out, **chosen, force=arguments.force)
-    for note in () if as_json else made["notes"]:
+    report = export(
+        arguments.run,
+        to,
+        out,
+        query_ids=arguments.query_id,
+        limit=arguments.limit,
+        prompts=not arguments.no_prompts,
+        force=arguments.force,
+    )
+    if as_json:
+        print_stdout(json.dumps(report) + "\n")
+        return 0
+    for note in report["notes"]:
         print_stderr(note)
-    print_stdout(f"{json.dumps(made) if as_json else strip_control_characters(made['out'])}\n")
+    print_stdout(f"{strip_control_characters(report['out'])}\n")
     return 0
+
+
+def _list_formats(*, as_json: bool) -> None:
+    summaries = dict[str, str]()
+    for name, package in list_names(_TABLE, FORMATS).items():
+        summary = package
+        if not package:
+            summary = (inspect.getdoc(_load_format(name)) or "").partition("\n")[0]
+        summaries[name] = summary
+    if as_json:
+        print_stdout(json.dumps(summaries) + "\n")
+    else:
+        print_stdout("".join(f"{name:<15}{summary}\n" for name, summary in summaries.items()))
 
 
 if __name__ == "__main__":

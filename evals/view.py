@@ -1,8 +1,8 @@
 """Look at runs in a browser: `python -m evals.view RUNS`, or one file that can be sent: `--export
 FILE.html`.
 
-From Python, `evals.viewer.server.write_page(Answers(runs, exported=True), file)` writes such
-a file.
+From Python, `evals.viewer.server.write_page(ViewerApi(runs, exported=True), file)` writes such a
+file.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evals.run_folder import check_output
 from tools import files
@@ -28,51 +29,63 @@ from tools.cli import (
 from tools.errors import DataError, UsageError
 from tools.number_format import plural
 
+if TYPE_CHECKING:
+    from evals.viewer.data import ViewerApi  # not for --help
+
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.view",
         description="Look at runs in a browser, or write them into one file.",
     )
-    made.add_argument(
+    command_line.add_argument(
         "runs",
         type=Path,
         nargs="+",
         metavar="RUNS",
         help="run folders, or folders with some in them",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--port", type=port, metavar="N", help="8017, or the next that is free; 0 is any"
     )
-    made.add_argument("--no-open", action="store_true", help="print the address, open no browser")
-    made.add_argument(
+    command_line.add_argument(
+        "--no-open", action="store_true", help="print the address, open no browser"
+    )
+    command_line.add_argument(
         "--export",
         type=Path,
         metavar="FILE.html",
         help="write the page into one file, serve nothing",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--query",
         action="append",
         default=[],
         metavar="ID",
         help="export this query; may be repeated",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--limit", type=positive, metavar="N", help="export the first N queries of each run"
     )
-    made.add_argument(
+    command_line.add_argument(
         "--no-texts",
         action="store_true",
         help="export ids of documents, for a corpus that stays here",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--prompts",
         action="store_true",
         help="export what was sent to models as well, documents in it",
     )
-    return made
+    command_line.add_argument(
+        "--panel",
+        action="append",
+        default=[],
+        metavar="FILE.py:NAME",
+        help="add this section to the page of each run; may be repeated",
+    )
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -91,12 +104,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 def serve(arguments: argparse.Namespace) -> None:
     """Serve the page of runs until it is interrupted, and print its address."""
-    from evals.viewer import data  # not for --help
+    from evals.viewer import data, panels  # not for --help
     from evals.viewer import server as page_server  # as above
 
-    answers = data.ViewerApi(arguments.runs)
-    for path, why in answers.unreadable:
-        print_stderr(f"not shown: {path}: {why}")
+    answers = data.ViewerApi(arguments.runs, panels=panels.load_panels(arguments.panel))
+    for path, reason in answers.unreadable:
+        print_stderr(f"not shown: {path}: {reason}")
     print_stderr(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with page_server.open_server(answers, arguments.port) as server, suppress(KeyboardInterrupt):
         print_stdout(f"{server.address}\n")
@@ -112,51 +125,64 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Write the page of runs into one file, with all queries or some, and print what is in it."""
-    from evals.viewer import data  # not for --help
-    from evals.viewer import server as page_server  # as above
+    """Write the page of runs into one file, with all queries or some, and print its contents."""
+    from evals.viewer import data, panels  # not for --help
 
     path = arguments.export
     wanted = arguments.query
     if arguments.prompts and arguments.no_texts:
         raise UsageError("prompts hold the texts of documents; choose --prompts or --no-texts")
-    if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        why = (
-            "it is a folder"
-            if path.is_dir()
-            else f"{path.parent} is no folder that can be written to"
-        )
-        raise UsageError(f"{path} cannot be written: {why}; choose another --export")
-    check_output(path)
+    _check_writable(path)
 
-    def choose(known: Sequence[str]) -> Sequence[str]:
-        return [query_id for query_id in known if not wanted or query_id in wanted][
-            : arguments.limit
-        ]
+    def choose(query_ids: Sequence[str]) -> Sequence[str]:
+        chosen = [query_id for query_id in query_ids if not wanted or query_id in wanted]
+        return chosen[: arguments.limit]
 
-    texts = not arguments.no_texts
-    prompts = arguments.prompts
     answers = data.ViewerApi(
-        arguments.runs, exported=True, texts=texts, prompts=prompts, chosen=choose
+        arguments.runs,
+        exported=True,
+        texts=not arguments.no_texts,
+        prompts=arguments.prompts,
+        chosen=choose,
+        panels=panels.load_panels(arguments.panel),
     )
-    for folder, why in answers.unreadable:
-        print_stderr(f"left out: {folder}: {why}")
+    for folder, reason in answers.unreadable:
+        print_stderr(f"left out: {folder}: {reason}")
     if not answers.run_ids:
         raise DataError("none of these runs can be shown, so nothing is written")
-    known = [answers.query_ids(run_id) for run_id in answers.run_ids]
-    if strange := [query_id for query_id in wanted if not any(query_id in ids for ids in known)]:
-        raise UsageError(
-            f"none of these runs has a query {strange[0]!r}; --query takes the ids of scores.csv"
-        )
+    query_ids = [answers.query_ids(run_id) for run_id in answers.run_ids]
+    for query_id in wanted:
+        if not any(query_id in ids for ids in query_ids):
+            raise UsageError(
+                f"none of these runs has a query {query_id!r}; --query takes the ids of scores.csv"
+            )
+    size = _write(answers, path)
+    runs = plural(len(query_ids), "run")
+    trajectories = plural(sum(map(len, query_ids)), "trajectory", "trajectories")
+    shown_path = strip_control_characters(str(path))
+    print_stdout(f"{shown_path}: {runs}, {trajectories}, {size / 1e6:.1f} MB\n")
+
+
+def _check_writable(path: Path) -> None:
+    folder = path.parent
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        reason = f"{folder} is no folder that can be written to"
+    else:
+        check_output(path)
+        return
+    raise UsageError(f"{path} cannot be written: {reason}; choose another --export")
+
+
+def _write(answers: "ViewerApi", path: Path) -> int:
+    from evals.viewer.server import write_page  # not for --help
+
     try:
-        size = page_server.write_page(answers, path)
+        return write_page(answers, path)
     except OSError as error:
         remedy = f"choose another --export, or {files.remedy(error)}"
         raise DataError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from None
-    contents = (
-        f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"
-    )
-    print_stdout(f"{strip_control_characters(str(path))}: {contents}, {size / 1e6:.1f} MB\n")
 
 
 if __name__ == "__main__":

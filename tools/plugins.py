@@ -33,6 +33,8 @@ RETRIEVERS = "sextant.retrievers"
 TASKS = "sextant.tasks"
 METRICS = "sextant.metrics"
 RECIPES = "sextant.recipes"
+FORMATS = "sextant.formats"
+PANELS = "sextant.panels"
 
 _ROOT = Path(__file__).parents[1]
 _INSTALLED = (

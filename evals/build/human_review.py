@@ -256,10 +256,9 @@ def write_sheet(folder: Path, out: Path) -> int:
         *(single_file.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
         _PAGE / "review.js",
     ]
+    program = single_file.join_scripts(path.read_text("utf-8") for path in scripts)
     shell = single_file.html_shell("Review", _PAGE / "review.html")
-    single_file.write_single_file(
-        out, shell, style, single_file.join_scripts(scripts), [("sheet.json", data.encode())]
-    )
+    single_file.write_single_file(out, shell, style, program, [("sheet.json", data.encode())])
     return sum(map(len, offered.values()))
 
 

@@ -3,15 +3,17 @@
 Names only; importing this loads no format.
 """
 
-# To add one: a module beside this one with a function write(source, folder), whose docstring's
-# first line is what --to list says. It fills an empty folder and returns what a reader should know
-# of the result.
+# To add a format: a module next to this one with a function write(source, folder), whose
+# docstring's first line is what `--to list` prints. It fills an empty folder and returns notes for
+# the reader of the result. A format of a user's own is the same function in a file or an installed
+# package (docs/guide/extend.md).
 FOLDERS = {
     "trec": "evals.formats.trec:write",
     "atif": "evals.formats.atif:write",
     "openinference": "evals.formats.openinference:write",
     "hub": "evals.formats.hub:write",
-    "schemas": "evals.run_schemas:write_schemas",  # for which source is None
+    # The only format whose source is None.
+    "schemas": "evals.run_schemas:write_schemas",
 }
-# The same for what is not a folder of ours: a function write(source, address, *, force).
+# The same for a service instead of a folder: a function write(source, address, *, force).
 SERVICES = {"mlflow": "evals.formats.mlflow:write", "otlp": "evals.formats.openinference:post"}

@@ -10,16 +10,18 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from evals.viewer import single_file
-from evals.viewer.data import NotFound, ViewerApi, plain_json
+from evals.viewer.data import NotFound, ViewerApi
+from evals.viewer.loaded_run import plain_json
+from evals.viewer.panels import Panel
 from evals.viewer.single_file import PAGE
 from tools import files
 from tools.errors import DataError, SextantError, UsageError
@@ -27,23 +29,23 @@ from tools.interrupts import check_interrupts
 
 HOST = "127.0.0.1"
 PORT = 8017
-PORTS = 10  # that are tried where none is named
+# Ports that are tried if none is named.
+PORTS = 10
 
-# Files of page/, which are the page's program one after the other.
-SCRIPTS = (
-    "dom data words charts lists calls trajectory overview find behaviour run query compare frame "
-    "main"
+# Files of page/, which are the page's program one after the other; panels come between them.
+BEFORE_PANELS = (
+    "dom",
+    "data",
+    "words",
+    "charts",
+    "lists",
+    "calls",
+    "trajectory",
+    "overview",
+    "panels",
 )
+AFTER_PANELS = ("run", "query", "compare", "frame", "main")
 
-
-_FILES: dict[str, tuple[str, Callable[[], str]]] = {
-    "": ("text/html", lambda: single_file.html_shell("Sextant", PAGE / "page.html")),
-    "page.css": ("text/css", lambda: (PAGE / "page.css").read_text("utf-8")),
-    "page.js": (
-        "text/javascript",
-        lambda: single_file.join_scripts(PAGE / f"{name}.js" for name in SCRIPTS.split()),
-    ),
-}
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -57,6 +59,31 @@ _HEADERS = {
 }
 
 
+class _PageFile(NamedTuple):
+    media_type: str
+    content: bytes
+
+
+def page_files(panels: Iterable[Panel]) -> dict[str, _PageFile]:
+    """Return the files of a page with these panels, by name; "" is the page itself."""
+    scripts = [
+        *map(_read_script, BEFORE_PANELS),
+        *(panel.read_script() for panel in panels),
+        *map(_read_script, AFTER_PANELS),
+    ]
+    shell = single_file.html_shell("Sextant", PAGE / "page.html")
+    style = (PAGE / "page.css").read_text("utf-8")
+    return {
+        "": _PageFile("text/html", shell.encode()),
+        "page.css": _PageFile("text/css", style.encode()),
+        "page.js": _PageFile("text/javascript", single_file.join_scripts(scripts).encode()),
+    }
+
+
+def _read_script(name: str) -> str:
+    return (PAGE / f"{name}.js").read_text(encoding="utf-8")
+
+
 class Server(ThreadingHTTPServer):
     """Serves the page and its data to anyone who knows the address."""
 
@@ -68,18 +95,19 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{HOST}:{self.server_port}{self.root}"
 
     @property
     def address_once(self) -> str:
-        """An address that works once: every user of the machine can see the arguments of a
-        browser.
+        """An address that works once.
+
+        Every user of the machine can see the arguments of a browser.
         """
         return f"http://{HOST}:{self.server_port}{self.once[0]}"
 
     def service_actions(self) -> None:
-        """End the server where Ctrl-C was pressed since the last request."""
+        """End the server if Ctrl-C was pressed since the last request."""
         check_interrupts()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -93,53 +121,53 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "sextant"
     sys_version = ""
-    timeout = 60  # seconds that a connection may be silent
+    # Seconds that a connection may be silent.
+    timeout = 60
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         root = self.server.root
         with suppress(ValueError):
             self.server.once.remove(path)
-            return self._send(HTTPStatus.FOUND, "text/plain", b"", Location=root)
+            self._send(HTTPStatus.FOUND, _PageFile("text/plain", b""), Location=root)
+            return
         if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
-            return self._refuse(
-                HTTPStatus.FORBIDDEN, "open the whole address that python -m evals.view printed"
-            )
+            remedy = "open the whole address that python -m evals.view printed"
+            self._refuse(HTTPStatus.FORBIDDEN, remedy)
+            return
         name = path[len(root) :]
         try:
-            if name.startswith("data/"):
-                kind = "application/json"
-                content = self.server.answers(name.removeprefix("data/"))
-            elif name in _FILES:
-                kind = _FILES[name][0]
-                content = _FILES[name][1]().encode()
-            else:
-                raise NotFound(f"there is no {name[:200]!r}")
+            self._send(HTTPStatus.OK, self._answer(name))
         except NotFound as problem:
-            return self._refuse(HTTPStatus.NOT_FOUND, str(problem))
+            self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (SextantError, OSError) as problem:
-            why = files.describe(problem) if isinstance(problem, OSError) else str(problem)
-            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, why)
-        self._send(HTTPStatus.OK, kind, content)
+            reason = files.describe(problem) if isinstance(problem, OSError) else str(problem)
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
 
     do_HEAD = do_GET
 
-    def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self._send(
-            status,
-            "application/json",
-            json.dumps({"error": " ".join(why.split())}).encode() + b"\n",
-        )
+    def _answer(self, name: str) -> _PageFile:
+        if name.startswith("data/"):
+            content = self.server.answers(name.removeprefix("data/"))
+            return _PageFile("application/json", content)
+        files_of_page = page_files(self.server.answers.panels.values())
+        if name not in files_of_page:
+            raise NotFound(f"there is no {name[:200]!r}")
+        return files_of_page[name]
 
-    def _send(self, status: HTTPStatus, kind: str, content: bytes, **more: str) -> None:
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        error = json.dumps({"error": " ".join(reason.split())})
+        self._send(status, _PageFile("application/json", error.encode() + b"\n"))
+
+    def _send(self, status: HTTPStatus, file: _PageFile, **headers: str) -> None:
         self.send_response(status)
-        for name, value in {**_HEADERS, **more}.items():
+        for name, value in {**_HEADERS, **headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Type", f"{file.media_type}; charset=utf-8")
+        self.send_header("Content-Length", str(len(file.content)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.wfile.write(file.content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         self.close_connection = True
@@ -150,69 +178,88 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def open_server(answers: ViewerApi, port: int | None) -> Server:
-    """Open the server at `port`, or else at the first free one from PORT on.
+    """Open the server at `port`, or without one at the first free port from PORT on.
 
-    UsageError where there is none.
+    UsageError if none can be opened.
     """
-    for one in range(PORT, PORT + PORTS) if port is None else [port]:
+    candidates = range(PORT, PORT + PORTS) if port is None else [port]
+    for candidate in candidates:
         try:
-            return Server(one, answers)
+            return Server(candidate, answers)
         except OSError as error:
             problem = files.describe(error)
-    where = f"ports {PORT} to {PORT + PORTS - 1}" if port is None else f"port {port}"
-    raise UsageError(f"{where} of {HOST} cannot be served ({problem}); choose another --port")
+    ports = f"ports {PORT} to {PORT + PORTS - 1}" if port is None else f"port {port}"
+    raise UsageError(f"{ports} of {HOST} cannot be served ({problem}); choose another --port")
 
 
 def list_answers(answers: ViewerApi) -> Iterator[tuple[str, bytes]]:
-    """Yield every answer with its path, but for searches."""
+    """Yield every answer of an exported page with its path."""
     yield "runs.json", answers("runs.json")
     for run_id in answers.run_ids:
         yield f"run/{run_id}.json", answers(f"run/{run_id}.json")
-        with suppress(DataError):  # an earlier version did not say what became of documents
-            yield (path := f"run/{run_id}/behaviour/all.json"), answers(path)
-        keys: dict[str, None] = {}  # of model calls; a call may be of several queries
+        for panel in answers.panels.values():
+            for argument in panel.arguments:
+                path = f"run/{run_id}/{panel.name}/{_quote(argument)}.json"
+                with suppress(DataError):
+                    # An earlier version did not say what became of documents.
+                    yield path, answers(path)
+        # Keys of model calls; a call may be of several queries.
+        keys: dict[str, None] = {}
         for name in answers.query_ids(run_id):
-            quoted = quote(name, safe="!'()*")  # as encodeURIComponent does
-            answer = answers(path := f"run/{run_id}/query/{quoted}.json")
+            path = f"run/{run_id}/query/{_quote(name)}.json"
+            answer = answers(path)
             yield path, answer
             if answers.prompts:
-                made = files.loads(answer)
-                keys |= dict.fromkeys(
-                    key for place in [*made["steps"], made] for key in place.get("calls", ())
-                )
-        for path in (f"run/{run_id}/call/{key}.json" for key in keys):
-            with suppress(NotFound):  # the page says that it is not there
+                keys |= dict.fromkeys(_call_keys(files.loads(answer)))
+        for key in keys:
+            path = f"run/{run_id}/call/{key}.json"
+            with suppress(NotFound):
+                # The page says that it is not there.
                 yield path, answers(path)
 
 
+def _quote(argument: str) -> str:
+    """Escape as encodeURIComponent does."""
+    return quote(argument, safe="!'()*")
+
+
+def _call_keys(query: dict[str, Any]) -> list[str]:
+    return [key for caller in [*query["steps"], query] for key in caller.get("calls", ())]
+
+
 def write_page(answers: ViewerApi, path: Path) -> int:
-    """Write the page with all answers into one file, the same bytes for the same runs; return
-    its size in bytes.
+    """Write the page with all answers into one file; return its size in bytes.
+
+    The bytes are the same for the same runs.
     """
     hidden = _hidden(answers)
 
-    def said(answer: bytes) -> bytes:
-        for text, instead in hidden:
-            answer = answer.replace(text, instead)
+    def redact(answer: bytes) -> bytes:
+        for text, replacement in hidden:
+            answer = answer.replace(text, replacement)
         return answer
 
-    data = ((name, said(answer)) for name, answer in list_answers(answers))
-    shell, style, program = (make() for _, make in _FILES.values())
+    data = ((name, redact(answer)) for name, answer in list_answers(answers))
+    shell, style, program = (
+        file.content.decode() for file in page_files(answers.panels.values()).values()
+    )
     return single_file.write_single_file(path, shell, style, program, data)
 
 
-def _hidden(
-    answers: ViewerApi,
-) -> list[tuple[bytes, bytes]]:  # keys and places on this machine, and what replaces them
+def _hidden(answers: ViewerApi) -> list[tuple[bytes, bytes]]:
+    """Return keys and paths of this machine as they stand in JSON, each with its replacement."""
     secret = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-    known = {
-        value: f"[{name}]" for name, value in sorted(os.environ.items()) if secret.search(name)
-    }
-    # A short one may be any word.
-    named = {value: name for value, name in known.items() if len(value) >= 12} | answers.places
-    if len(Path(home := os.environ.get("HOME", "")).parts) > 2:  # /root names nobody
-        named[f"{home}/"] = "~/"
+    replacements = dict[str, str]()
+    for name, value in sorted(os.environ.items()):
+        # A shorter value may be any word.
+        if secret.search(name) and len(value) >= 12:
+            replacements[value] = f"[{name}]"
+    replacements |= answers.places
+    home = os.environ.get("HOME", "")
+    if len(Path(home).parts) > 2:
+        # /root is no name of a person.
+        replacements[f"{home}/"] = "~/"
+    longest_first = sorted(replacements, key=len, reverse=True)
     return [
-        (plain_json(text)[1:-1], plain_json(named[text])[1:-1])
-        for text in sorted(named, key=len, reverse=True)
+        (plain_json(text)[1:-1], plain_json(replacements[text])[1:-1]) for text in longest_first
     ]

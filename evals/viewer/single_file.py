@@ -17,29 +17,27 @@ from tools.errors import DataError
 PAGE = Path(__file__).parent / "page"
 
 
-def join_scripts(scripts: Iterable[Path]) -> str:
+def join_scripts(scripts: Iterable[str]) -> str:
     """Return scripts one after the other as one program, in a scope of its own."""
-    return (
-        '(() => {\n"use strict";\n'
-        + "\n".join(path.read_text(encoding="utf-8") for path in scripts)
-        + "})();\n"
-    )
+    return '(() => {\n"use strict";\n' + "\n".join(scripts) + "})();\n"
 
 
 def html_shell(title: str, body: Path) -> str:
-    """Return a page of HTML that asks for page.css and page.js: the head that all pages have,
-    and the rest of it.
+    """Return a page of HTML that asks for page.css and page.js.
+
+    It begins with the head that all pages have.
     """
-    return (PAGE / "head.html").read_text("utf-8").replace("TITLE", title) + body.read_text("utf-8")
+    head = (PAGE / "head.html").read_text("utf-8").replace("TITLE", title)
+    return head + body.read_text("utf-8")
 
 
 def write_single_file(
     path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]
 ) -> int:
-    """Write a page with its data, JSON by name, into one file, the same bytes for the same; return
-    its size in bytes.
+    """Write a page with its data, JSON by name, into one file; return its size in bytes.
 
-    `html_shell` asks for page.css and page.js, in whose places `style` and `program` come.
+    The bytes are the same for the same data. `shell` asks for page.css and page.js, which `style`
+    and `program` replace.
     """
     if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
         raise DataError(

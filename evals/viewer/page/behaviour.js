@@ -1,16 +1,16 @@
 // What the searcher of a run does, counted when it is asked for; each figure leads to its weakest steps.
 
-function behaviourSection(id) {
-  const box = el("div");
-  const details = el("details.config", el("summary", "Searches, notes, hops and losses"), box);
-  details.addEventListener("toggle", async () => {
-    if (!details.open || box.children.length) return;
-    box.replaceChildren(el("p.about", { role: "status" }, "Counting…"));
-    const found = await loadBehaviour(id).catch((error) => ({ why: error.message }));
-    box.replaceChildren(...(found.why ? [notice(found.why, true)] : behaviourTables(id, found)));
-  });
-  return section("What the searcher does", null, details);
-}
+addPanel(
+  "behaviour",
+  ({ id, run }) =>
+    !run.why_no_fates &&
+    closedSection(
+      "What the searcher does",
+      "Searches, notes, hops and losses",
+      () => loadPanel(id, "behaviour"),
+      (found) => behaviourTables(id, found),
+    ),
+);
 
 function behaviourTables(id, { words, figures, kinds, failures, cutoff, costs, measured, named }) {
   const examples = (of) =>

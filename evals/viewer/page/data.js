@@ -62,9 +62,9 @@ function load(path, { fresh = false } = {}) {
 
 const loadRuns = (fresh) => load("runs.json", { fresh });
 const loadRun = (id) => load(`run/${encodeId(id)}.json`);
-const loadBehaviour = (id) => load(`run/${encodeId(id)}/behaviour/all.json`);
 const loadCall = (id, key) => load(`run/${encodeId(id)}/call/${key}.json`);
-const loadFound = (id, words) => load(`run/${encodeId(id)}/search/${encodeURIComponent(words)}.json`, { fresh: true });
+const loadPanel = (id, name, argument = "all", options = {}) =>
+  load(`run/${encodeId(id)}/${name}/${encodeURIComponent(argument)}.json`, options);
 
 /** A query; while the server still reads the corpus, it answers without documents, and is asked again next time. */
 async function loadQuery(id, queryId) {

@@ -1,5 +1,11 @@
 // The search of a run: words in its prompts, answers, searches, notes and documents. The server looks for them.
 
+addPanel("search", ({ id, exported, state, set }) =>
+  exported
+    ? el("p.about", "Words are found in the page that python -m evals.view serves.")
+    : findSection(id, state.find, set("find")),
+);
+
 /** The field, and below it what was found. `words` are those of the address; `keep` puts others there. */
 function findSection(id, words, keep) {
   const input = el("input", { type: "search", value: words, placeholder: "All of these words", autocomplete: "off" });
@@ -10,7 +16,8 @@ function findSection(id, words, keep) {
     box.replaceChildren();
     said.textContent = asked.trim() && "Searching…";
     if (!asked.trim()) return;
-    const answer = await loadFound(id, asked).catch((error) => ({ hits: [], unread: [error.message] }));
+    const fresh = { fresh: true };
+    const answer = await loadPanel(id, "search", asked, fresh).catch((error) => ({ hits: [], unread: [error.message] }));
     if (asked !== input.value) return;
     const places = plural(answer.hits.length, "place");
     said.textContent = answer.more ? `The first ${places}; there are more` : places;

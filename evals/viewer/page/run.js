@@ -59,10 +59,7 @@ async function runView({ ids: [id], params }) {
       ),
       el("div", fallSection([{ losses }]), section(title, null, shape)),
     ),
-    exported
-      ? el("p.about", "Words are found in the page that python -m evals.view serves.")
-      : findSection(id, state.find, set("find")),
-    !run.why_no_fates && behaviourSection(id),
+    panelSections({ id, run, exported, state, set }),
     section("Queries", shown, queryFilters(run, rows, state, set, metrics), list.node),
     configuration(run),
   );

@@ -548,3 +548,33 @@ def test_folders_whose_names_are_not_utf_8_are_read_and_written(
     shutil.copytree(make("retrieve"), path)
     assert list(exported(path, to, place=os.fsdecode(b"out\xff")).iterdir())
     assert "out\N{REPLACEMENT CHARACTER}" in capsys.readouterr().out
+
+
+GUIDE = Path(__file__).parents[4] / "docs/guide/extend.md"
+
+
+def test_a_format_in_a_file_of_the_users_own_is_written_like_ours(
+    make, exported, tmp_path, monkeypatch, capsys
+):
+    section = GUIDE.read_text().partition("## A format")[2]
+    example = section.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "ranks_csv.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    path = make("multihop")
+    folder = exported(path, "ranks_csv.py:write")
+    assert capsys.readouterr().err == "3 queries of obliq/congress\n"
+    rankings = {
+        row["query_id"]: row["ranking"] for row in rows(path / "outcomes.jsonl") if "ranking" in row
+    }
+    written = [line.split(",") for line in (folder / "ranks.csv").read_text().splitlines()]
+    for query_id, ranking in rankings.items():
+        assert [doc_id for name, _, doc_id in written if name == query_id] == ranking
+    manifest = json.loads((folder / "export.json").read_text())
+    assert manifest["format"] == "ranks_csv.py:write" and manifest["files"] == ["ranks.csv"]
+
+    (tmp_path / "broken_csv.py").write_text("def write(source, folder):\n    return 1 / 0\n")
+    code = called(export, path, "--to", "broken_csv.py:write", "--out", tmp_path / "broken")
+    said = capsys.readouterr().err
+    assert code == 2 and "ZeroDivisionError: division by zero (broken_csv.py, line 2)" in said
+    assert not (tmp_path / "broken").exists()
+    assert called(export, path, "--to", "ranks_csv.py:nothing", "--out", tmp_path / "no") == 2

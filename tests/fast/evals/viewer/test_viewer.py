@@ -26,9 +26,10 @@ from environments import load
 from evals import view
 from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
-from evals.viewer import data
+from evals.viewer import loaded_run
 from evals.viewer import server as page_server
 from evals.viewer.data import ViewerApi
+from evals.viewer.panels import PANELS, load_panels
 from tools.cli import run_command
 from tools.errors import DataError, UsageError
 
@@ -202,9 +203,11 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
-    ready, load = threading.Event(), data.load_environment
-    monkeypatch.setattr(data, "load_environment", lambda config: ready.wait(120) and load(config))
-    monkeypatch.setattr(data, "PATIENCE", 0.05)
+    ready, load = threading.Event(), loaded_run.load_environment
+    monkeypatch.setattr(
+        loaded_run, "load_environment", lambda config: ready.wait(120) and load(config)
+    )
+    monkeypatch.setattr(loaded_run, "PATIENCE", 0.05)
     answers = ViewerApi([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
     first = answer(answers, path)
@@ -599,3 +602,45 @@ def test_an_export_does_not_take_the_place_of_a_file_of_a_run(runs, multihop, co
     code, out, err = command(runs, "--export", file)
     assert (code, out, len(err.splitlines())) == (2, "", 1) and "is a file of the run" in err
     assert file.read_bytes() == before
+
+
+GUIDE = Path(__file__).parents[4] / "docs/guide/extend.md"
+
+
+def test_a_panel_in_a_file_of_the_users_own_is_on_the_page_like_ours(
+    runs, multihop, tmp_path, command, monkeypatch
+):
+    section = GUIDE.read_text().partition("## A panel")[2]
+    example = section.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "times.py").write_text(example)
+    (tmp_path / "broken_times.py").write_text(
+        "from times import Panel\n\n\ndef fail(loaded, _):\n    return 1 / 0\n\n\n"
+        'PANEL = Panel("broken", "", fail)\nTAKEN = Panel("search", "", fail)\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    result = command(runs, "--export", tmp_path / "page.html", "--panel", "times.py:PANEL")
+    assert (result.code, result.err) == (0, "")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    run_id = str(multihop.relative_to(runs))
+    seconds = [row[1] for row in packed(page)[f"run/{run_id}/times/all.json"]]
+    assert len(seconds) == 4 and seconds == sorted(seconds, reverse=True)
+    assert '{\n\naddPanel("times"' in page
+
+    with served(ViewerApi([runs], panels=load_panels(["broken_times.py:PANEL"]))) as server:
+        status, _, body = asked(server, f"/data/run/{run_id}/broken/all.json")
+        assert status == 500
+        assert b"ZeroDivisionError: division by zero (broken_times.py, line 5)" in body
+        assert asked(server, f"/data/run/{run_id}/times/all.json")[0] == 404
+    for name, reason in (
+        ("broken_times.py:PANEL", "panel broken: ZeroDivisionError"),
+        ("broken_times.py:TAKEN", "there is a panel 'search' already"),
+        ("broken_times.py:fail", "is a function; a panel is a Panel"),
+        ("timez", "no panel is called 'timez'"),
+    ):
+        result = command(runs, "--export", tmp_path / "other.html", "--panel", name)
+        assert result.code == 2 and reason in result.err
+
+
+def test_every_panel_has_a_script_that_adds_it():
+    for name, panel in PANELS.items():
+        assert f'addPanel(\n  "{name}"' in panel.read_script().replace('l("', 'l(\n  "')
