@@ -6,43 +6,69 @@ json` write as JSON.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evals.scoring.score_run import trec_lines
 from tools import files, schemas
 from tools.errors import DataError
 
+# Bytes of a log that are read at most.
+MAX_BYTES = 1 << 30
 
-def convert_inspect_log(log: Path, folder: Path) -> tuple[str, Path, Path]:
-    """Write the rankings and trajectories of a log into `folder`; return the model's name and
-    the two files.
+
+class ConvertedLog(NamedTuple):
+    """The model of a log, and the files that were written from it."""
+
+    model: str
+    rankings: Path
+    trajectories: Path
+
+
+def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
+    """Write the rankings and trajectories of a log into `folder`.
+
+    DataError for a file that is no log of a task of Sextant's as JSON.
     """
     try:
-        read = schemas.parse_json_exact(dict[str, Any], files.read_input(log, 1 << 30))
-        rows = [_make_row(sample) for sample in read["samples"]]
-        model = str(read["eval"]["model"])
+        content = schemas.parse_json_exact(dict[str, Any], files.read_input(log, MAX_BYTES))
+        rows = [_make_row(sample) for sample in content["samples"]]
+        model = str(content["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):
-        what = "no log of one of our tasks in Inspect, as JSON; inspect log dump makes one"
-        raise DataError(f"{log} is {what}") from None
+        raise DataError(
+            f"{log} is no log of one of our tasks in Inspect, as JSON; inspect log dump makes one"
+        ) from None
     rankings = folder / f"{log.stem}.trec"
+    with rankings.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        for row in rows:
+            file.write(trec_lines(row["query_id"], row.get("ranking", ()), "inspect"))
     trajectories = folder / f"{log.stem}.jsonl"
-    text = "".join(trec_lines(row["query_id"], row.get("ranking", ()), "inspect") for row in rows)
-    rankings.write_text(text, encoding="utf-8", errors="backslashreplace")
-    trajectories.write_bytes(
-        b"".join(files.dumps(row).encode("utf-8", "backslashreplace") + b"\n" for row in rows)
-    )
-    return model, rankings, trajectories
+    with trajectories.open("wb") as lines:
+        for row in rows:
+            lines.write(files.dumps(row).encode("utf-8", "backslashreplace") + b"\n")
+    return ConvertedLog(model, rankings, trajectories)
 
 
 def _make_row(sample: dict[str, Any]) -> dict[str, Any]:
-    used = sample.get("model_usage", {}).values()
-    calls = sum(message["role"] == "assistant" for message in sample["messages"])
-    usage = {"calls": calls} | {
-        key: sum(one[key] for one in used) for key in ("input_tokens", "output_tokens")
+    row = {
+        "query_id": sample["id"],
+        "usage": _sum_usage(sample),
+        "seconds": sample.get("total_time"),
     }
-    told = {"query_id": sample["id"], "usage": usage, "seconds": sample.get("total_time")}
     if error := sample.get("error"):
-        return told | {"steps": [], "error": error["message"]}
-    [score] = [one for one in sample["scores"].values() if "outcome" in (one.get("metadata") or {})]
-    outcome: dict[str, Any] = score["metadata"]["outcome"]
-    return outcome | told
+        return row | {"steps": [], "error": error["message"]}
+    outcomes = list[dict[str, Any]]()
+    for score in sample["scores"].values():
+        metadata = score.get("metadata") or {}
+        if "outcome" in metadata:
+            outcomes.append(metadata["outcome"])
+    [outcome] = outcomes
+    return outcome | row
+
+
+def _sum_usage(sample: dict[str, Any]) -> dict[str, int]:
+    by_model = sample.get("model_usage", {}).values()
+    return {
+        "calls": sum(message["role"] == "assistant" for message in sample["messages"]),
+        "input_tokens": sum(usage["input_tokens"] for usage in by_model),
+        "output_tokens": sum(usage["output_tokens"] for usage in by_model),
+    }

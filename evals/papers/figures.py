@@ -19,78 +19,111 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
 from evals.text_tables import to_csv
 from tools import files as disk
 
 SIDES = ("published", "ours")
 
+_Key = tuple[str, str, str]
 
-def save_figure(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF;
-    return the files.
+
+def save_figure(result: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF.
+
+    Returns the files. `settings` is `drawn` of the section.
     """
-    stem = folder / found["name"].replace("/", "-")
-    title = f"{found['name']}: {found['title']}"
-    cells = found.get("points") or found["cells"]
-    table = to_csv([cells[0], *(cell.values() for cell in cells)])
-    files: dict[Path, str | bytes] = {stem.with_suffix(".csv"): table}
-    figure = None
-    if "points" in found:
-        figure = draw_points(cells)
-    elif drawn.get("kind") == "gaps":
-        axes = f"nDCG@10 of {drawn['x']}", "nDCG@10 of the best of the others"
-        figure = draw_points(gap_points(cells, drawn["x"]), axes)
-    elif drawn and (panels := arrange_panels(cells, drawn)):
-        figure = draw_table(drawn["kind"], panels, drawn.get("value", ""))
+    stem = folder / result["name"].replace("/", "-")
+    title = f"{result['name']}: {result['title']}"
+    rows = result.get("points") or result["cells"]
+    table = to_csv([rows[0], *(row.values() for row in rows)])
+    contents: dict[Path, str | bytes] = {stem.with_suffix(".csv"): table}
+    figure = _draw(result, settings)
     if figure:
-        files |= {
-            stem.with_suffix(".svg"): svg(figure, title),
-            stem.with_suffix(".pdf"): pdf(figure, title),
-        }
+        contents[stem.with_suffix(".svg")] = svg(figure, title)
+        contents[stem.with_suffix(".pdf")] = pdf(figure, title)
     folder.mkdir(parents=True, exist_ok=True)
-    for path, content in files.items():
+    for path, content in contents.items():
         disk.replace(path, content)
-    return list(files)
+    return list(contents)
+
+
+def _draw(result: Mapping[str, Any], settings: Mapping[str, str]) -> Figure | None:
+    if "points" in result:
+        return draw_points(result["points"])
+    cells = result["cells"]
+    if settings.get("kind") == "gaps":
+        axes = (f"nDCG@10 of {settings['x']}", "nDCG@10 of the best of the others")
+        return draw_points(gap_points(cells, settings["x"]), axes)
+    panels = arrange_panels(cells, settings) if settings else {}
+    if not panels:
+        return None
+    return draw_table(settings["kind"], panels, settings.get("value", ""))
 
 
 def arrange_panels(
-    cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]
+    cells: Sequence[Mapping[str, Any]], settings: Mapping[str, str]
 ) -> dict[str, Table]:
-    """Return the panels of a figure: what the paper prints, and ours, each where there are
-    values.
-    """
+    """Return the panels of a figure: the paper's values and ours, each if there are any."""
     panels: dict[str, dict[str, dict[str, float | None]]] = {}
     for side in SIDES:
-        values = {(cell["system"], cell["task"], cell["metric"]): cell[side] for cell in cells}
-        for (system, task, metric), value in values.items():
-            base, _, variant = system.partition(" | ")
-            at = {"base": base, "variant": variant or "as it is", "metric": metric}
-            at["task"] = task.partition("/")[2].replace("*", "mean")
-            if "change" in drawn:
-                before = values.get((base, task, metric))
-                known = variant == drawn["change"] and None not in (value, before)
-                value = value - before if known else None
-            if value is not None:
-                panel = ", ".join(filter(None, [side, at.get(drawn.get("panels", ""))]))
-                row = panels.setdefault(panel, {}).setdefault(at[drawn["rows"]], {})
-                row[at[drawn["columns"]]] = value
+        values: dict[_Key, float | None] = {}
+        for cell in cells:
+            values[cell["system"], cell["task"], cell["metric"]] = cell[side]
+        for key in values:
+            value = _value_to_draw(values, key, settings)
+            if value is None:
+                continue
+            labels = _labels(key)
+            panel_label = labels.get(settings.get("panels", ""))
+            panel = panels.setdefault(f"{side}, {panel_label}" if panel_label else side, {})
+            row = panel.setdefault(labels[settings["rows"]], {})
+            row[labels[settings["columns"]]] = value
     return dict(panels)
 
 
-def gap_points(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str, Any]]:
-    """Return a point for each task: x is the value of the system `ceiling`, y the best of those of
-    other names.
+def _value_to_draw(
+    values: Mapping[_Key, float | None], key: _Key, settings: Mapping[str, str]
+) -> float | None:
+    value = values[key]
+    if "change" not in settings:
+        return value
+    system, task, metric = key
+    base, _, variant = system.partition(" | ")
+    before = values.get((base, task, metric))
+    if variant != settings["change"] or value is None or before is None:
+        return None
+    return value - before
 
-    A name that begins with that of `ceiling` is a variant of it, and left out.
+
+def _labels(key: _Key) -> dict[str, str]:
+    system, task, metric = key
+    base, _, variant = system.partition(" | ")
+    return {
+        "base": base,
+        "variant": variant or "as it is",
+        "metric": metric,
+        "task": task.partition("/")[2].replace("*", "mean"),
+    }
+
+
+def gap_points(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str, Any]]:
+    """Return a point for each task: x is the value of the system `ceiling`, y the best value of
+    systems of other names.
+
+    A name that begins with `ceiling` is a variant of it, and left out.
     """
     points = []
-    for side, task in product(SIDES, dict.fromkeys(cell["task"] for cell in cells)):
-        known = [cell for cell in cells if cell["task"] == task and cell[side] is not None]
-        values = {cell["system"]: cell[side] for cell in known}
-        others = [value for system, value in values.items() if not system.startswith(ceiling)]
-        if ceiling in values and others:
-            points.append(
-                {"id": task.partition("/")[2], "kind": side, "x": values[ceiling], "y": max(others)}
-            )
+    tasks = dict.fromkeys(cell["task"] for cell in cells)
+    for side, task in product(SIDES, tasks):
+        values = dict[str, float]()
+        for cell in cells:
+            if cell["task"] == task and cell[side] is not None:
+                values[cell["system"]] = cell[side]
+        rivals = [value for system, value in values.items() if not system.startswith(ceiling)]
+        if ceiling in values and rivals:
+            name = task.partition("/")[2]
+            points.append({"id": name, "kind": side, "x": values[ceiling], "y": max(rivals)})
     return points

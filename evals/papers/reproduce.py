@@ -1,9 +1,9 @@
-"""What `evals.reproduce` prints: the list of tables and figures, and a table's cells beside
-the paper's.
+"""What `evals.reproduce` prints: the list of tables and figures, and a table's cells next to the
+paper's.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -25,9 +25,11 @@ from tools.number_format import plural
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
+_HEADS = ["system", "metric", "published", "ours", "difference", ""]
+
 
 def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult:
-    """Make the table called `name`, or the list of them; or, as a dry run, say what that takes."""
+    """Make the table called `name`, or the list of tables; a dry run estimates what that takes."""
     if name is None:
         rows = [_describe(section) for section in sections().values()]
         return CommandResult({"sections": rows}, "".join(map(_list, rows)))
@@ -37,44 +39,54 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
         retrievers.canonicalize(conditions["retriever"])
     table = ReproducedTable(find(name), ReproductionSettings(**conditions))
     if dry_run:
-        found = estimate_cells(table.runs)[0] if table.runs else {}
-        return CommandResult(
-            found, render_terminal(lay_out_ahead(found) if found else ["it takes no run"])
-        )
-    found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
-    found["notes"] += table.section.about.get("notes", [])
-    found["notes"] += [MARKS] * table.section.about.get("marked", False)
-    found["notes"] += (
-        [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
-    )
-    found["cells"] = list(table.cells())
-    drawn = table.section.about.get("drawn", {})
-    if drawn.get("kind") == "points":
-        found["points"] = embed_pool_2d(
-            table.load(found["cells"][0]["task"], found["cells"][0]["split"])
-        )
-    if found["cells"]:
+        return _estimate(table)
+    about = table.section.about
+    result: dict[str, Any] = {"name": name, "title": about["title"], "notes": _notes(table)}
+    cells = result["cells"] = list(table.cells())
+    settings = about.get("drawn", {})
+    if settings.get("kind") == "points":
+        result["points"] = embed_pool_2d(table.load(cells[0]["task"], cells[0]["split"]))
+    if cells:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        found["files"] = list(map(str, save_figure(found, drawn, folder)))
-    found["failed"], found["deviations"] = table.count_failed(), table.list_deviations()
-    reasons, problem = explain(table.unfinished, len(found["cells"]))
-    return CommandResult(
-        found, render_terminal(list(_parts(found))), problem, found["failed"], reasons
-    )
+        result["files"] = list(map(str, save_figure(result, settings, folder)))
+    result["failed"] = table.count_failed()
+    result["deviations"] = table.list_deviations()
+    reasons, problem = explain(table.unfinished, len(cells))
+    text = render_terminal(list(_blocks(result)))
+    return CommandResult(result, text, problem, result["failed"], reasons)
+
+
+def _estimate(table: ReproducedTable) -> CommandResult:
+    if not table.runs:
+        return CommandResult({}, render_terminal(["it takes no run"]))
+    estimate = estimate_cells(table.runs)[0]
+    return CommandResult(estimate, render_terminal(lay_out_ahead(estimate)))
+
+
+def _notes(table: ReproducedTable) -> list[str]:
+    about = table.section.about
+    notes = [*table.warnings(), *about.get("notes", [])]
+    if about.get("marked"):
+        notes.append(MARKS)
+    if reason := about.get("lacks"):
+        notes.append(f"it cannot be made: {reason}")
+    return notes
 
 
 def _describe(section: PaperTable) -> dict[str, Any]:
-    systems = [section.system(cell) if cell.system else {} for cell in section.cells]
-    named = dict.fromkeys(cell.task for cell in section.cells if not cell.lacks)
-    tasks = dict.fromkeys(task.partition(":")[0] for name in named for task in list_tasks(name))
-    lacks = [
-        cell.lacks or system.get("lacks")
-        for cell, system in zip(section.cells, systems, strict=True)
-    ]
-    needs = [
-        section.about.get("needs"),
-        *(need for one in systems if "lacks" not in one for need in _list_needs(one)),
-    ]
+    lacks = list[str]()
+    needs = [section.about.get("needs")]
+    names = dict[str, None]()
+    for cell in section.cells:
+        system = section.system(cell) if cell.system else {}
+        reason = cell.lacks or system.get("lacks")
+        if reason:
+            lacks.append(reason)
+        if "lacks" not in system:
+            needs += _list_needs(system)
+        if not cell.lacks:
+            names[cell.task] = None
+    tasks = dict.fromkeys(task.partition(":")[0] for name in names for task in list_tasks(name))
     return {
         "name": section.name,
         "title": section.about["title"],
@@ -82,28 +94,28 @@ def _describe(section: PaperTable) -> dict[str, Any]:
         "needs": {need: _why_not(need) for need in dict.fromkeys(filter(None, needs))},
         "data": {task: environments.fetch_marker(task).exists() for task in tasks},
         "price": section.about.get("price"),
-        "lacks": dict(Counter(filter(None, lacks))),
-        "why": section.about.get("lacks"),  # of all of it
+        "lacks": dict(Counter(lacks)),
+        # Why none of its cells can be made.
+        "why": section.about.get("lacks"),
     }
 
 
 def _list_needs(system: Mapping[str, Any]) -> list[str]:
-    """Return the model and the retrievers that a system has, those of its pool among them."""
-    own = [system.get("retriever"), system.get("parameters", {}).get("ties"), system.get("lm")]
-    pool = (
-        read_pool(system["pool"], retrievers.canonicalize(own[0])).parts if "pool" in system else ()
-    )
-    return [*filter(None, own), *map(str, pool)]
+    """Return the model and the retrievers of a system, the retrievers of its pool included."""
+    needs = [system.get("retriever"), system.get("parameters", {}).get("ties"), system.get("lm")]
+    if "pool" in system:
+        pool = read_pool(system["pool"], retrievers.canonicalize(system["retriever"]))
+        needs += map(str, pool.parts)
+    return list(filter(None, needs))
 
 
 @cache
 def _why_not(need: str) -> str:
-    """Return why a model or a retriever cannot be used here: no key, no weights; "" where it
-    can.
-    """
+    """Return why a model or a retriever cannot be used here, such as no key; "" if it can."""
     provider, _, model = need.removeprefix("api:").partition("/")
     if model and ":" not in provider:
-        key = f"{provider.upper()}_API_KEY"  # without LiteLLM, whose import takes seconds
+        # The key alone is looked for, because the import of LiteLLM takes seconds.
+        key = f"{provider.upper()}_API_KEY"
         return "" if get_secret(key) else f"${key} is not set"
     try:
         retrievers.validate(retrievers.canonicalize(need))
@@ -114,52 +126,62 @@ def _why_not(need: str) -> str:
 
 def _list(row: Mapping[str, Any]) -> str:
     lines = [f"{row['name']:<18} {row['title']} ({plural(row['cells'], 'cell')})"]
-    for what, there in (("it needs", True), ("not here:", False)):
-        needs = [need for need, why in row["needs"].items() if there == (not why)]
-        lines += [f"{what} {', '.join(needs)}"] if needs else []
-    missing = [task for task, there in row["data"].items() if not there]
-    lines += [f"data to fetch: {', '.join(missing)}"] if missing else []
-    lines += [f"it cost the authors {row['price']}"] if row["price"] else []
-    lines += [f"{plural(many, 'cell')} cannot be run: {why}" for why, many in row["lacks"].items()]
-    lines += [f"it cannot be made: {row['why']}"] if row["why"] else []
+    available = [need for need, reason in row["needs"].items() if not reason]
+    unavailable = [need for need, reason in row["needs"].items() if reason]
+    missing = [task for task, fetched in row["data"].items() if not fetched]
+    if available:
+        lines.append(f"it needs {', '.join(available)}")
+    if unavailable:
+        lines.append(f"not here: {', '.join(unavailable)}")
+    if missing:
+        lines.append(f"data to fetch: {', '.join(missing)}")
+    if row["price"]:
+        lines.append(f"it cost the authors {row['price']}")
+    for reason, count in row["lacks"].items():
+        lines.append(f"{plural(count, 'cell')} cannot be run: {reason}")
+    if row["why"]:
+        lines.append(f"it cannot be made: {row['why']}")
     return f"\n{' ' * 19}".join(lines) + "\n"
 
 
-def _parts(found: Mapping[str, Any]) -> list[TextBlock]:
-    parts = list[TextBlock]()
+def _blocks(result: Mapping[str, Any]) -> Iterator[TextBlock]:
+    cells = result["cells"]
+    yield f"{result['name']}: {result['title']}"
+    yield from result["notes"]
     remarks = dict[str, int]()
-    for task in dict.fromkeys(cell["task"] for cell in found["cells"]):
+    for task in dict.fromkeys(cell["task"] for cell in cells):
         rows = list[list[str]]()
-        before = ""
-        for cell in (one for one in found["cells"] if one["task"] == task):
-            judged = f" [{cell['judgements']}]" if cell["judgements"] else ""
-            told = filter(None, (cell["remark"], cell["note"]))
-            said = [f"({remarks.setdefault(text, len(remarks) + 1)})" for text in told]
-            ours = f"{_number(cell['ours'])} {cell['mark']}".rstrip()
-            numbers = [_number(cell["published"]), ours, _number(cell["difference"], sign="+")]
-            name = "" if cell["system"] == before else cell["system"]
-            before = cell["system"]
-            rows.append([name, cell["metric"] + judged, *numbers, " ".join(said)])
-        parts.append(
-            TextTable(
-                task,
-                ["system", "metric", "published", "ours", "difference", ""],
-                rows,
-                names=(0, 1, 5),
-            )
-        )
-    made = sum(cell["ours"] is not None for cell in found["cells"])
-    last = f"{plural(len(found['cells']), 'cell')}, {made} of them made"
-    remarked = [f"({number}) {text}" for text, number in remarks.items()]
-    files = [f"written: {', '.join(found['files'])}"] if "files" in found else []
+        previous_system = ""
+        for cell in cells:
+            if cell["task"] == task:
+                name = "" if cell["system"] == previous_system else cell["system"]
+                previous_system = cell["system"]
+                rows.append([name, *_cell_texts(cell, remarks)])
+        yield TextTable(task, _HEADS, rows, names=(0, 1, 5))
+    for text, number in remarks.items():
+        yield f"({number}) {text}"
+    yield from result["deviations"]
+    count = sum(cell["ours"] is not None for cell in cells)
+    yield f"{plural(len(cells), 'cell')}, {count} of them made"
+    if "files" in result:
+        yield f"written: {', '.join(result['files'])}"
+
+
+def _cell_texts(cell: Mapping[str, Any], remarks: dict[str, int]) -> list[str]:
+    """Return metric, values and marks of a cell; its remarks get numbers in `remarks`."""
+    metric = cell["metric"]
+    if cell["judgements"]:
+        metric += f" [{cell['judgements']}]"
+    marks = list[str]()
+    for remark in (cell["remark"], cell["note"]):
+        if remark:
+            marks.append(f"({remarks.setdefault(remark, len(remarks) + 1)})")
     return [
-        f"{found['name']}: {found['title']}",
-        *found["notes"],
-        *parts,
-        *remarked,
-        *found["deviations"],
-        last,
-        *files,
+        metric,
+        _number(cell["published"]),
+        f"{_number(cell['ours'])} {cell['mark']}".rstrip(),
+        _number(cell["difference"], sign="+"),
+        " ".join(marks),
     ]
 
 

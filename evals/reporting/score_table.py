@@ -1,6 +1,7 @@
 """The table of one run's scores: what `python -m evals.score` and the end of a run print."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from evals.run_schemas import FATE_LABELS
@@ -10,179 +11,222 @@ from programs import SCHEMES
 from tools.cli import print_stdout
 from tools.number_format import number, ordinal, plural, queries
 
-BAR = 30  # characters of a waterfall: all of the recall
+# Characters of a waterfall that stand for all of the recall.
+BAR = 30
+
+Scores = dict[str, Any]
 
 
-def show_scores(scores: dict[str, Any], *, as_json: bool = False) -> None:
-    """Print a run's scores, or what is known of an unfinished one, on stdout."""
+def show_scores(scores: Scores, *, as_json: bool = False) -> None:
+    """Print a run's scores, or what is known of an unfinished run, on stdout."""
     if as_json:
         print_stdout(json.dumps(scores) + "\n", kept="in the run folder")
         return
-    tables: list[TextBlock] = (
-        [_metrics_table(scores["metrics"], scores)] if scores["metrics"] else []
-    )
-    if (part := scores.get("partial", {})).get("queries"):
-        done = f"{part['queries']} of {queries(scores['queries'])}"
-        head = f"partial: over the {done} that are answered; no score of the run"
-        tables = [head, _metrics_table(part["metrics"], part)]
+    blocks: list[TextBlock] = [*_headings(scores)]
+    part = scores.get("partial", {})
+    if part.get("queries"):
+        answered = f"{part['queries']} of {queries(scores['queries'])}"
+        blocks.append(f"partial: over the {answered} that are answered; no score of the run")
+        blocks.append(_metrics_table(part["metrics"], part))
+    elif scores["metrics"]:
+        blocks.append(_metrics_table(scores["metrics"], scores))
     if scores.get("losses", {}).get("queries"):
-        tables += [_losses_table(scores["losses"])]
-    print_stdout(
-        render_terminal([*_headings(scores), *tables, *_footings(scores)]), kept="in the run folder"
-    )
+        blocks.append(_losses_table(scores["losses"]))
+    blocks += _footings(scores)
+    print_stdout(render_terminal(blocks), kept="in the run folder")
 
 
-def _headings(scores: dict[str, Any]) -> list[str]:
-    lines = [describe_task(scores), describe_system(scores)]
-    if scores["split"] != "test" and scores["task"] in (scores.get("compiled") or {}).get(
-        "task", ""
-    ).split(","):
-        lines.append("dev queries are among these: it was compiled on them")
+def _headings(scores: Scores) -> Iterator[str]:
+    yield describe_task(scores)
+    yield describe_system(scores)
+    compiled_on = (scores.get("compiled") or {}).get("task", "").split(",")
+    if scores["split"] != "test" and scores["task"] in compiled_on:
+        yield "dev queries are among these: it was compiled on them"
     if scores.get("isolated"):
-        lines.append(f"the program ran {scores['isolated']}")
+        yield f"the program ran {scores['isolated']}"
     if pool := scores["pool"]:
-        what = (
-            "with every relevant document put in: a ceiling"
-            if pool["kind"] == "oracle"
-            else "of what was found"
-        )
-        lines.append(f"pools of {pool['size']} {what}, from {', '.join(pool['of'])}")
-    return lines
+        content = "of what was found"
+        if pool["kind"] == "oracle":
+            content = "with every relevant document put in: a ceiling"
+        yield f"pools of {pool['size']} {content}, from {', '.join(pool['of'])}"
 
 
-def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -> TextTable:
+def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> TextTable:
+    """Return a row for each metric.
+
+    "nDCG@10 [gold]" is the metric nDCG@10 by the judgements "gold", which get a column.
+    """
     names = [name for name in metrics if "[" not in name]
-    others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
+    judgements = dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name)
     resampled = any("resampled" in metrics[name] for name in names)
-    heads = ["metric", scores["judgements"] if others else "mean", "95 % interval"]
-    heads += [*(["mean of 1,000 resamples"] if resampled else []), *others]
+    heads = ["metric", scores["judgements"] if judgements else "mean", "95 % interval"]
+    if resampled:
+        heads.append("mean of 1,000 resamples")
+    heads += judgements
     unjudged = scores.get("unjudged", {})
-    heads += ["judged (pooled)", "if the rest were right"] if unjudged else []
+    if unjudged:
+        heads += ["judged (pooled)", "if the rest were right"]
     rows = []
     for name in names:
         value = metrics[name]
-        low = value["low"]
-        high = value["high"]
-        means = value.get("resampled")
         if value["mean"] is None:
-            rows.append([name, "undefined", "for all of these queries", *[""] * (len(heads) - 3)])
+            blanks = [""] * (len(heads) - 3)
+            rows.append([name, "undefined", "for all of these queries", *blanks])
             continue
-        row = [
-            name + (f" ({queries(value['queries'])})" if "queries" in value else ""),
-            f"{value['mean']:.4f}",
-        ]
-        row += ["too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"]
+        row = _metric_cells(name, value)
         if resampled:
-            row.append(f"{means['mean']:.4f} +- {means['error']:.4f}" if means else "")
-        beside = [metrics.get(f"{name} [{other}]", {}).get("mean") for other in others]
-        left = unjudged.get(name, {})
-        beside += [left.get(key) for key in ("judged", "right")] if unjudged else []
-        rows.append([*row, *(number(mean, unknown="") for mean in beside)])
+            row.append(_resampled(value.get("resampled")))
+        means = [metrics.get(f"{name} [{judged_by}]", {}).get("mean") for judged_by in judgements]
+        if unjudged:
+            shares = unjudged.get(name, {})
+            means += [shares.get("judged"), shares.get("right")]
+        rows.append([*row, *(number(mean, unknown="") for mean in means)])
     return TextTable("", heads, rows)
 
 
+def _metric_cells(name: str, value: dict[str, Any]) -> list[str]:
+    low = value["low"]
+    high = value["high"]
+    interval = "too few queries"
+    if low is not None and high is not None:
+        interval = f"{low:.4f} to {high:.4f}"
+    if "queries" in value:
+        name += f" ({queries(value['queries'])})"
+    return [name, f"{value['mean']:.4f}", interval]
+
+
+def _resampled(means: dict[str, float] | None) -> str:
+    return f"{means['mean']:.4f} +- {means['error']:.4f}" if means else ""
+
+
 def _losses_table(losses: dict[str, Any]) -> TextTable:
-    k = losses["cutoff"]
-    shares = losses["at"][str(k)]
+    cutoff = losses["cutoff"]
+    shares = losses["at"][str(cutoff)]
     documents = losses["documents"]
     rows = []
-    reached = 0.0
+    total = 0.0
     for fate, words in FATE_LABELS.items():
         if documents[fate]:
-            start, end = (round(BAR * edge) for edge in (reached, reached + shares[fate]))
-            reached += shares[fate]
+            start = round(BAR * total)
+            total += shares[fate]
+            end = round(BAR * total)
             bar = " " * start + "█" * max(end - start, 1)
-            rows.append([words.format(k=k), f"{shares[fate]:.4f}", str(documents[fate]), bar])
-    return TextTable(
-        "",
-        [f"R@{k}: what became of relevant documents", "share", "documents", ""],
-        rows,
-        names=(0, 3),
-    )
+            label = words.format(k=cutoff)
+            rows.append([label, f"{shares[fate]:.4f}", str(documents[fate]), bar])
+    heads = [f"R@{cutoff}: what became of relevant documents", "share", "documents", ""]
+    return TextTable("", heads, rows, names=(0, 3))
 
 
-def _footings(scores: dict[str, Any]) -> list[str]:
-    found = scores.get("bounds", {})
-    usage = scores["usage"]
-    ledger = scores.get("ledger", {})
-    lines = [
-        f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})"
-        for label, one in list_bounds(found)
-    ]
-    many = queries(scores["queries"])
-    if scores["failed"]:
-        many += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
-    if scores["owed"]:
-        many += f", {scores['owed']} unanswered, so there is no score yet"
-    lines += [*scores.get("notes", []), many]
-    for one in scores.get("failures", ()):
-        at = f", at {one['at']}" if one["at"] and ", line " not in one["error"] else ""
-        lines.append(
-            f"failed: {queries(one['queries'])}, first {one['first']}, with {one['error']}{at}"
-        )
-    used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
-    metered = scores["lm"] != "offline" or scores["program"].partition(":")[0] in SCHEMES
-    if usage["calls"] and (metered or usage.get("unmetered")):
-        used += _used(usage)
-    used += f", {usage['repairs']} answers asked for again" if usage["repairs"] else ""
-    used += f", {scores['invented_ids']} invented ids dropped" if scores["invented_ids"] else ""
-    cut = scores["searches_cut"]
-    used += f", {cut} searches cut to what the retriever's model takes" if cut else ""
-    used += f", {scores['seconds']:.1f} s" if "seconds" in scores else ""
-    if scores["unusable"]:
-        lines.append(f"answers that could not be used: {_kinds(scores['unusable'])}")
-    if scores["followed"]:
-        lines.append(
-            f"documents that speak to the model, and were kept or obeyed: {scores['followed']}"
-        )
-    if scores["shortened"]:
-        lines.append(f"prompts shortened to fit the model: {scores['shortened']}")
+def _footings(scores: Scores) -> Iterator[str]:
+    bounds = scores.get("bounds", {})
+    for label, bound in list_bounds(bounds):
+        yield f"{label} of {bounds['metric']}: {bound['mean']:.4f} ({bound['what']})"
+    yield from scores.get("notes", [])
+    yield _query_counts(scores)
+    for failure in scores.get("failures", ()):
+        yield _describe_failure(failure)
+    yield from _model_troubles(scores)
     if scores.get("looks", 0) > 1 and scores["split"] != "dev":
-        task = f"{scores['task']} ({scores['data']})"
-        lines.append(
+        yield (
             f"{ordinal(scores['looks'])} evaluation of {scores['program']} on these test queries "
-            f"of {task}"
+            f"of {scores['task']} ({scores['data']})"
         )
+    ledger = scores.get("ledger", {})
+    work = _work(scores)
     if ledger and scores["owed"]:
-        used = f"for the answered ones: {used}"
-        lines.append(
-            f"in all, unanswered queries included: {plural(ledger['sent'], 'request')} "
-            f"sent{_used(ledger)}"
-        )
+        work = f"for the answered ones: {work}"
+        requests = plural(ledger["sent"], "request")
+        yield f"in all, unanswered queries included: {requests} sent{_usage(ledger)}"
     if "tokens_a_second" in ledger:
-        speed = f"first token after {ledger['first_token_seconds']:.2f} s (median)"
-        lines.append(f"{speed}, then {ledger['tokens_a_second']:,.0f} tokens a second")
+        first_token = f"first token after {ledger['first_token_seconds']:.2f} s (median)"
+        yield f"{first_token}, then {ledger['tokens_a_second']:,.0f} tokens a second"
     if faults := ledger.get("faults"):
-        lines.append(f"requests left without an answer: {_kinds(faults)}, of {ledger['sent']} sent")
-    return [*lines, used, f"run: {scores['run']}"]
+        yield f"requests left without an answer: {_counts(faults)}, of {ledger['sent']} sent"
+    yield work
+    yield f"run: {scores['run']}"
 
 
-def _kinds(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
+def _query_counts(scores: Scores) -> str:
+    text = queries(scores["queries"])
+    if scores["failed"]:
+        text += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
+    if scores["owed"]:
+        text += f", {scores['owed']} unanswered, so there is no score yet"
+    return text
 
 
-def _used(usage: dict[str, Any]) -> str:
-    cached = usage.get("cached_tokens")
-    thinking = usage.get("reasoning_tokens")
+def _describe_failure(failure: dict[str, Any]) -> str:
+    error = failure["error"]
+    if failure["at"] and ", line " not in error:
+        error += f", at {failure['at']}"
+    return f"failed: {queries(failure['queries'])}, first {failure['first']}, with {error}"
+
+
+def _model_troubles(scores: Scores) -> Iterator[str]:
+    if scores["unusable"]:
+        yield f"answers that could not be used: {_counts(scores['unusable'])}"
+    if scores["followed"]:
+        yield f"documents that speak to the model, and were kept or obeyed: {scores['followed']}"
+    if scores["shortened"]:
+        yield f"prompts shortened to fit the model: {scores['shortened']}"
+
+
+def _work(scores: Scores) -> str:
+    """Return what the run used, in words."""
+    usage = scores["usage"]
+    calls = usage["calls"]
+    text = "what it used is not known" if calls is None else f"{calls} calls"
+    metered = scores["lm"] != "offline" or scores["program"].partition(":")[0] in SCHEMES
+    if calls and (metered or usage.get("unmetered")):
+        text += _usage(usage)
+    if usage["repairs"]:
+        text += f", {usage['repairs']} answers asked for again"
+    if scores["invented_ids"]:
+        text += f", {scores['invented_ids']} invented ids dropped"
+    if cut := scores["searches_cut"]:
+        text += f", {cut} searches cut to what the retriever's model takes"
+    if "seconds" in scores:
+        text += f", {scores['seconds']:.1f} s"
+    return text
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {label}" for label, count in counts.items())
+
+
+def _usage(usage: dict[str, Any]) -> str:
+    """Return tokens and prices, with a comma before each."""
+    tokens_in = f"{usage['input_tokens']} tokens in"
+    if cached := usage.get("cached_tokens"):
+        tokens_in += f" ({cached} cached by the provider{_saving(usage)})"
+    tokens_out = f"{usage['output_tokens']} out"
+    if thinking := usage.get("reasoning_tokens"):
+        tokens_out += f" ({thinking} of them thinking)"
+    parts = [tokens_in, tokens_out, _price(usage)]
+    if cached_calls := usage.get("cached_calls"):
+        parts.append(f"{cached_calls} calls answered from runs before")
+    if unmetered := usage.get("unmetered"):
+        parts.append(f"{unmetered} calls without usage reported")
+    return ", " + ", ".join(parts)
+
+
+def _saving(usage: dict[str, Any]) -> str:
     paid = usage["paid_usd"]
     listed = usage["list_usd"]
-    # What answers of runs before would have cost is in the list price, too.
-    told = None not in (paid, listed) and not (usage.get("cached_calls") or usage.get("cached"))
-    saved = f", which saved ${listed - paid:.4f}" if told and listed > paid else ""
-    parts = [
-        f", {usage['input_tokens']} tokens in"
-        + (f" ({cached} cached by the provider{saved})" if cached else "")
-    ]
-    parts.append(
-        f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else "")
-    )
-    price = "price unknown" if listed is None else f"${listed:.4f}"
-    both = None not in (paid, listed) and f"${paid:.4f}" != price
-    parts.append(f"${paid:.4f} paid, {price} at list price" if both else price)
-    others = {
-        "cached_calls": "calls answered from runs before",
-        "unmetered": "calls without usage reported",
-    }
-    return ", ".join(
-        [*parts, *(f"{usage[key]} {words}" for key, words in others.items() if usage.get(key))]
-    )
+    if paid is None or listed is None or listed <= paid:
+        return ""
+    if usage.get("cached_calls") or usage.get("cached"):
+        # The list price includes what answers of earlier runs would have cost.
+        return ""
+    return f", which saved ${listed - paid:.4f}"
+
+
+def _price(usage: dict[str, Any]) -> str:
+    paid = usage["paid_usd"]
+    listed = usage["list_usd"]
+    if listed is None:
+        return "price unknown"
+    price = f"${listed:.4f}"
+    if paid is None or f"${paid:.4f}" == price:
+        return price
+    return f"${paid:.4f} paid, {price} at list price"

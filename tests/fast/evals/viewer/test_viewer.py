@@ -593,7 +593,9 @@ def test_nothing_of_the_environment_or_of_this_machine_is_exported(
 
 
 def test_every_file_of_the_page_is_in_its_program():
-    assert {path.stem for path in page_server.PAGE.glob("*.js")} == set(page_server.SCRIPTS.split())
+    of_panels = {panel.script.stem for panel in PANELS.values()}
+    scripts = {*page_server.BEFORE_PANELS, *of_panels, *page_server.AFTER_PANELS}
+    assert {path.stem for path in page_server.PAGE.glob("*.js")} == scripts
 
 
 def test_an_export_does_not_take_the_place_of_a_file_of_a_run(runs, multihop, command):
