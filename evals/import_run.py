@@ -18,22 +18,22 @@ from tools.number_format import plural, queries
 
 def parser() -> CommandParser:
     """Return the parser of the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.import_run",
         description="Make a run of another system's rankings; score it.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "run",
         type=Path,
         metavar="FILE",
         help="a TREC run file, plain or gzipped, or a log of Inspect AI as JSON",
     )
-    about = (
+    description = (
         "birco-ranks: FILE is the folder evaluation/ranks of BIRCO's release; makes a run of each "
         "ranking in it"
     )
-    add("--from", dest="form", choices=("birco-ranks",), help=about)
+    add("--from", dest="form", choices=("birco-ranks",), help=description)
     add(
         "--task",
         metavar="TASK",
@@ -63,12 +63,14 @@ def parser() -> CommandParser:
         help="what the system is called; the file's tag where none is named",
     )
     add("--model", default="", metavar="NAME", help="the model that it used, if that is known")
-    about = f"what it did: JSON Lines ({find_page('docs/guide/see-and-export.md')}), or ATIF"
-    add("--trajectories", type=Path, metavar="FILE", help=about)
+    description = (
+        f"what it did: JSON Lines ({find_page('docs/guide/see-and-export.md')}), or ATIF"
+    )
+    add("--trajectories", type=Path, metavar="FILE", help=description)
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -84,14 +86,14 @@ def command(arguments: argparse.Namespace) -> int:
     from evals.scoring.score_run import count_test_uses, record_test_use  # as above
 
     if arguments.form:
-        made = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
-        rows = [{"file": str(file), "run": str(one)} for file, one in made]
+        imports = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
+        rows = [{"file": str(file), "run": str(run)} for file, run in imports]
         lines = "".join(f"{row['file']}: {row['run']}\n" for row in rows)
         print_stdout(json.dumps(rows) + "\n" if arguments.json else lines)
-        refused = [one for _, one in made if isinstance(one, DataError)]
+        refused = [run for _, run in imports if isinstance(run, DataError)]
         if refused:
             raise DataError(
-                f"{len(refused)} of {plural(len(made), 'file')} refused, the others imported: "
+                f"{len(refused)} of {plural(len(imports), 'file')} refused, the others imported: "
                 f"{refused[0]}"
             )
         return 0
@@ -111,15 +113,19 @@ def command(arguments: argparse.Namespace) -> int:
     environment = environments.load(arguments.task, arguments.data, arguments.split, **judged)
     if not arguments.json:
         print_stderr(f"{environment.task}: {queries(len(environment.queries))}")
-    given = {key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")}
+    settings = {
+        key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")
+    }
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.run
         name = arguments.name or ""
         if file.suffix in (".json", ".eval"):
-            model, file, given["trajectories"] = inspect_log.convert_inspect_log(file, Path(folder))
-            given |= {"model": arguments.model or model, "encoded": True}
+            model, file, settings["trajectories"] = inspect_log.convert_inspect_log(
+                file, Path(folder)
+            )
+            settings |= {"model": arguments.model or model, "encoded": True}
         try:
-            path = import_run.import_run(file, environment, name=name, **given)
+            path = import_run.import_run(file, environment, name=name, **settings)
         except DataError as error:
             if file != arguments.run:
                 raise error.saying(

@@ -18,10 +18,10 @@ from tools.number_format import plural
 
 def parser() -> CommandParser:
     """The command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.report", description="Tables and plots of many runs; nothing is run."
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "runs",
         type=Path,
@@ -49,7 +49,7 @@ def parser() -> CommandParser:
         help="take runs over different data into one column, and say so",
     )
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -62,17 +62,23 @@ def command(arguments: argparse.Namespace) -> int:
 
     out: Path = arguments.out
     report_page.check(out)
-    made = report.build(
+    result = report.build(
         arguments.runs, list(dict.fromkeys(arguments.metric)), force=arguments.force
     )
-    files = [path.relative_to(out).as_posix() for path in report_page.write(made, out)]
+    files = [path.relative_to(out).as_posix() for path in report_page.write(result, out)]
     index = out / "index.html"
     if arguments.json:
-        about = {"runs": made.runs, "left_out": made.left_out, "notes": made.warnings}
-        print_stdout(json.dumps({"report": str(index), "files": files} | about) + "\n")
+        summary = {"runs": result.runs, "left_out": result.left_out, "notes": result.warnings}
+        print_stdout(json.dumps({"report": str(index), "files": files} | summary) + "\n")
         return 0
-    lines = [made.summary, *made.warnings, *(f"left out: {why}" for why in made.left_out.values())]
-    lines += [f"{plural(len(made.tables), 'table')}, {plural(len(made.plots), 'plot')}: {index}"]
+    lines = [
+        result.summary,
+        *result.warnings,
+        *(f"left out: {reason}" for reason in result.left_out.values()),
+    ]
+    lines += [
+        f"{plural(len(result.tables), 'table')}, {plural(len(result.plots), 'plot')}: {index}"
+    ]
     print_stdout("".join(f"{run_groups.printable(line)}\n" for line in lines))
     return 0
 

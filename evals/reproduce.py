@@ -15,11 +15,11 @@ from tools.installation import find_page
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.reproduce",
         description="Make a paper's table again, beside its figures.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "name",
         nargs="?",
@@ -36,8 +36,8 @@ def parser() -> CommandParser:
         metavar="SPEC",
         help="this model in place of those of the paper; its rows say so",
     )
-    about = "this retriever in place of those that need a key or weights; its rows say so"
-    add("--retriever", default="", metavar="SPEC", help=about)
+    description = "this retriever in place of those that need a key or weights; its rows say so"
+    add("--retriever", default="", metavar="SPEC", help=description)
     add(
         "--budget-usd",
         type=dollars,
@@ -63,7 +63,7 @@ def parser() -> CommandParser:
         help="say what its runs will cost and how long they take; nothing is sent",
     )
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -75,10 +75,10 @@ def command(arguments: argparse.Namespace) -> int:
         reproduce_table,  # what these import takes time that --help has not
     )
 
-    given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
-    made = reproduce_table(arguments.name, **given, quiet=arguments.json)
-    print_stdout(json.dumps(made.json) + "\n" if arguments.json else made.text)
-    return made.end()
+    settings = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
+    result = reproduce_table(arguments.name, **settings, quiet=arguments.json)
+    print_stdout(json.dumps(result.json) + "\n" if arguments.json else result.text)
+    return result.end()
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ from tools.installation import find_page
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.study",
         description="Run many systems on many tasks, and compare them.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "file",
         type=Path,
@@ -45,7 +45,7 @@ def parser() -> CommandParser:
         help="where run folders go, and studies/NAME",
     )
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def run(
@@ -68,41 +68,41 @@ def run(
         reasons, problem = explain(cannot)
         text = results.render_terminal(run_cells.lay_out_ahead(ahead))
         return CommandResult({"study": study.name, **ahead}, text, problem, reasons=reasons)
-    made = run_cells.run_cells(
+    cell_results = run_cells.run_cells(
         cells, None if quiet else run_cells.StudyProgress(cells), study.compare.get("metric", "")
     )
-    gathered = results.gather(study, made)
+    gathered = results.gather(study, cell_results)
     page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []
-    tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(made)]))
-    told = [
+    tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(cell_results)]))
+    blocks = [
         *tables,
         *[results.lay_out_costs(gathered)] * bool(page),
-        *gathered.said,
+        *gathered.findings,
         *gathered.deviations,
         f"report: {page}" if page else "no cell is finished",
     ]
-    failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
-    found = {**gathered.json(), "failed": failed, "report": page and str(page)}
-    reasons, problem = explain(made)
-    return CommandResult(found, results.render_terminal(told), problem, failed, reasons)
+    failed = sum(run.scores["failed"] for repeats in gathered.runs.values() for run in repeats)
+    summary = {**gathered.json(), "failed": failed, "report": page and str(page)}
+    reasons, problem = explain(cell_results)
+    return CommandResult(summary, results.render_terminal(blocks), problem, failed, reasons)
 
 
-def explain(made: Sequence[Any]) -> tuple[list[str], SextantError | None]:
+def explain(cell_results: Sequence[Any]) -> tuple[list[str], SextantError | None]:
     """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
     from evals.studies import run_cells  # NumPy and more: not for --help
 
     unfinished = [
-        run_cells.Unfinished(one.cell.row, one.cell.task, one.problem)
-        for one in made
-        if one.problem
+        run_cells.Unfinished(result.cell.row, result.cell.task, result.problem)
+        for result in cell_results
+        if result.problem
     ]
     if unfinished:
-        return run_cells.explain(unfinished, len(made))
-    fitting_rows = {one.cell.row for one in made if not one.unfit}
-    for one in made:
-        if one.cell.row not in fitting_rows:
-            return [], UsageError(f"no task fits row {one.cell.row!r}: {one.unfit}")
+        return run_cells.explain(unfinished, len(cell_results))
+    fitting_rows = {result.cell.row for result in cell_results if not result.unfit}
+    for result in cell_results:
+        if result.cell.row not in fitting_rows:
+            return [], UsageError(f"no task fits row {result.cell.row!r}: {result.unfit}")
     return [], None
 
 
@@ -110,12 +110,12 @@ def command(arguments: argparse.Namespace) -> int:
     """Run, write, print; exit code 7 where queries failed, and that of what went wrong where
     cells are unfinished.
     """
-    done = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
+    result = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
     print_stdout(
-        json.dumps(done.json) + "\n" if arguments.json else done.text,
+        json.dumps(result.json) + "\n" if arguments.json else result.text,
         kept="in the folder of the study",
     )
-    return done.end()
+    return result.end()
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class TextTable(NamedTuple):
 TextBlock = str | TextTable
 
 
-def render_terminal(parts: Iterable[TextBlock]) -> str:
+def render_terminal(blocks: Iterable[TextBlock]) -> str:
     """Return lines and tables as they are printed on stdout; text of the data is shown as it
     is, never as markup.
     """
@@ -59,11 +59,11 @@ def render_terminal(parts: Iterable[TextBlock]) -> str:
         "color_system": real.color_system,
     }
     console = Console(file=text, highlight=False, soft_wrap=True, **as_real)
-    for part in parts:
-        if isinstance(part, TextTable) and part.title:
-            console.print(_plain(part.title, real.encoding))
+    for block in blocks:
+        if isinstance(block, TextTable) and block.title:
+            console.print(_plain(block.title, real.encoding))
         console.print(
-            _plain(part, real.encoding) if isinstance(part, str) else _draw(part, real.encoding)
+            _plain(block, real.encoding) if isinstance(block, str) else _draw(block, real.encoding)
         )
     return text.getvalue()
 
@@ -79,8 +79,8 @@ def _draw(grid: TextTable, encoding: str) -> Table:
     widths = [max(map(len, column)) for column in zip(grid.heads, *grid.rows, strict=True)]
     padding = (0, 0 if sum(widths) + 3 * len(widths) > WIDTH else 1)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding, collapse_padding=False)
-    for place, head in enumerate(grid.heads):
-        side: Any = "left" if place in grid.names else "right"
+    for index, head in enumerate(grid.heads):
+        side: Any = "left" if index in grid.names else "right"
         # On a narrow terminal a number goes on in the next line; rich would cut it.
         table.add_column(_plain(head, encoding), justify=side, no_wrap=not head, overflow="fold")
     for row in grid.rows:
@@ -88,24 +88,24 @@ def _draw(grid: TextTable, encoding: str) -> Table:
     return table
 
 
-def to_markdown(parts: Sequence[TextBlock]) -> str:
+def to_markdown(content: Sequence[TextBlock]) -> str:
     """Return lines and tables as Markdown; the notes of tables are left out, because the
     lines say the same.
     """
     blocks = [""]
-    for part in parts:
-        if isinstance(part, str):
-            text = in_markdown(part)
+    for block in content:
+        if isinstance(block, str):
+            text = in_markdown(block)
             together = blocks[-1] and text and not blocks[-1].endswith("|")
             blocks[-1:] = [f"{blocks[-1]}\\\n{text}"] if together else [blocks[-1], text]
             continue
-        rule = [":---" if place in part.names else "---:" for place in range(len(part.heads))]
-        rows = [[in_markdown(cell) for cell in part.heads], rule]
+        rule = [":---" if index in block.names else "---:" for index in range(len(block.heads))]
+        rows = [[in_markdown(cell) for cell in block.heads], rule]
         rows += [
-            [_embolden(cell, in_markdown(cell), "**", "**") for cell in row] for row in part.rows
+            [_embolden(cell, in_markdown(cell), "**", "**") for cell in row] for row in block.rows
         ]
         blocks += [
-            f"**{in_markdown(part.title)}**",
+            f"**{in_markdown(block.title)}**",
             "\n".join(f"| {' | '.join(row)} |" for row in rows),
         ]
     return "\n\n".join(filter(None, blocks)) + "\n"
@@ -120,27 +120,27 @@ def in_markdown(text: str) -> str:
     return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
 
 
-def to_latex(parts: Sequence[TextBlock]) -> str:
+def to_latex(content: Sequence[TextBlock]) -> str:
     """Return floats with captions and booktabs' rules; lines are comments, because a paper
     has its own words.
     """
     blocks = [
-        _float(part)
-        if isinstance(part, TextTable)
-        else f"% {strip_control_characters(part)}".rstrip()
-        for part in parts
-        if part
+        _float(block)
+        if isinstance(block, TextTable)
+        else f"% {strip_control_characters(block)}".rstrip()
+        for block in content
+        if block
     ]
     return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
 
 
 def _float(grid: TextTable) -> str:
-    def cell(text: str, place: int) -> str:
-        return _embolden(text, _in_latex(text, number=place not in grid.names), "\\textbf{", "}")
+    def cell(text: str, column: int) -> str:
+        return _embolden(text, _in_latex(text, number=column not in grid.names), "\\textbf{", "}")
 
     caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
-    columns = "".join("l" if place in grid.names else "r" for place in range(len(grid.heads)))
-    rows = [" & ".join(cell(text, place) for place, text in enumerate(row)) for row in grid.rows]
+    columns = "".join("l" if column in grid.names else "r" for column in range(len(grid.heads)))
+    rows = [" & ".join(cell(text, column) for column, text in enumerate(row)) for row in grid.rows]
     head = f"{' & '.join(map(_in_latex, grid.heads))} \\\\"
     begin = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule"
     end = "\\bottomrule\n\\end{tabular}\n\\end{table}"
@@ -197,9 +197,9 @@ def model_name(name: str, program: str = "") -> str:
 
 def describe_task(scores: dict[str, Any]) -> str:
     """Return the task, split and judgements of a run, and whether its data is invented."""
-    kind = scores["data"]
+    data = scores["data"]
     note = (
-        "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
+        "mini: bundled, invented; not comparable with published figures" if data == "mini" else data
     )
     judgements = (
         f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""

@@ -56,9 +56,9 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
         {
             "name": name,
             "description": f"{name} documents",
-            "parameters": {"type": "object", "properties": given},
+            "parameters": {"type": "object", "properties": arguments},
         }
-        for name, given in _CALLS.items()
+        for name, arguments in _CALLS.items()
     ]
     agent = {
         "name": config["program"],
@@ -72,76 +72,82 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
         },
     }
     with (folder / "trajectories.jsonl").open("w", encoding="utf-8") as lines:
-        for one in source:
-            line = compact(_trajectory(one, source, agent)) + "\n"
+        for query in source:
+            line = compact(_trajectory(query, source, agent)) + "\n"
             lines.write(line)
-            (folder / "queries" / f"{name_file(one.query_id)}.json").write_text(
+            (folder / "queries" / f"{name_file(query.query_id)}.json").write_text(
                 line, encoding="utf-8"
             )
     return source.notes
 
 
-def _trajectory(one: ExportedQuery, source: ExportedRun, agent: dict[str, Any]) -> dict[str, Any]:
+def _trajectory(query: ExportedQuery, source: ExportedRun, agent: dict[str, Any]) -> dict[str, Any]:
     config = source.run.config
-    outcome = one.outcome
-    taken = [_write_step(number, step, one, source) for number, step in enumerate(one.steps)]
-    sent = (
+    outcome = query.outcome
+    agent_steps = [
+        _write_step(number, step, query, source) for number, step in enumerate(query.steps)
+    ]
+    messages = (
         message
-        for step in taken
+        for step in agent_steps
         for call in step["extra"].get("calls", ())
         for message in call["messages"]
     )
     instructions = dict.fromkeys(
-        message_text(message) for message in sent if message["role"] == "system"
+        message_text(message) for message in messages if message["role"] == "system"
     )
     steps = [{"source": "system", "message": text} for text in instructions]
-    steps += [{"source": "user", "message": one.text}, *taken]
+    steps += [{"source": "user", "message": query.text}, *agent_steps]
     return {
         "schema_version": VERSION,
         "session_id": source.run.path.name,
-        "trajectory_id": one.query_id,
+        "trajectory_id": query.query_id,
         "agent": agent,
         "steps": [{"step_id": number} | step for number, step in enumerate(steps, start=1)],
-        "final_metrics": _metrics(one.usage, "total_", total_steps=len(steps)),
+        "final_metrics": _metrics(query.usage, "total_", total_steps=len(steps)),
         "extra": {
-            "query_id": one.query_id,
+            "query_id": query.query_id,
             **{key: config[key] for key in ("task", "split")},
             **{key: outcome.get(key) for key in ("ranking", "error", "seconds")},
             **({"scores": outcome["scores"]} if outcome.get("scores") else {}),
             "answer": outcome.get("answer", ""),
-            "metrics": one.values,
-            "relevant": one.relevant,
+            "metrics": query.values,
+            "relevant": query.relevant,
             **_calls(source.calls(outcome["trace"].get("calls", ()))),
         },
     }
 
 
-def _write_step(number: int, step: Step, one: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
-    sent = source.calls(step.calls)
+def _write_step(
+    number: int, step: Step, query: ExportedQuery, source: ExportedRun
+) -> dict[str, Any]:
+    model_calls = source.calls(step.calls)
     extra = {
         "tool": step.tool,
         "hop": step.hop,
         "started": step.started,
         "seconds": step.seconds,
-        **_calls(sent),
+        **_calls(model_calls),
     }
-    made: dict[str, Any] = {"source": "agent", "message": ""}
-    if reasoning := "\n\n".join(call["reasoning"] for call in sent if call["reasoning"]):
-        made["reasoning_content"] = reasoning
+    row: dict[str, Any] = {"source": "agent", "message": ""}
+    if reasoning := "\n\n".join(call["reasoning"] for call in model_calls if call["reasoning"]):
+        row["reasoning_content"] = reasoning
     if step.tool in _CALLS:
-        made["message"] = "\n\n".join(message_text(said) for call in sent for said in call["said"])
+        row["message"] = "\n\n".join(
+            message_text(message) for call in model_calls for message in call["said"]
+        )
         call = f"call-{number}"
-        made["tool_calls"] = [
+        row["tool_calls"] = [
             {"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}
         ]
-        made["observation"] = {"results": [{"source_call_id": call} | _observation(step, one)]}
+        row["observation"] = {"results": [{"source_call_id": call} | _observation(step, query)]}
     else:
-        made["message"] = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
-    if one.usage is not None:  # else nobody knows
-        made["llm_call_count"] = step.usage.calls
+        row["message"] = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
+    if query.usage is not None:  # else nobody knows
+        row["llm_call_count"] = step.usage.calls
         if step.usage.calls:
-            made["metrics"] = _metrics(step.usage, "")
-    return made | {"extra": extra}
+            row["metrics"] = _metrics(step.usage, "")
+    return row | {"extra": extra}
 
 
 def _calls(
@@ -158,23 +164,23 @@ def _arguments(step: Step) -> dict[str, Any]:
     return {"doc_id": step.argument} if step.tool == "read" else {"doc_ids": list(step.doc_ids)}
 
 
-def _observation(step: Step, one: ExportedQuery) -> dict[str, Any]:
-    extra: dict[str, Any] = {"doc_ids": list(step.doc_ids), "gold": one.gold(step.doc_ids)}
+def _observation(step: Step, query: ExportedQuery) -> dict[str, Any]:
+    extra: dict[str, Any] = {"doc_ids": list(step.doc_ids), "gold": query.gold(step.doc_ids)}
     if step.shown:
         extra |= {"shown": list(step.shown), "lengths": list(step.lengths)}
     extra |= {key: value for key in ("refused", "cut", "among") if (value := getattr(step, key))}
     return {"content": step.refused or "\n".join(step.doc_ids), "extra": extra}
 
 
-def _metrics(usage: Usage | None, prefix: str, **more: int) -> dict[str, Any]:
+def _metrics(usage: Usage | None, prefix: str, **totals: int) -> dict[str, Any]:
     if usage is None:
-        return more
+        return totals
     tokens = {
         f"{prefix}prompt_tokens": usage.input_tokens,
         f"{prefix}completion_tokens": usage.output_tokens,
     }
     cost = {} if usage.list_usd is None else {f"{prefix}cost_usd": usage.list_usd}
-    return {**tokens, **cost, **more, "extra": usage_json(usage)}
+    return {**tokens, **cost, **totals, "extra": usage_json(usage)}
 
 
 class _Spent(TypedDict, total=False):
@@ -230,14 +236,14 @@ def convert_atif(
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
     steps = list[dict[str, Any]]()
     mapped = True
-    for number, one in enumerate(row["steps"], start=1):
-        if one.get("source") == "agent":
-            for step in _convert_step(one, documents):
+    for number, atif_step in enumerate(row["steps"], start=1):
+        if atif_step.get("source") == "agent":
+            for step in _convert_step(atif_step, documents):
                 steps.append(step | {"step_id": number})
                 mapped &= step["doc_ids"] is not None
-    known = next((name for name in names if isinstance(name, str) and name in queries), None)
+    query_id = next((name for name in names if isinstance(name, str) and name in queries), None)
     return {
-        "query_id": str(known or names[0] or names[1] or names[2]),
+        "query_id": str(query_id or names[0] or names[1] or names[2]),
         "steps": steps if mapped else [],
         "notes": [step["argument"] for step in steps if step["tool"] == "note"],
         "usage": _total_usage(row),
@@ -251,29 +257,29 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
     usage = _step_usage(row)
     if calls := row.get("tool_calls"):
         results = (row.get("observation") or {}).get("results") or []
-        made = []
+        steps = []
         for call in calls:
             mine = [
                 result
                 for result in results
                 if result.get("source_call_id") in (call.get("tool_call_id"), None)
             ]
-            made += _convert_call(call, mine, documents)
+            steps += _convert_call(call, mine, documents)
     else:  # a note, or what we write of a stop and of a prompt that was shortened
         tool = extra.get("tool") if extra.get("tool") in ("stop", "shorten") else "note"
-        made = [
+        steps = [
             {
                 "tool": tool,
                 "argument": str(row.get("message") or "").removeprefix(f"{tool}: "),
                 "doc_ids": [],
             }
         ]
-    if made and usage is not None:
-        made[0]["usage"] = usage
+    if steps and usage is not None:
+        steps[0]["usage"] = usage
     when = {
         name: extra[name] for name in ("hop", "started", "seconds") if extra.get(name) is not None
     }
-    return [step | when for step in made]
+    return [step | when for step in steps]
 
 
 def _convert_call(
@@ -283,7 +289,7 @@ def _convert_call(
     does not name are None.
     """
     name = call["function_name"]
-    given = call.get("arguments", {})
+    arguments = call.get("arguments", {})
     tool = (
         name
         if name in _OURS
@@ -293,9 +299,11 @@ def _convert_call(
         if _READ.search(name)
         else ""
     )
-    texts = [one for one in given.values() if isinstance(one, str)]
+    texts = [value for value in arguments.values() if isinstance(value, str)]
     argument = (
-        "" if tool in _OURS else str(given.get("query", given.get("doc_id", next(iter(texts), ""))))
+        ""
+        if tool in _OURS
+        else str(arguments.get("query", arguments.get("doc_id", next(iter(texts), ""))))
     )
     extra: dict[str, Any] = next(filter(None, map(_extra, results)), {})
     doc_ids = _find_documents(results)
@@ -303,14 +311,14 @@ def _convert_call(
         doc_ids = [argument] if argument in documents else None
     if not tool or (doc_ids is None and tool != "search"):
         return []
-    k = given.get("k")
+    k = arguments.get("k")
     step: dict[str, Any] = {
         "tool": tool,
         "argument": argument,
         "doc_ids": doc_ids,
-        "retriever": str(given.get("retriever") or ""),
+        "retriever": str(arguments.get("retriever") or ""),
         "k": k if isinstance(k, int) and 0 <= k <= schemas.LARGEST else 0,
-        "instruction": str(given.get("instruction") or ""),
+        "instruction": str(arguments.get("instruction") or ""),
         **{
             key: extra[key]
             for key in ("cut", "among", "shown", "lengths", "refused")
@@ -332,7 +340,7 @@ def _convert_call(
 def _find_documents(
     results: list[dict[str, Any]],
 ) -> list[str] | None:  # best first; None: it does not say
-    found = dict[str, None]()
+    doc_ids = dict[str, None]()
     says = False
     for result in results:
         ids = _extra(result).get("doc_ids")
@@ -341,8 +349,8 @@ def _find_documents(
         ids = _parse_content(result.get("content")) if ids is None else ids
         if isinstance(ids, list):
             says = True
-            found |= dict.fromkeys(map(str, ids))
-    return list(found) if says else None
+            doc_ids |= dict.fromkeys(map(str, ids))
+    return list(doc_ids) if says else None
 
 
 def _parse_content(content: Any) -> list[str] | None:
@@ -351,7 +359,7 @@ def _parse_content(content: Any) -> list[str] | None:
     except (ValueError, RecursionError):
         return None
     hits = (
-        next((one for one in parsed.values() if isinstance(one, list)), None)
+        next((value for value in parsed.values() if isinstance(value, list)), None)
         if isinstance(parsed, dict)
         else parsed
     )
@@ -361,15 +369,17 @@ def _parse_content(content: Any) -> list[str] | None:
         next((hit[key] for key in _IDS if key in hit), None) if isinstance(hit, dict) else hit
         for hit in hits
     ]
-    return [str(id_) for id_ in ids] if all(isinstance(one, str | int) for one in ids) else None
+    return (
+        [str(id_) for id_ in ids] if all(isinstance(doc_id, str | int) for doc_id in ids) else None
+    )
 
 
 def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     steps = [_step_usage(step) for step in row["steps"] if step.get("source") == "agent"]
-    known = total(usage_from_json(usage) for usage in steps if usage)
-    if (final := _usage(row.get("final_metrics") or {}, known.calls, "total_")) is not None:
+    usage = total(usage_from_json(step) for step in steps if step)
+    if (final := _usage(row.get("final_metrics") or {}, usage.calls, "total_")) is not None:
         return final
-    return usage_json(known) if steps and None not in steps else None
+    return usage_json(usage) if steps and None not in steps else None
 
 
 def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from tools.errors import DataError, UsageError
 
 _WORDS = r"rankllama(?!2)|rank|score|reason|subtask|gpt|llama|lm|hyena|sh|70b|13b|7b|monot5|tart|e5|simcse|specter|"
 _WORDS += r"splade|\+\+|pp|roberta|promptagator|(?<![a-z])o(?![a-z])"
-_SAME = {"lm": "llama", "sh": "hyena", "pp": "++"}
+_ALIASES = {"lm": "llama", "sh": "hyena", "pp": "++"}
 
 
 def import_ranks(
@@ -61,7 +61,8 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
         written = Path(folder) / "ranks.trec"
         written.write_text(
             "".join(
-                trec_lines(query_id, [*map(str, one)], "birco") for query_id, one in ranks.items()
+                trec_lines(query_id, [*map(str, ranking)], "birco")
+                for query_id, ranking in ranks.items()
             )
         )
         try:
@@ -81,9 +82,9 @@ def find_system(stem: str) -> str:
     """
     words = _words(stem)
     named = {
-        name: one["name"]
-        for one in find("birco/table7").systems
-        for name in (one["name"], *one.get("also", ()))
+        name: row["name"]
+        for row in find("birco/table7").systems
+        for name in (row["name"], *row.get("also", ()))
     }
     return next((system for name, system in named.items() if words and _words(name) == words), stem)
 
@@ -94,7 +95,7 @@ def _words(name: str) -> set[str]:
         r"\1 o ",
         name.lower(),
     )
-    words = {_SAME.get(word, word) for word in re.findall(_WORDS, text)}
+    words = {_ALIASES.get(word, word) for word in re.findall(_WORDS, text)}
     if words & {"gpt", "llama", "hyena"} and "rank" not in words:
         words.add("o")  # every system that scores is told the objective
     return words - {"7b"} if "hyena" in words else words

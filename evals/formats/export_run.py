@@ -55,14 +55,16 @@ class ExportedQuery:
         grade first.
         """
         keys = ("unit", "grade", "place", "lost_as")
-        return [{key: one[key] for key in keys} for one in self.judged.get("relevant", ())]
+        return [
+            {key: document[key] for key in keys} for document in self.judged.get("relevant", ())
+        ]
 
     def gold(self, doc_ids: Iterable[str]) -> dict[str, float]:
         """Return the grades of those documents that have one above 0."""
         units = self.judged.get("units", {})
         grades = self.judged.get("grades", {})
-        found = ((doc_id, grades.get(units.get(doc_id, doc_id))) for doc_id in doc_ids)
-        return {doc_id: grade for doc_id, grade in found if grade is not None}
+        pairs = ((doc_id, grades.get(units.get(doc_id, doc_id))) for doc_id in doc_ids)
+        return {doc_id: grade for doc_id, grade in pairs if grade is not None}
 
 
 @dataclass(frozen=True)
@@ -86,22 +88,23 @@ class ExportedRun:
         """Return the model calls with these keys whose prompts are kept, as read_call has
         them; "said" are messages.
         """
-        found = [read_call(self.answers, key) for key in keys] if self.answers else []
-        kept = [call for call in found if call and call["messages"] is not None]
-        for call in kept:
+        calls = [read_call(self.answers, key) for key in keys] if self.answers else []
+        with_prompts = [call for call in calls if call and call["messages"] is not None]
+        for call in with_prompts:
             call["said"] = [
-                one if isinstance(one, dict) else {"content": one} for one in call["outputs"]
+                output if isinstance(output, dict) else {"content": output}
+                for output in call["outputs"]
             ]
-        return kept
+        return with_prompts
 
     @property
     def notes(self) -> list[str]:
         """Return what the user should know of prompts in an export that has them."""
-        told = (
+        note = (
             "prompts and answers of models are in it, with documents' texts; --no-prompts leaves "
             "them out"
         )
-        return [told] if self.answers and self.model and self.answers.is_file() else []
+        return [note] if self.answers and self.model and self.answers.is_file() else []
 
     def __iter__(self) -> Iterator[ExportedQuery]:  # one at a time: a run may be larger than memory
         run = self.run
@@ -113,8 +116,8 @@ class ExportedRun:
                 for name, column in run.columns.items()
                 if (value := column[query_id]) is not None
             }
-            used = usage_from_json(outcome["usage"]) if run.usage_known else None
-            yield ExportedQuery(query_id, outcome, judged.get(query_id, {}), values, used)
+            usage = usage_from_json(outcome["usage"]) if run.usage_known else None
+            yield ExportedQuery(query_id, outcome, judged.get(query_id, {}), values, usage)
 
 
 def select(
@@ -131,7 +134,11 @@ def select(
         raise DataError(f"{path}: {error}; python -m evals.score {path} makes it again") from None
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
-    chosen = [one for one in run.query_ids if one in set(query_ids)] if query_ids else run.query_ids
+    chosen = (
+        [query_id for query_id in run.query_ids if query_id in set(query_ids)]
+        if query_ids
+        else run.query_ids
+    )
     try:
         has_judged = run.judged is not None
         notes = list[str]()
@@ -164,60 +171,60 @@ def name_file(identifier: str) -> str:
 
 
 @contextmanager
-def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
+def fill_folder(path: Path, *, force: bool) -> Iterator[Path]:
     """Yield an empty folder, which takes `place` when the block ends without an exception.
 
     UsageError where `place` holds something else; with `force` that stays, but for files of the
     same names.
     """
-    place = place.resolve()
-    replaceable = _is_replaceable(place)
+    path = path.resolve()
+    replaceable = _is_replaceable(path)
     if not replaceable and not force:
         raise UsageError(
-            f"{place} holds something that is not an export; choose another --out, or give --force"
+            f"{path} holds something that is not an export; choose another --out, or give --force"
         )
-    if place.exists() and not place.is_dir():
-        raise UsageError(f"{place} is a file; choose a folder as --out")
-    if (place / "config.json").is_file() and (
-        place / "outcomes.jsonl"
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; choose a folder as --out")
+    if (path / "config.json").is_file() and (
+        path / "outcomes.jsonl"
     ).is_file():  # also with --force
         raise UsageError(
-            f"{place} is a run folder, whose files an export would replace; choose another --out"
+            f"{path} is a run folder, whose files an export would replace; choose another --out"
         )
     with ExitStack() as stack:
         try:
-            disk.mkdir_private(place.parent)
-            beside = stack.enter_context(disk.temporary_sibling(place, folder=True))
+            disk.mkdir_private(path.parent)
+            draft = stack.enter_context(disk.temporary_sibling(path, folder=True))
         except OSError as error:
             raise UsageError(
-                f"{place} cannot be written: {error.strerror or error}; choose another --out"
+                f"{path} cannot be written: {error.strerror or error}; choose another --out"
             ) from None
         try:
-            yield beside
-            for name in files_in(beside):
-                (beside / name).chmod(disk.PRIVATE)
+            yield draft
+            for name in files_in(draft):
+                (draft / name).chmod(disk.PRIVATE)
                 if not replaceable:  # each file in one step
-                    disk.mkdir_private((place / name).parent)
-                    (beside / name).replace(place / name)
+                    disk.mkdir_private((path / name).parent)
+                    (draft / name).replace(path / name)
             if replaceable:
-                old = stack.enter_context(disk.temporary_sibling(place, folder=True))
-                if place.exists():
-                    place.rename(old)
-                beside.rename(place)
-                disk.sync(place.parent)
+                old = stack.enter_context(disk.temporary_sibling(path, folder=True))
+                if path.exists():
+                    path.rename(old)
+                draft.rename(path)
+                disk.sync(path.parent)
         except OSError as error:
-            if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
+            if error.filename and draft not in Path(os.fsdecode(error.filename)).parents:
                 raise  # it is about another file, as one of the run that cannot be read
-            why = f"{place} cannot be written: {error.strerror or error}"
-            raise DataError(f"{why}; {disk.remedy(error)}, or choose --out") from None
+            problem = f"{path} cannot be written: {error.strerror or error}"
+            raise DataError(f"{problem}; {disk.remedy(error)}, or choose --out") from None
 
 
-def _is_replaceable(place: Path) -> bool:
-    files = [""] if place.is_file() else files_in(place)
+def _is_replaceable(path: Path) -> bool:
+    files = [""] if path.is_file() else files_in(path)
     try:
         return set(files) <= {
             MANIFEST,
-            *(json.loads((place / MANIFEST).read_bytes())["files"] if files else ()),
+            *(json.loads((path / MANIFEST).read_bytes())["files"] if files else ()),
         }
     except (OSError, ValueError, LookupError, TypeError):
         return False

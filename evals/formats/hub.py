@@ -25,7 +25,7 @@ from tools.records import Step
 
 ROWS = 64  # queries in a row group: what is held in memory at once
 TABLES = ("trajectories", "scores", "runs")
-_ABOUT = (
+_DESCRIPTION = (
     "run",
     "task",
     "data",
@@ -44,13 +44,13 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
     schemas = _schemas()
     name = name_file(source.run.path.name)
     tables: dict[str, Iterable[dict[str, Any]]] = {
-        "trajectories": (_trajectory(one, source) for one in source),
+        "trajectories": (_trajectory(query, source) for query in source),
         "scores": _scores(source),
         "runs": [_run(source)],
     }
     for table, rows in tables.items():
         path = folder / f"{table}/{name}.parquet"
-        left = iter(rows)
+        remaining = iter(rows)
         path.parent.mkdir()
         # A file, because pyarrow takes no path that is not UTF-8.
         with (
@@ -58,7 +58,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
             pq.ParquetWriter(file, schemas[table], compression="zstd") as writer,
         ):
             while batch := [
-                json.loads(compact(row)) for row in islice(left, ROWS)
+                json.loads(compact(row)) for row in islice(remaining, ROWS)
             ]:  # well-formed text alone
                 writer.write_batch(pa.RecordBatch.from_pylist(batch, schemas[table]))
     return ["to put it on the Hub, in that folder: hf upload OWNER/NAME . --repo-type dataset"]
@@ -67,21 +67,27 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
 def _schemas() -> dict[str, pa.Schema]:
     text = pa.string()
     texts = pa.list_(pa.string())
-    whole = pa.int64()
+    integer = pa.int64()
     number = pa.float64()
-    usage = dict.fromkeys(USED[:4], whole) | dict.fromkeys(USED[4:], number)
+    usage = dict.fromkeys(USED[:4], integer) | dict.fromkeys(USED[4:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
-    relevant = pa.struct({"unit": text, "grade": number, "place": whole, "lost_as": text})
+    relevant = pa.struct({"unit": text, "grade": number, "place": integer, "lost_as": text})
     step = {
         "tool": text,
         "argument": text,
         "doc_ids": texts,
-        "hop": whole,
+        "hop": integer,
         "started": number,
         "seconds": number,
     }
-    step |= {"retriever": text, "k": whole, "instruction": text, "cut": whole, "among": pa.bool_()}
-    step |= {"shown": pa.list_(whole), "lengths": pa.list_(whole), "refused": text, **usage}
+    step |= {
+        "retriever": text,
+        "k": integer,
+        "instruction": text,
+        "cut": integer,
+        "among": pa.bool_(),
+    }
+    step |= {"shown": pa.list_(integer), "lengths": pa.list_(integer), "refused": text, **usage}
     row = {
         "run": text,
         "query_id": text,
@@ -96,31 +102,33 @@ def _schemas() -> dict[str, pa.Schema]:
         "values": values,
         "relevant": pa.list_(relevant),
     }
-    about = (
-        dict.fromkeys(_ABOUT, text) | dict.fromkeys(("depth", "queries", "failed"), whole) | usage
+    run_row = (
+        dict.fromkeys(_DESCRIPTION, text)
+        | dict.fromkeys(("depth", "queries", "failed"), integer)
+        | usage
     )
     return {
         "trajectories": pa.schema(row | {"steps": pa.list_(pa.struct(step)), "notes": texts}),
         "scores": pa.schema({"run": text, "query_id": text, "metric": text, "value": number}),
-        "runs": pa.schema(about | {"means": values, "config": text}),
+        "runs": pa.schema(run_row | {"means": values, "config": text}),
     }
 
 
-def _trajectory(one: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
+def _trajectory(query: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     return {
         "run": source.run.path.name,
-        "query_id": one.query_id,
-        "ranking_scores": one.outcome.get("scores") or [],
-        **{key: one.outcome.get(key) for key in ("ranking", "answer", "error", "seconds")},
-        **{key: getattr(one.usage, key, None) for key in USED},
-        "values": [{"metric": name, "value": value} for name, value in one.values.items()],
-        "relevant": one.relevant,
+        "query_id": query.query_id,
+        "ranking_scores": query.outcome.get("scores") or [],
+        **{key: query.outcome.get(key) for key in ("ranking", "answer", "error", "seconds")},
+        **{key: getattr(query.usage, key, None) for key in USED},
+        "values": [{"metric": name, "value": value} for name, value in query.values.items()],
+        "relevant": query.relevant,
         "steps": [
             {name: getattr(step, name) for name in Step.__slots__ if name != "usage"}
-            | {key: getattr(step.usage, key) if one.usage is not None else None for key in USED}
-            for step in one.steps
+            | {key: getattr(step.usage, key) if query.usage is not None else None for key in USED}
+            for step in query.steps
         ],
-        "notes": one.outcome["trace"].get("notes", []),
+        "notes": query.outcome["trace"].get("notes", []),
     }
 
 
@@ -147,12 +155,13 @@ def _run(source: ExportedRun) -> dict[str, Any]:
     named |= {"judgements": run.scores["judgements"]}
     return {
         **{
-            key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")
+            key: named.get(key, config.get(key)) for key in (*_DESCRIPTION, "depth")
         },  # data: no folder of the user's machine
         **{key: run.scores[key] for key in ("queries", "failed")},
         **{key: run.scores["usage"].get(key, 0) for key in USED},
         "means": [
-            {"metric": name, "value": one["mean"]} for name, one in run.scores["metrics"].items()
+            {"metric": name, "value": estimate["mean"]}
+            for name, estimate in run.scores["metrics"].items()
         ],
         "config": compact({key: value for key, value in config.items() if key != "provenance"}),
     }
@@ -162,13 +171,15 @@ def front_matter(
     title: str, tags: Sequence[str], files: Mapping[str, Mapping[str, str]], licence: str
 ) -> str:
     """Return what the Hub reads at the top of a card. `files` are of each table, by split."""
-    parts = {
-        name: [{"split": one, "path": path} for one, path in splits.items()]
+    data_files = {
+        name: [{"split": split, "path": path} for split, path in splits.items()]
         for name, splits in files.items()
     }
-    configs = [{"config_name": name, "data_files": of} for name, of in parts.items()]
-    about = {"license": licence, "pretty_name": title, "tags": tags, "configs": configs}
-    return "".join(["---\n", *(f"{key}: {compact(one)}\n" for key, one in about.items()), "---\n"])
+    configs = [{"config_name": name, "data_files": entries} for name, entries in data_files.items()]
+    fields = {"license": licence, "pretty_name": title, "tags": tags, "configs": configs}
+    return "".join(
+        ["---\n", *(f"{key}: {compact(field)}\n" for key, field in fields.items()), "---\n"]
+    )
 
 
 def _card(source: ExportedRun) -> str:
@@ -179,13 +190,14 @@ def _card(source: ExportedRun) -> str:
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
     metrics = run.scores["metrics"].items()
     means = "".join(
-        f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in metrics
+        f"| {name} | {number(estimate['mean'], unknown='undefined')} |\n"
+        for name, estimate in metrics
     )
     try:
-        of = environments.suite(task.partition("/")[0]).release
+        origin = environments.suite(task.partition("/")[0]).release
         release = (
-            f"the public release, {of.repository} ({of.licence})"
-            if of.repository
+            f"the public release, {origin.repository} ({origin.licence})"
+            if origin.repository
             else "the user's own data"
         )
     except UnknownName:

@@ -146,7 +146,7 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
     searches say what they found.
     """
     queries = {query.query_id: query for query in environment.queries}
-    seen: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     for number, line in raw_files.read_lines(path):
         try:
             row = schemas.parse_json_exact(dict[str, Any], line)
@@ -154,11 +154,11 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
             if str(row.get("schema_version", "")).startswith("ATIF"):
                 row, mapped = atif.convert_atif(row, queries, environment.documents)
             row = _check_line(row, queries, environment) | {"mapped": mapped}
-            if (query_id := row["query_id"]) in seen:
-                raise ValueError(f"query {query_id!r} is in line {seen[query_id]} already")
+            if (query_id := row["query_id"]) in first_lines:
+                raise ValueError(f"query {query_id!r} is in line {first_lines[query_id]} already")
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
-        seen[query_id] = number
+        first_lines[query_id] = number
         yield number, row
 
 
@@ -174,11 +174,11 @@ def _check_line(
         raise ValueError(f"query {row['query_id']!r} is not in {split}{alike}")
     query = queries[row["query_id"]]
     steps = [
-        _make_step(one, query, environment, number)
-        for number, one in enumerate(row["steps"], start=1)
+        _make_step(step_row, query, environment, number)
+        for number, step_row in enumerate(row["steps"], start=1)
     ]
     usage = _make_usage(row["usage"]) if row.get("usage") else None
-    if "usage" not in row and any("usage" in one for one in row["steps"]):
+    if "usage" not in row and any("usage" in step_row for step_row in row["steps"]):
         usage = total(step.usage for step in steps)
     return row | {"steps": steps, "usage": usage}
 
@@ -206,11 +206,11 @@ def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, n
             raise ValueError(
                 f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents"
             )
-        if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
+        if any(characters > length for characters, length in zip(shown, lengths, strict=False)):
             raise ValueError("'shown' is more of a document than there is")
-        made = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
+        fields = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
         return schemas.build_dataclass(
-            Step, made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()}
+            Step, fields | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()}
         )
     except ValueError as error:
         raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
@@ -231,10 +231,10 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
     tied = len(set(scores)) < len(scores)
     if row.get("ranking", doc_ids) != doc_ids:
         raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
-    if given := row.get("scores"):
-        if len(given) != len(doc_ids):
-            raise ValueError(f"it has {len(given)} scores for {len(doc_ids)} documents")
-        scores = given
+    if own_scores := row.get("scores"):
+        if len(own_scores) != len(doc_ids):
+            raise ValueError(f"it has {len(own_scores)} scores for {len(doc_ids)} documents")
+        scores = own_scores
         tied = False
     if error is not None and doc_ids:
         raise ValueError(
@@ -245,17 +245,17 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
     counts["longer"] += len(doc_ids) > depth
     counts["unmapped"] += not row.get("mapped", True)
     counts["unpriced"] += usage is None
-    counts["unshown"] += any(one.tool == "search" for one in steps) and not any(
-        one.shown for one in steps
+    counts["unshown"] += any(step.tool == "search" for step in steps) and not any(
+        step.shown for step in steps
     )
     notes = row.get("notes", [step.argument for step in steps if step.tool == "note"])
-    told = row.get("invented_ids", 0), row.get("unusable", {}), row.get("followed", {})
+    trace_marks = row.get("invented_ids", 0), row.get("unusable", {}), row.get("followed", {})
     outcome: run_folder.Outcome = {
         "query_id": query_id,
         "ranking": doc_ids[:depth],
         "scores": scores[:depth],
         "answer": row.get("answer") or "",
-        "trace": trace_json(Trace(query_id, steps, notes, *told)),
+        "trace": trace_json(Trace(query_id, steps, notes, *trace_marks)),
         # A price that is not known is None; that the numbers beside it are not known either,
         # config.json says.
         "usage": usage_json(usage or Usage(paid_usd=None, list_usd=None)),
@@ -268,8 +268,8 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
 
 
 def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
-    many = len(environment.queries)
-    untraced = many - counts["traced"] - counts["unmapped"]
+    query_count = len(environment.queries)
+    untraced = query_count - counts["traced"] - counts["unmapped"]
     notes = [
         (
             counts["missing"],
@@ -283,7 +283,7 @@ def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
             counts["longer"],
             f"rankings are longer than the task's {environment.depth}, and are cut there",
         ),
-        (untraced if untraced < many else 0, "queries have no trajectory"),
+        (untraced if untraced < query_count else 0, "queries have no trajectory"),
         (
             counts["unmapped"],
             "trajectories do not say what their searches found, so their steps are left out",
@@ -293,7 +293,7 @@ def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
             "trajectories do not say what was shown of what searches found: as if nothing was",
         ),
     ]
-    return [f"{count} of {many} {what}" for count, what in notes if count]
+    return [f"{count} of {query_count} {remark}" for count, remark in notes if count]
 
 
 def make_config(

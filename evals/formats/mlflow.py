@@ -38,16 +38,16 @@ def write(source: ExportedRun, address: str, *, force: bool) -> list[str]:
     run = source.run
     key = f"{run.path.name} {run.config['data_fingerprint']}"
     try:
-        found = client.get_experiment_by_name(experiment)
+        existing = client.get_experiment_by_name(experiment)
         experiment_id = (
-            found.experiment_id if found else client.create_experiment(experiment, artifacts)
+            existing.experiment_id if existing else client.create_experiment(experiment, artifacts)
         )
-        known = client.search_runs(
+        earlier = client.search_runs(
             [experiment_id], f"tags.`{KEY}` = {json.dumps(key)}", max_results=1
         )
-        if known and not force:
+        if earlier and not force:
             raise UsageError(
-                f"{address} has {run.path.name} already ({known[0].info.run_id}); --force logs it "
+                f"{address} has {run.path.name} already ({earlier[0].info.run_id}); --force logs it "
                 f"again"
             )
         tags = {"task": experiment, "program": run.config["program"]}
@@ -101,12 +101,12 @@ def list_parameters(source: ExportedRun) -> dict[str, str]:
     flat = dict[str, str]()
     for key, value in source.run.config.items():
         inner = (
-            {f"{key}.{name}": one for name, one in value.items()}
+            {f"{key}.{name}": setting for name, setting in value.items()}
             if isinstance(value, dict)
             else {key: value}
         )
         if key != "provenance":
-            flat |= {_name(name): _text(one) for name, one in inner.items()}
+            flat |= {_name(name): _text(setting) for name, setting in inner.items()}
     return flat
 
 
@@ -116,8 +116,12 @@ def list_metrics(source: ExportedRun) -> dict[str, float]:
     """
     scores = source.run.scores
     values: dict[str, Any] = {}
-    for metric, one in scores["metrics"].items():
-        values |= {metric: one["mean"], f"{metric}/low": one["low"], f"{metric}/high": one["high"]}
+    for metric, estimate in scores["metrics"].items():
+        values |= {
+            metric: estimate["mean"],
+            f"{metric}/low": estimate["low"],
+            f"{metric}/high": estimate["high"],
+        }
     losses = scores.get("losses") or {"at": {}}
     for cutoff, shares in losses["at"].items():
         values |= {f"losses_at_{cutoff}/{fate}": share for fate, share in shares.items()}

@@ -44,16 +44,18 @@ _SCOPE = InstrumentationScope("sextant")
 def write(source: ExportedRun, folder: Path) -> list[str]:
     """OpenInference spans: spans.jsonl, as OTLP/JSON; with an address as --out, as otlp."""
     with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
-        for one in source:
-            made = MessageToDict(encode_spans(make_spans(one, source)), use_integers_for_enums=True)
-            for span in made["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for query in source:
+            message = MessageToDict(
+                encode_spans(make_spans(query, source)), use_integers_for_enums=True
+            )
+            for span in message["resourceSpans"][0]["scopeSpans"][0]["spans"]:
                 for key in {
                     "traceId",
                     "spanId",
                     "parentSpanId",
                 } & span.keys():  # in hex, unlike protobuf's JSON
                     span[key] = b64decode(span[key]).hex()
-            file.write(compact(made) + "\n")
+            file.write(compact(message) + "\n")
     return source.notes
 
 
@@ -65,42 +67,42 @@ def post(source: ExportedRun, address: str, *, force: bool) -> list[str]:
         sender = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra
     except ImportError as error:
         raise UsageError(f"--to otlp needs {explain_missing(error.name, 'otlp')}") from None
-    place = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
+    url = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
     answers = list[str]()
     session = import_module("requests").Session()
     session.hooks["response"].append(
         lambda answer, **_: answers.append(f"{answer.status_code} {answer.reason}")
     )
-    exporter = sender.OTLPSpanExporter(place, session=session)
-    for one in source:
+    exporter = sender.OTLPSpanExporter(url, session=session)
+    for query in source:
         answers.append("it does not answer")
-        exporter.export(make_spans(one, source))
+        exporter.export(make_spans(query, source))
         if not answers[-1].startswith(
             "2"
         ):  # the exporter takes a redirect, which it does not follow, for a success
             raise DataError(
-                f"{place} does not take spans: {answers[-1]}; mend --out or the server, and post "
+                f"{url} does not take spans: {answers[-1]}; mend --out or the server, and post "
                 f"again"
             )
     return source.notes
 
 
-def make_spans(one: ExportedQuery, source: ExportedRun) -> list[ReadableSpan]:
+def make_spans(query: ExportedQuery, source: ExportedRun) -> list[ReadableSpan]:
     """Make the spans of one query."""
-    steps = one.steps
-    seconds = one.outcome.get("seconds") or max(
+    steps = query.steps
+    seconds = query.outcome.get("seconds") or max(
         (step.started + step.seconds for step in steps), default=0.0
     )
-    trace = _Trace(one, source, seconds)
+    trace = _Trace(query, source, seconds)
     root = trace.add(
-        source.run.config["program"], "AGENT", None, (0.0, seconds), _of_query(one, source)
+        source.run.config["program"], "AGENT", None, (0.0, seconds), _of_query(query, source)
     )
     parents = {0: root}
     for hop in dict.fromkeys(step.hop for step in steps if step.hop):
-        within = [step for step in steps if step.hop == hop]
+        hop_steps = [step for step in steps if step.hop == hop]
         span = (
-            min(step.started for step in within),
-            max(step.started + step.seconds for step in within),
+            min(step.started for step in hop_steps),
+            max(step.started + step.seconds for step in hop_steps),
         )
         parents[hop] = trace.add(f"hop {hop}", "CHAIN", root, span, {})
     for step in steps:
@@ -110,28 +112,31 @@ def make_spans(one: ExportedQuery, source: ExportedRun) -> list[ReadableSpan]:
             _KINDS.get(step.tool, "CHAIN"),
             parents[step.hop],
             during,
-            _of_step(step, one),
+            _of_step(step, query),
         )
-        if one.usage is not None and step.usage.calls:
+        if query.usage is not None and step.usage.calls:
             parent = trace.add("model calls", "LLM", parent, during, _of_model(step.usage, source))
         for call in source.calls(step.calls):
             trace.add("model call", "LLM", parent, during, _of_call(call))
-    for call in source.calls(one.outcome["trace"].get("calls", ())):
+    for call in source.calls(query.outcome["trace"].get("calls", ())):
         trace.add("model call", "LLM", root, (seconds, seconds), _of_call(call))
-    if one.values:
-        trace.add("scores", "EVALUATOR", root, (seconds, seconds), _of_scores(one))
+    if query.values:
+        trace.add("scores", "EVALUATOR", root, (seconds, seconds), _of_scores(query))
     return trace.spans
 
 
 class _Trace:
-    def __init__(self, one: ExportedQuery, source: ExportedRun, seconds: float) -> None:
-        name = f"{source.run.path.name}\0{one.query_id}"
-        error = one.outcome["error"]
+    def __init__(self, query: ExportedQuery, source: ExportedRun, seconds: float) -> None:
+        name = f"{source.run.path.name}\0{query.query_id}"
+        error = query.outcome["error"]
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
         self._began = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns - round(seconds * 1e9)
-        about = {"service.name": "sextant", "openinference.project.name": source.run.config["task"]}
+        attributes = {
+            "service.name": "sextant",
+            "openinference.project.name": source.run.config["task"],
+        }
         self._common: dict[str, Any] = {
-            "resource": Resource(about),
+            "resource": Resource(attributes),
             "instrumentation_scope": _SCOPE,
         }
         self._status = (
@@ -142,47 +147,53 @@ class _Trace:
     def add(
         self,
         name: str,
-        kind: str,
+        span_kind: str,
         parent: SpanContext | None,
         during: tuple[float, float],
-        told: Mapping[str, Any],
+        attributes: Mapping[str, Any],
     ) -> SpanContext:  # `during` is in seconds
-        place = self._digest.copy()
-        place.update(b"\0%d" % len(self.spans))
+        span_digest = self._digest.copy()
+        span_digest.update(b"\0%d" % len(self.spans))
         context = SpanContext(
-            int(self._digest.hexdigest()[:32], 16), int(place.hexdigest()[:16], 16), is_remote=False
+            int(self._digest.hexdigest()[:32], 16),
+            int(span_digest.hexdigest()[:16], 16),
+            is_remote=False,
         )
         texts = {
-            key: encodable([value])[0] for key, value in told.items() if isinstance(value, str)
+            key: encodable([value])[0]
+            for key, value in attributes.items()
+            if isinstance(value, str)
         }
-        made = self._common | {"attributes": {"openinference.span.kind": kind, **told, **texts}}
-        made["status"] = Status() if parent else self._status
-        made["start_time"], made["end_time"] = (
+        fields = self._common | {
+            "attributes": {"openinference.span.kind": span_kind, **attributes, **texts}
+        }
+        fields["status"] = Status() if parent else self._status
+        fields["start_time"], fields["end_time"] = (
             self._began + round(point * 1e9) for point in during
         )
-        self.spans.append(ReadableSpan(name, context, parent, **made))
+        self.spans.append(ReadableSpan(name, context, parent, **fields))
         return context
 
 
-def _of_query(one: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
+def _of_query(query: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     config = source.run.config
-    ranking = one.outcome["ranking"]
-    answer = one.outcome.get("answer") or ""
+    ranking = query.outcome["ranking"]
+    answer = query.outcome.get("answer") or ""
     named = {"retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
     return {
-        "input.value": one.text,
+        "input.value": query.text,
         "output.value": answer or compact(ranking),
         **({} if answer else {"output.mime_type": "application/json"}),
         "session.id": source.run.path.name,
         "agent.name": config["program"],
         "tag.tags": [config["task"], config["split"]],
-        "metadata": compact({"query_id": one.query_id, **named, "relevant": one.relevant}),
+        "metadata": compact({"query_id": query.query_id, **named, "relevant": query.relevant}),
     }
 
 
-def _of_step(step: Step, one: ExportedQuery) -> dict[str, Any]:
-    told = {"input.value": step.argument, "output.value": step.refused}
-    attributes: dict[str, Any] = {name: text for name, text in told.items() if text}
+def _of_step(step: Step, query: ExportedQuery) -> dict[str, Any]:
+    texts = {"input.value": step.argument, "output.value": step.refused}
+    attributes: dict[str, Any] = {name: text for name, text in texts.items() if text}
     if step.tool == "search":
         instruction = {"instruction": step.instruction} if step.instruction else {}
         attributes["metadata"] = compact({"k": step.k, "retriever": step.retriever, **instruction})
@@ -191,14 +202,14 @@ def _of_step(step: Step, one: ExportedQuery) -> dict[str, Any]:
     prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(
         step.tool, "output.documents"
     )
-    gold = one.gold(step.doc_ids)
-    for place, doc_id in enumerate(step.doc_ids):
-        known: dict[str, Any] = {"rank": place + 1}
+    gold = query.gold(step.doc_ids)
+    for index, doc_id in enumerate(step.doc_ids):
+        metadata: dict[str, Any] = {"rank": index + 1}
         if step.shown:
-            known |= {"shown_chars": step.shown[place], "chars": step.lengths[place]}
-        known |= {"grade": gold[doc_id]} if doc_id in gold else {}
-        attributes[f"{prefix}.{place}.document.id"] = doc_id
-        attributes[f"{prefix}.{place}.document.metadata"] = compact(known)
+            metadata |= {"shown_chars": step.shown[index], "chars": step.lengths[index]}
+        metadata |= {"grade": gold[doc_id]} if doc_id in gold else {}
+        attributes[f"{prefix}.{index}.document.id"] = doc_id
+        attributes[f"{prefix}.{index}.document.metadata"] = compact(metadata)
     return attributes
 
 
@@ -216,12 +227,12 @@ def _of_model(usage: Usage, source: ExportedRun) -> dict[str, Any]:
 
 
 def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    replies = [_message({"role": "assistant", **said}) for said in call["said"]]
+    replies = [_message({"role": "assistant", **reply}) for reply in call["said"]]
     if call["reasoning"]:
         replies[0]["message"]["contents"] = [
             {"message_content": {"type": "reasoning", "text": call["reasoning"]}}
         ]
-    told = {
+    attributes = {
         "model_name": call["model"],
         "invocation_parameters": compact(call["settings"]),
         "finish_reason": call["finish"],
@@ -229,18 +240,18 @@ def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
         "tools": [{"tool": {"json_schema": compact(tool)}} for tool in call["tools"]],
         "output_messages": replies,
     }
-    said = "\n".join(map(message_text, call["said"]))
+    output = "\n".join(map(message_text, call["said"]))
     return {
-        **dict(_flat("llm", told)),
-        "output.value": said,
+        **dict(_flat("llm", attributes)),
+        "output.value": output,
         "metadata": compact({"key": call["key"]}),
     }
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     calls = [(call, call.get("function") or call) for call in message.get("tool_calls") or ()]
-    made = {"role": message["role"], "content": message_text({**message, "tool_calls": ()})}
-    made["tool_calls"] = [
+    converted = {"role": message["role"], "content": message_text({**message, "tool_calls": ()})}
+    converted["tool_calls"] = [
         {
             "tool_call": {
                 "id": call.get("id"),
@@ -249,26 +260,26 @@ def _message(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         }
         for call, function in calls
     ]
-    return {"message": made | {"tool_call_id": message.get("tool_call_id")}}
+    return {"message": converted | {"tool_call_id": message.get("tool_call_id")}}
 
 
 def _flat(
     name: str, value: Any
 ) -> Iterator[tuple[str, Any]]:  # each under its whole name; no empty ones
     if isinstance(value, dict | list):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(f"{name}.{key}", one)
+        for key, element in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(f"{name}.{key}", element)
     elif value:
         yield name, value
 
 
-def _of_scores(one: ExportedQuery) -> dict[str, Any]:
+def _of_scores(query: ExportedQuery) -> dict[str, Any]:
     attributes: dict[str, Any] = {
-        "output.value": compact(one.values),
+        "output.value": compact(query.values),
         "output.mime_type": "application/json",
     }
-    for place, (name, value) in enumerate(one.values.items()):
-        prefix = f"trace.evaluations.{place}.evaluation"
+    for index, (name, value) in enumerate(query.values.items()):
+        prefix = f"trace.evaluations.{index}.evaluation"
         attributes |= {
             f"{prefix}.name": name,
             f"{prefix}.score": value,

@@ -48,14 +48,14 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
             )
             for name in ("documents", "qrels", "relevant")
         )
-        for one in source:
-            documents.write(trec_lines(one.query_id, one.outcome["ranking"], run.name))
-            empty += not one.outcome["ranking"]
-            units |= bool(one.judged.get("units"))
-            grades = one.judged.get("grades", {})
-            qrels.writelines(_qrels_lines(one.query_id, grades))
+        for query in source:
+            documents.write(trec_lines(query.query_id, query.outcome["ranking"], run.name))
+            empty += not query.outcome["ranking"]
+            units |= bool(query.judged.get("units"))
+            grades = query.judged.get("grades", {})
+            qrels.writelines(_qrels_lines(query.query_id, grades))
             relevant.writelines(
-                _qrels_lines(one.query_id, {row["unit"]: 1.0 for row in one.relevant})
+                _qrels_lines(query.query_id, {row["unit"]: 1.0 for row in query.relevant})
             )
             fractions |= any(grade != int(grade) for grade in grades.values())
     for name in ([] if units else ["documents"]) + (
@@ -78,7 +78,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
             "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does",
         ),
     )
-    return [what for holds, what in notes if holds]
+    return [note for holds, note in notes if holds]
 
 
 def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
@@ -138,13 +138,13 @@ class RunFile:
             try:
                 check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
             except InvalidRanking as wrong:
-                found = [
+                lines = [
                     line
                     for doc_id, line in zip(doc_ids, places, strict=True)
                     if doc_id == wrong.doc_id
                 ]
                 raise self._wrong(
-                    found[:2][-1], str(wrong)
+                    lines[:2][-1], str(wrong)
                 ) from None  # the second, of one that is there twice
 
     def _fields(
@@ -160,27 +160,27 @@ class RunFile:
                 )
             yield number, fields
 
-    def _identify(self, kind: str, encoded: bytes, line: int) -> str:
+    def _identify(self, subject: str, encoded: bytes, line: int) -> str:
         environment = self._environment
-        known: Collection[str] = self._queries if kind == "query" else environment.documents
+        names: Collection[str] = self._queries if subject == "query" else environment.documents
         try:
             name = unquote(encoded.decode(), errors="strict") if self._encoded else encoded.decode()
         except UnicodeDecodeError:
             raise self._wrong(line, f"{encoded!r} is not UTF-8 when it is decoded") from None
-        if name in known:
+        if name in names:
             return name
-        where = f"the corpus of {environment.task}"
+        context = f"the corpus of {environment.task}"
         hint = ""
-        if kind == "query":
-            where = f"the {environment.split} split of {environment.task}"
+        if subject == "query":
+            context = f"the {environment.split} split of {environment.task}"
             hint = "" if environment.split == "all" else "; is it in another, such as --split all?"
         elif environment.max_p:
             hint = f"; {environment.task} ranks passages, not the documents that they are of"
-        if unquote(name) in known:
+        if unquote(name) in names:
             hint = "; it looks percent-encoded, as our own run files are: --encoded"
-        elif alike := document_ids.suggest(name, known):
+        elif alike := document_ids.suggest(name, names):
             hint = alike
-        raise self._wrong(line, f"{kind} {name!r} is not in {where}{hint}")
+        raise self._wrong(line, f"{subject} {name!r} is not in {context}{hint}")
 
     def _score(self, text: bytes, line: int) -> float:
         try:
@@ -193,5 +193,5 @@ class RunFile:
             )
         return score
 
-    def _wrong(self, line: int, what: str) -> DataError:
-        return DataError(f"{self.path}, line {line}: {what}")
+    def _wrong(self, line: int, problem: str) -> DataError:
+        return DataError(f"{self.path}, line {line}: {problem}")

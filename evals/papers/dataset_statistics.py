@@ -31,9 +31,9 @@ def pool_size(environment: Environment) -> float:
     """Return the mean number of documents that are ranked for a query: its pool, or the
     corpus without exclusions.
     """
-    whole = len(environment.documents)
+    corpus_size = len(environment.documents)
     return fmean(
-        whole - len(q.excluded) if q.candidates is None else len(q.candidates)
+        corpus_size - len(q.excluded) if q.candidates is None else len(q.candidates)
         for q in environment.queries
     )
 
@@ -47,11 +47,11 @@ def lexical_overlap(environment: Environment) -> float | None:
     """
     shares = []
     for query in environment.queries:
-        asked = set(content_words(query.text))
-        for doc_id in _relevant(environment, query) if asked else ():
+        query_words = set(content_words(query.text))
+        for doc_id in _relevant(environment, query) if query_words else ():
             shares.append(
-                len(asked.intersection(content_words(environment.documents[doc_id].text)))
-                / len(asked)
+                len(query_words.intersection(content_words(environment.documents[doc_id].text)))
+                / len(query_words)
             )
     return (
         fmean(shares) if shares else None
@@ -90,18 +90,20 @@ def passages_cut_alike(environment: Environment) -> float | None:
 
     None for a task whose documents were never cut. CRUMB's Figure 2 shows how they are.
     """
-    whole = environments.load(
+    corpus = environments.load(
         f"{environment.task}:document", environment.data, environment.split
     ).documents
     count = bert_tokens()
-    made = set[tuple[str, str]]()
-    for document in islice(whole.stream(), 1000):
-        made.update((document.doc_id, text) for text in chunks(document.text, count))
-    parents = {parent for parent, _ in made}
-    given = {
-        (one.parent, one.text) for one in environment.documents.stream() if one.parent in parents
+    cut = set[tuple[str, str]]()
+    for document in islice(corpus.stream(), 1000):
+        cut.update((document.doc_id, text) for text in chunks(document.text, count))
+    parents = {parent for parent, _ in cut}
+    released = {
+        (passage.parent, passage.text)
+        for passage in environment.documents.stream()
+        if passage.parent in parents
     }
-    return len(given & made) / len(given) if given else None
+    return len(released & cut) / len(released) if released else None
 
 
 # What a table of statistics may ask for by name. To add one, write it above and name it here.
@@ -143,8 +145,8 @@ def compute_statistics(environment: Environment, names: Iterable[str]) -> dict[s
 
 
 def _count(environment: Environment, name: str) -> float | None:
-    which, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
-    judgements = environment.judgements.get(which)
+    judgements_name, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
+    judgements = environment.judgements.get(judgements_name)
     qrels = judgements and (judgements.binary if binary else judgements.qrels)
     return (
         fmean(sum(grade >= 1 for grade in grades.values()) for grades in qrels.values())
@@ -184,14 +186,14 @@ def reciprocal_ranks(
     1/1 to 1/50 so.
     """
     hard = list[float]()
-    other = list[float]()
+    unrelated = list[float]()
     for query in environment.queries:
         tempting = hard_negatives(environment, query)
         right = set(_relevant(environment, query))
         for rank, doc_id in enumerate(rankings[query.query_id], start=1):
             if doc_id not in right:
-                (hard if doc_id in tempting else other).append(1 / rank)
-    return (fmean(hard) if hard else 0.0), (fmean(other) if other else 0.0)
+                (hard if doc_id in tempting else unrelated).append(1 / rank)
+    return (fmean(hard) if hard else 0.0), (fmean(unrelated) if unrelated else 0.0)
 
 
 def word_shares(environment: Environment) -> dict[str, float]:
@@ -223,7 +225,7 @@ def embed_pool_2d(environment: Environment, seed: int = 0) -> list[dict[str, Any
     named = zip(
         [query.query_id, *pool], ["query", *(kinds[doc_id] for doc_id in pool)], places, strict=True
     )
-    return [{"id": name, "kind": kind, "x": x, "y": y} for name, kind, (x, y) in named]
+    return [{"id": name, "kind": label, "x": x, "y": y} for name, label, (x, y) in named]
 
 
 def project_2d(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
@@ -233,10 +235,10 @@ def project_2d(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float3
     """
     from sklearn.manifold import TSNE  # half a second that no table of statistics needs
 
-    made = TSNE(
+    projection = TSNE(
         perplexity=min(30.0, (len(vectors) - 1) / 3),
         metric="cosine",
         init="random",
         random_state=seed,
     )
-    return np.asarray(made.fit_transform(vectors))
+    return np.asarray(projection.fit_transform(vectors))

@@ -40,10 +40,10 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
     table = ReproducedTable(find(name), ReproductionSettings(**conditions))
     if dry_run:
         return _estimate(table)
-    about = table.section.about
-    result: dict[str, Any] = {"name": name, "title": about["title"], "notes": _notes(table)}
+    head = table.section.about
+    result: dict[str, Any] = {"name": name, "title": head["title"], "notes": _notes(table)}
     cells = result["cells"] = list(table.cells())
-    settings = about.get("drawn", {})
+    settings = head.get("drawn", {})
     if settings.get("kind") == "points":
         result["points"] = embed_pool_2d(table.load(cells[0]["task"], cells[0]["split"]))
     if cells:
@@ -64,11 +64,11 @@ def _estimate(table: ReproducedTable) -> CommandResult:
 
 
 def _notes(table: ReproducedTable) -> list[str]:
-    about = table.section.about
-    notes = [*table.warnings(), *about.get("notes", [])]
-    if about.get("marked"):
+    head = table.section.about
+    notes = [*table.warnings(), *head.get("notes", [])]
+    if head.get("marked"):
         notes.append(MARKS)
-    if reason := about.get("lacks"):
+    if reason := head.get("lacks"):
         notes.append(f"it cannot be made: {reason}")
     return notes
 

@@ -73,21 +73,21 @@ class ReproductionSettings:
 
     def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return (a system's fields of a request, which stand-ins are among them)."""
-        asked = {key: value for key, value in system.items() if key not in OF_SECTIONS}
-        lexical = asked.get("retriever", LEXICAL[0]).partition("(")[0] in LEXICAL
-        pool, _, named = asked.get("pool", "").partition("(")
+        settings = {key: value for key, value in system.items() if key not in OF_SECTIONS}
+        lexical = settings.get("retriever", LEXICAL[0]).partition("(")[0] in LEXICAL
+        pool, _, named = settings.get("pool", "").partition("(")
         wanted = {
-            "lm": self.lm if "lm" in asked else "",
+            "lm": self.lm if "lm" in settings else "",
             "retriever": "" if lexical else self.retriever,
         }
         wanted["pool"] = f"{pool}({self.retriever})" if named and self.retriever else ""
-        changed = {key: value for key, value in wanted.items() if value and value != asked[key]}
-        said = [f"{value} for {asked[key]}" for key, value in changed.items()]
-        given = asked.get("parameters", {})
-        if self.retriever and "ties" in given:  # of the programs that score
-            said.append(f"{self.retriever} for {given['ties']}")
-            changed["parameters"] = given | {"ties": self.retriever}
-        return asked | changed, "; ".join(said)
+        changed = {key: value for key, value in wanted.items() if value and value != settings[key]}
+        stand_ins = [f"{value} for {settings[key]}" for key, value in changed.items()]
+        parameters = settings.get("parameters", {})
+        if self.retriever and "ties" in parameters:  # of the programs that score
+            stand_ins.append(f"{self.retriever} for {parameters['ties']}")
+            changed["parameters"] = parameters | {"ties": self.retriever}
+        return settings | changed, "; ".join(stand_ins)
 
 
 class ReproducedTable:
@@ -98,7 +98,7 @@ class ReproducedTable:
         self.conditions = conditions
         self.load = cache(self._load_task)
         self._read = cache(read_scored_run)
-        self.planned = {(one.row, one.task): one for one in self._plan()}
+        self.planned = {(cell.row, cell.task): cell for cell in self._plan()}
         self.unfinished = list[
             Unfinished
         ]()  # the cells that could be made and are not, once `cells` has yielded all
@@ -111,14 +111,14 @@ class ReproducedTable:
         )[::-1]
 
     @cached_property
-    def made(self) -> dict[str, CellResult]:
+    def results(self) -> dict[str, CellResult]:
         """What came of its runs, by request."""
-        made = (
+        results = (
             run_cells(self.runs, None if self.conditions.quiet else StudyProgress(self.runs))
             if self.runs
             else []
         )
-        return {repr(one.cell.request): one for one in made}
+        return {repr(result.cell.request): result for result in results}
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """Yield every cell: the paper's value, ours, the difference, and a remark where there
@@ -134,16 +134,16 @@ class ReproducedTable:
                 self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
             both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
             difference = ours - cell.value if both else None  # type: ignore[operator]
-            made = {
+            comparison = {
                 "published": cell.value,
                 "ours": ours,
                 "difference": difference,
                 "remark": remark,
             }
-            made["mark"] = marks.get((cell.task, cell.metric, cell.system), "")
+            comparison["mark"] = marks.get((cell.task, cell.metric, cell.system), "")
             yield {
                 key: value for key, value in asdict(cell).items() if key not in ("value", "lacks")
-            } | made
+            } | comparison
 
     def _mark(self) -> dict[tuple[str, str, str], str]:
         """Return "*" for the best of ours in each column, "=" for those that do not differ
@@ -165,9 +165,9 @@ class ReproducedTable:
         marks = dict[tuple[str, str, str], str]()
         for (task, metric), column in columns.items():
             best, tests = find_best({task: column}, {task: metric})
-            same = [system for system, test in tests.items() if test.p > 0.05]
+            indistinguishable = [system for system, test in tests.items() if test.p > 0.05]
             marks |= {(task, metric, best): "*"} | dict.fromkeys(
-                [(task, metric, system) for system in same], "="
+                [(task, metric, system) for system in indistinguishable], "="
             )
         return marks
 
@@ -187,13 +187,15 @@ class ReproducedTable:
                 missing.append(problem)
         if missing and not kinds:
             raise missing[0]
-        other = "a folder's data is not the pinned release: the difference may be that of the data"
-        part = (
+        folder_note = (
+            "a folder's data is not the pinned release: the difference may be that of the data"
+        )
+        part_note = (
             f"only the first {self.conditions.limit} queries of each task are asked; the paper "
             f"has all"
         )
-        found = [MINIATURES] if "mini" in kinds else [other] if kinds - {"full"} else []
-        return found + [part] * bool(self.conditions.limit)
+        notes = [MINIATURES] if "mini" in kinds else [folder_note] if kinds - {"full"} else []
+        return notes + [part_note] * bool(self.conditions.limit)
 
     def _make(self, cell: PaperCell) -> tuple[Value, str]:
         if cell.lacks:
@@ -201,20 +203,20 @@ class ReproducedTable:
         if not cell.system:
             return self._describe(cell), ""
         values = list[float]()
-        said = ""
+        stand_ins = ""
         for task in list_tasks(cell.task):
-            value, said = self._measure(cell, task)
+            value, stand_ins = self._measure(cell, task)
             if value is None:
-                return None, said or "undefined for these queries"
+                return None, stand_ins or "undefined for these queries"
             values.append(value)
-        return fmean(values), said
+        return fmean(values), stand_ins
 
     def _describe(self, cell: PaperCell) -> Value:
         environment = self.load(cell.task, cell.split)
-        kind, _, other = cell.metric.partition(" ")
-        if kind == "jaccard":
+        statistic, _, other_task = cell.metric.partition(" ")
+        if statistic == "jaccard":
             return weighted_jaccard(
-                word_shares(environment), word_shares(self.load(other, cell.split))
+                word_shares(environment), word_shares(self.load(other_task, cell.split))
             )
         return compute_statistics(environment, [cell.metric])[cell.metric]
 
@@ -222,24 +224,22 @@ class ReproducedTable:
         system = self.section.system(cell)
         if "bound" in system:
             return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
-        made, said = self._find(cell, task)
-        if isinstance(made, str):
-            return None, made
+        run, stand_ins = self._find(cell, task)
+        if isinstance(run, str):
+            return None, run
         if cell.metric in HARD:
-            rankings = {query_id: outcome["ranking"] for query_id, outcome in made.outcomes.items()}
+            rankings = {query_id: outcome["ranking"] for query_id, outcome in run.outcomes.items()}
             return reciprocal_ranks(self.load(task, cell.split), rankings)[
                 HARD.index(cell.metric)
-            ], said
+            ], stand_ins
         if cell.metric == DECLINE:
-            first, last = (made.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
-            return (None if None in (first, last) else first - last), said
+            first, last = (run.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
+            return (None if None in (first, last) else first - last), stand_ins
         judged = (
-            f" [{cell.judgements}]"
-            if cell.judgements not in ("", made.scores["judgements"])
-            else ""
+            f" [{cell.judgements}]" if cell.judgements not in ("", run.scores["judgements"]) else ""
         )
-        measured = made.scores["metrics"].get(cell.metric + judged, {})
-        return measured.get("resampled", measured).get("mean"), said
+        measured = run.scores["metrics"].get(cell.metric + judged, {})
+        return measured.get("resampled", measured).get("mean"), stand_ins
 
     def _find(self, cell: PaperCell, task: str) -> tuple[ScoredRun | str, str]:
         """Return (the run of a cell or why nobody can make it, what is not as in the paper).
@@ -249,23 +249,23 @@ class ReproducedTable:
         system = self.section.system(cell)
         if imported := self._find_imported(system, task, cell.split):
             return imported, "the authors' own ranking"
-        said = self.conditions.fields(system)[1]
+        stand_ins = self.conditions.fields(system)[1]
         planned = self.planned.get((_row(system), task))
-        made = self.made[repr(planned.request)] if planned else None
-        if made and made.folder:
-            return self._read(made.folder), said
-        if made and made.problem and "lacks" not in system:
-            raise made.problem
-        return system.get("lacks") or (made.unfit if made else ""), said
+        result = self.results[repr(planned.request)] if planned else None
+        if result and result.folder:
+            return self._read(result.folder), stand_ins
+        if result and result.problem and "lacks" not in system:
+            raise result.problem
+        return system.get("lacks") or (result.unfit if result else ""), stand_ins
 
     def count_failed(self) -> int:
         """Return how many queries the programs of its runs have failed."""
-        folders = {made.folder for made in self.made.values() if made.folder}
+        folders = {result.folder for result in self.results.values() if result.folder}
         return sum(self._read(folder).scores["failed"] for folder in folders)
 
     def list_deviations(self) -> list[str]:
         """Return how the programs of its runs differ from those of the paper, each line once."""
-        folders = {made.folder for made in self.made.values() if made.folder}
+        folders = {result.folder for result in self.results.values() if result.folder}
         return list_deviations(self._read(folder) for folder in sorted(folders))
 
     def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> ScoredRun | None:
@@ -290,8 +290,8 @@ class ReproducedTable:
         cells.
         """
         rows = dict[tuple[str, str], dict[str, Any]]()
-        asked = [cell for cell in self.section.cells if cell.system and not cell.lacks]
-        for cell in asked:
+        cells = [cell for cell in self.section.cells if cell.system and not cell.lacks]
+        for cell in cells:
             system = self.section.system(cell)
             row = {
                 "name": _row(system),
@@ -318,7 +318,7 @@ class ReproducedTable:
         # of a kind.
         ranked = (
             cell.metric
-            for cell in asked
+            for cell in cells
             if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric)
         )
         conditions = self.conditions
@@ -330,11 +330,11 @@ class ReproducedTable:
         }
         fixed["prices"] = prices
         budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
-        parts = [_toml(head), f"[budget]\n{_toml(budget)}", f"[fixed]\n{_toml(fixed)}"]
-        parts += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
+        sections = [_toml(head), f"[budget]\n{_toml(budget)}", f"[fixed]\n{_toml(fixed)}"]
+        sections += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(file, "\n".join(parts))
+        files.replace(file, "\n".join(sections))
         return study_file.expand_cells(study_file.read_study(file), self.conditions.runs)
 
 

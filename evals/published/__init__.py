@@ -48,7 +48,7 @@ class PaperFigure:
 @cache
 def figures() -> tuple[PaperFigure, ...]:
     """Every figure of the four papers, in the order of the files."""
-    found = []
+    collected = []
     for path in sorted(Path(__file__).parent.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows: list[dict[str, Any]] = list(csv.DictReader(file))
@@ -57,8 +57,8 @@ def figures() -> tuple[PaperFigure, ...]:
                 "value": float(row["value"]),
                 "error": float(row["error"]) if row["error"] else None,
             }
-            found.append(PaperFigure(**{name: row[name] for name in PaperFigure.__slots__}))
-    return tuple(found)
+            collected.append(PaperFigure(**{name: row[name] for name in PaperFigure.__slots__}))
+    return tuple(collected)
 
 
 def published_values_for(config: Mapping[str, Any]) -> dict[str, PaperFigure]:
@@ -71,19 +71,23 @@ def published_values_for(config: Mapping[str, Any]) -> dict[str, PaperFigure]:
     system = (config["program"], config["retriever"]["name"], config["lm"]["name"])
     plain = config["task"].partition(":")[0]
     name = SYSTEMS.get((plain, *system)) or SYSTEMS.get((plain.partition("/")[0], *system))
-    asked = config["asked"]
-    whole = config["data"] == "full" and not (asked["limit"] or asked["query_ids"])
+    selection = config["asked"]
+    is_whole = config["data"] == "full" and not (selection["limit"] or selection["query_ids"])
     # Rankings are cut where the protocol cuts them, judged as the paper judges them, by a program
     # as it comes.
     usual = (
         config["depth"] == (2000 if config["max_p"] else 1000) and config["instruction"] == "task"
     )
-    if name is None or not whole or not usual or config["compiled"] or config["parameters"]:
+    if name is None or not is_whole or not usual or config["compiled"] or config["parameters"]:
         return {}
     judgements = config[PROVENANCE]["judgements"]
-    found: dict[str, PaperFigure] = {}
+    by_metric: dict[str, PaperFigure] = {}
     for figure in figures():
-        same = (figure.task, figure.system, figure.split) == (config["task"], name, config["split"])
-        if same and figure.judgements in ("", judgements):
-            found.setdefault(figure.metric, figure)
-    return found
+        matches = (figure.task, figure.system, figure.split) == (
+            config["task"],
+            name,
+            config["split"],
+        )
+        if matches and figure.judgements in ("", judgements):
+            by_metric.setdefault(figure.metric, figure)
+    return by_metric

@@ -43,30 +43,31 @@ class PaperTable:
 
     def system(self, cell: PaperCell) -> Mapping[str, Any]:
         """Return the system that makes a cell; UnknownName where there is none."""
-        for one in self.systems:
-            named = cell.system in (one["name"], *one.get("also", ()))
-            if named and any(fnmatch(cell.task, task) for task in one.get("tasks", ["*"])):
-                return one
+        for system in self.systems:
+            named = cell.system in (system["name"], *system.get("also", ()))
+            if named and any(fnmatch(cell.task, task) for task in system.get("tasks", ["*"])):
+                return system
         raise UnknownName(
-            f"system of {self.name}", cell.system, {one["name"] for one in self.systems}
+            f"system of {self.name}", cell.system, {system["name"] for system in self.systems}
         )
 
 
 @cache
 def sections() -> dict[str, PaperTable]:
     """Every numbered table and figure by name, in the order of the files."""
-    found = {}
+    tables = {}
     for path in sorted(Path(__file__).parent.glob("*.toml")):
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         shared = content.pop("system", [])
-        for name, about in content.items():
-            about["system"] = list(_by_size(about.get("system", ())))
-            made = PaperTable(f"{path.stem}/{name}", about, (*about["system"], *shared))
+        for name, settings in content.items():
+            settings["system"] = list(_by_size(settings.get("system", ())))
+            table = PaperTable(f"{path.stem}/{name}", settings, (*settings["system"], *shared))
             cells = (
-                replace(cell, lacks=_lacks(cell, about)) for cell in _cells(path.stem, name, about)
+                replace(cell, lacks=_lacks(cell, settings))
+                for cell in _cells(path.stem, name, settings)
             )
-            found[made.name] = replace(made, cells=tuple(cells))
-    return found
+            tables[table.name] = replace(table, cells=tuple(cells))
+    return tables
 
 
 def find(name: str) -> PaperTable:
@@ -77,40 +78,51 @@ def find(name: str) -> PaperTable:
 
 
 def _by_size(systems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for one in systems:
-        for size in one.get("sizes", ()):
-            yield {**one, "name": f"{one['name']} | {size}", "pool": one["pool"].format(size=size)}
-        if "sizes" not in one:
-            yield one
+    for system in systems:
+        for size in system.get("sizes", ()):
+            yield {
+                **system,
+                "name": f"{system['name']} | {size}",
+                "pool": system["pool"].format(size=size),
+            }
+        if "sizes" not in system:
+            yield system
 
 
-def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[PaperCell]:
-    tables = about.get("from", [name.replace("table", "Table ")])
-    ours = about.get("metrics", {})
-    split = about.get("split", "test")
-    for one in figures():
-        wanted = one.metric in about.get("only", [one.metric]) and one.task in about.get(
-            "tasks", [one.task]
-        )
-        if one.task.startswith(f"{suite}/") and one.table in tables and wanted:
-            values = (one.judgements, one.value, one.error, one.note)
+def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[PaperCell]:
+    tables = settings.get("from", [name.replace("table", "Table ")])
+    ours = settings.get("metrics", {})
+    split = settings.get("split", "test")
+    for figure in figures():
+        wanted = figure.metric in settings.get(
+            "only", [figure.metric]
+        ) and figure.task in settings.get("tasks", [figure.task])
+        if figure.task.startswith(f"{suite}/") and figure.table in tables and wanted:
+            values = (figure.judgements, figure.value, figure.error, figure.note)
             yield PaperCell(
-                one.system, one.task, ours.get(one.metric, one.metric), one.split, *values
+                figure.system,
+                figure.task,
+                ours.get(figure.metric, figure.metric),
+                figure.split,
+                *values,
             )
-    for system, by_task in {"": about.get("statistics", {}), **about.get("published", {})}.items():
+    for system, by_task in {
+        "": settings.get("statistics", {}),
+        **settings.get("published", {}),
+    }.items():
         for task, values in by_task.items():
             yield from (
                 PaperCell(system, task, metric, split, value=value)
                 for metric, value in values.items()
             )
-    grid = about.get("grid", {"tasks": ()})
-    systems = grid.get("systems") or [one["name"] for one in about["system"]]
+    grid = settings.get("grid", {"tasks": ()})
+    systems = grid.get("systems") or [system["name"] for system in settings["system"]]
     for task, system, metric in product(grid["tasks"], systems, grid.get("metrics", ())):
         yield PaperCell(system, task, metric, split)
 
 
-def _lacks(cell: PaperCell, about: Mapping[str, Any]) -> str:
-    for row in about.get("lacking", ()):
+def _lacks(cell: PaperCell, settings: Mapping[str, Any]) -> str:
+    for row in settings.get("lacking", ()):
         if all(getattr(cell, key) == value for key, value in row.items() if key != "why"):
             return str(row["why"])
     return ""

@@ -34,10 +34,10 @@ TEXT = 70  # characters of a search that are printed
 def lay_out_comparison(result: Result) -> list[TextBlock]:
     """Lay out a comparison: the task, the systems, each comparison, what a query cost, notes."""
     labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
-    parts: list[TextBlock] = [describe_task(result), *_verdicts(result, labels)]
+    blocks: list[TextBlock] = [describe_task(result), *_verdicts(result, labels)]
     for label, system in zip(labels, result["systems"], strict=True):
-        parts += [f"{label}: {system['run']}", f"    {describe_system(system)}"]
-        parts += [f"    repeat: {path}" for path in system["repeats"][1:]]
+        blocks += [f"{label}: {system['run']}", f"    {describe_system(system)}"]
+        blocks += [f"    repeat: {path}" for path in system["repeats"][1:]]
     tested = sum(row["p"] is not None for row in result["comparisons"])
     explained = [
         f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} "
@@ -46,76 +46,77 @@ def lay_out_comparison(result: Result) -> list[TextBlock]:
         "80 % power",
     ]
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
-        parts += ["", *_compare(result, label, run, changed["keys"], explained)]
-    parts += [
+        blocks += ["", *_compare(result, label, run, changed["keys"], explained)]
+    blocks += [
         *_spread(result["systems"], labels),
         _cost(result["cost"], labels, describe_task(result)),
     ]
-    return [*parts, *explained, *result["notes"], *result["deviations"]]
+    return [*blocks, *explained, *result["notes"], *result["deviations"]]
 
 
 def _verdicts(result: Result, labels: list[str]) -> list[str]:
     """Say of each run in a sentence whether it differs from the baseline in the headline metric."""
     base, *names = [
-        f"{one['program']} ({label})" for one, label in zip(result["systems"], labels, strict=True)
+        f"{system['program']} ({label})"
+        for system, label in zip(result["systems"], labels, strict=True)
     ]
-    said = list[str]()
+    sentences = list[str]()
     metric = result["metric"]
     named = dict(zip(result["runs"], names, strict=True))
     for row in [row for row in result["comparisons"] if row["metric"] == metric and row["queries"]]:
         name = named[row["run"]]
         if row["p_holm"] is None:
-            said.append(f"{metric} of {name} and {base} is not tested")
+            sentences.append(f"{metric} of {name} and {base} is not tested")
             continue
         p = _round_p(row["p_holm"])
         tested = f"(p {'' if p[0] == '<' else '= '}{p} by Holm, {queries(row['queries'])})"
         if row["p_holm"] < ALPHA:
             better = "worse" if (row["difference"] > 0) is is_lower_better(metric) else "better"
-            said.append(
+            sentences.append(
                 f"{name} is {better} than {base} by {abs(row['difference']):.3f} {metric} {tested}"
             )
         else:
             shows = number(
                 row["detectable"], "; one of {:.3f} would have been, in 80 % of cases", ""
             )
-            said.append(
+            sentences.append(
                 f"no difference between {name} and {base} in {metric} could be shown "
                 f"{tested}{shows}"
             )
-    return said
+    return sentences
 
 
 def _compare(
     result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]
 ) -> list[TextBlock]:
     forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
-    where = f"{describe_task(result)}{forced}"
-    note = f"{label} against baseline. {where}"
+    context = f"{describe_task(result)}{forced}"
+    note = f"{label} against baseline. {context}"
     keys = [
         f"{key} {abbreviate(after)} (was {abbreviate(before)})"
         for key, (before, after) in changed.items()
     ]
     title = f"{label} against baseline{forced}: {', '.join(keys) or 'the same configuration'}"
     rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
-    parts: list[TextBlock] = [
-        TextTable(title, ["metric", *HEADS], rows, note=". ".join([where, *explained]))
+    blocks: list[TextBlock] = [
+        TextTable(title, ["metric", *HEADS], rows, note=". ".join([context, *explained]))
     ]
     for losses in result["losses"]:
-        parts += _losses(losses, note) if losses["run"] == run else []
+        blocks += _losses(losses, note) if losses["run"] == run else []
     if moved := [row for row in result["moved"] if row["run"] == run]:
         cells = [[row["query_id"], *_change(row, "baseline", "value")] for row in moved]
         title = f"queries that moved most in {moved[0]['metric']}"
-        parts.append(TextTable(title, ["query", "baseline", "run", "change"], cells, note=note))
-    return parts
+        blocks.append(TextTable(title, ["query", "baseline", "run", "change"], cells, note=note))
+    return blocks
 
 
 def metric_rows(rows: list[Result]) -> list[list[str]]:
     """Lay out comparisons of means, a row a metric."""
     most = max(row["queries"] for row in rows)
-    made = []
+    cells = []
     for row in rows:
         if not row["queries"]:
-            made.append([row["metric"], "undefined", *[""] * 7])
+            cells.append([row["metric"], "undefined", *[""] * 7])
             continue
         name = row["metric"] if row["queries"] == most else f"{row['metric']} ({row['queries']})"
         means = _change(row, "baseline_mean", "mean")
@@ -127,10 +128,10 @@ def metric_rows(rows: list[Result]) -> list[list[str]]:
             _round_p(row["p_holm"]),
             f"{row['wins']}/{row['ties']}/{row['losses']}",
         ]
-        made.append(
+        cells.append(
             [name, *means, _interval(row), *tests, number(row["detectable"], "{:.3f}", "-")]
         )
-    return made
+    return cells
 
 
 def _change(row: Result, before: str, after: str) -> list[str]:
@@ -157,14 +158,18 @@ def _round_p(p: float | None) -> str:
 
 def _losses(losses: Result, note: str) -> list[TextBlock]:
     k = losses["cutoff"]
-    many = losses["queries"]
+    query_count = losses["queries"]
     flows = losses["flows"]
     words = {fate.value: text.format(k=k) for fate, text in FATE_LABELS.items()}
     rows = [
-        [words[row["fate"]], *_change(row, "baseline", "share"), _interval(row | {"queries": many})]
+        [
+            words[row["fate"]],
+            *_change(row, "baseline", "share"),
+            _interval(row | {"queries": query_count}),
+        ]
         for row in losses["changes"]
     ]
-    title = f"R@{k}: what became of relevant documents, {queries(many)}"
+    title = f"R@{k}: what became of relevant documents, {queries(query_count)}"
     shares = TextTable(
         title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note
     )
@@ -184,10 +189,10 @@ def _losses(losses: Result, note: str) -> list[TextBlock]:
                 ", ".join(row["examples"]),
             ]
         )
-    more = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
+    suffix = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
     heads = ["documents", "baseline", "run", "queries", "e.g."]
     moved = TextTable(
-        f"documents that changed their fate{more}", heads, rows, names=(1, 2, 4), note=note
+        f"documents that changed their fate{suffix}", heads, rows, names=(1, 2, 4), note=note
     )
     return [shares, moved] if flows else [shares]
 
@@ -213,18 +218,18 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> TextTable:
     heads = ["", "calls", "tokens in", "tokens out", "paid", "list price", "failed queries"]
     cells = []
     for label, row in zip(labels, rows, strict=True):
-        used = [
+        amounts = [
             number(row[f"{key}_per_query"], "{:,.1f}")
             for key in ("calls", "input_tokens", "output_tokens")
         ]
-        used[-1] += (
+        amounts[-1] += (
             f" ({thinking:,.1f} thinking)"
             if (thinking := row["reasoning_tokens_per_query"])
             else ""
         )
-        used += [number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")]
+        amounts += [number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")]
         cells.append(
-            [label, *used, count_failed(row["failed"], row["queries"], row["repeats"], "run")]
+            [label, *amounts, count_failed(row["failed"], row["queries"], row["repeats"], "run")]
         )
     return TextTable("a query cost on average", heads, cells, note=task)
 
@@ -233,41 +238,43 @@ def render_curves(result: Result) -> str:
     """Return the tables of curves for equal budgets, with the task above them and what is not
     shown below.
     """
-    parts: list[TextBlock] = [describe_task(result)]
-    parts += [f"{run['label']}: {describe_system(run)}" for run in result["runs"]]
-    for axis, found in result["axes"].items():
+    blocks: list[TextBlock] = [describe_task(result)]
+    blocks += [f"{run['label']}: {describe_system(run)}" for run in result["runs"]]
+    for axis, curves in result["axes"].items():
         head = (
-            f"{result['metric']} by {found['words']} a query, mean of "
-            f"{queries(found['curves'][0]['queries'])}"
+            f"{result['metric']} by {curves['words']} a query, mean of "
+            f"{queries(curves['curves'][0]['queries'])}"
         )
-        parts += ["", head, _curves_table(axis, found), _front(axis, found)]
-    parts += ["", "a query that has ended keeps its value; * no run does better with so much"]
-    parts += [
-        f"{one['run']} has no curve by {AXES[one['axis']]}: {one['why']}"
-        for one in result["refused"]
+        blocks += ["", head, _curves_table(axis, curves), _front(axis, curves)]
+    blocks += ["", "a query that has ended keeps its value; * no run does better with so much"]
+    blocks += [
+        f"{refusal['run']} has no curve by {AXES[refusal['axis']]}: {refusal['why']}"
+        for refusal in result["refused"]
     ]
     return render_terminal(
-        [*parts, *(f"no run used any {AXES[axis]}" for axis in result["unused"])]
+        [*blocks, *(f"no run used any {AXES[axis]}" for axis in result["unused"])]
     )
 
 
-def _curves_table(axis: str, found: Result) -> TextTable:
-    columns = _choose_columns(found["budgets"])
+def _curves_table(axis: str, curves: Result) -> TextTable:
+    columns = _choose_columns(curves["budgets"])
     rows = []
-    for row in found["curves"]:
+    for row in curves["curves"]:
         cells = []
-        for place in columns:
+        for column in columns:
             most = max(
-                one["value"] for one in found["front"] if one["budget"] <= found["budgets"][place]
+                point["value"]
+                for point in curves["front"]
+                if point["budget"] <= curves["budgets"][column]
             )
             cells.append(
-                f"{row['mean'][place]:.{DIGITS}f}" + ("*" if row["mean"][place] >= most else " ")
+                f"{row['mean'][column]:.{DIGITS}f}" + ("*" if row["mean"][column] >= most else " ")
             )
         end = f"{row['end']:.{DIGITS}f}" + ("*" if row["front"] else " ")
         rows.append([row["label"], *cells, end, _amount(axis, row["cost"], mean=True)])
     heads = [
-        found["words"],
-        *(_amount(axis, found["budgets"][place]) for place in columns),
+        curves["words"],
+        *(_amount(axis, curves["budgets"][column]) for column in columns),
         "at its end",
         "after",
     ]
@@ -276,27 +283,27 @@ def _curves_table(axis: str, found: Result) -> TextTable:
 
 def _choose_columns(budgets: list[float]) -> list[int]:
     unit = next(budget for budget in budgets if budget)
-    kept = [
-        place
-        for place, budget in enumerate(budgets)
+    columns = [
+        column
+        for column, budget in enumerate(budgets)
         if budget and math.log2(round(budget / unit)).is_integer()
     ]
-    while len(kept) > COLUMNS:
-        kept = kept[::2]
-    return ([] if budgets[0] else [0]) + kept
+    while len(columns) > COLUMNS:
+        columns = columns[::2]
+    return ([] if budgets[0] else [0]) + columns
 
 
-def _front(axis: str, found: Result) -> str:
+def _front(axis: str, curves: Result) -> str:
     points = []
-    for point in found["front"]:
-        if point["value"] or len(found["front"]) == 1:
-            first, *others = point["runs"]
-            more = f" and {plural(len(others), 'other')}" if others else ""
+    for point in curves["front"]:
+        if point["value"] or len(curves["front"]) == 1:
+            first, *further = point["runs"]
+            suffix = f" and {plural(len(further), 'other')}" if further else ""
             points.append(
-                f"{_amount(axis, point['budget'])}: {point['value']:.{DIGITS}f} {first}{more}"
+                f"{_amount(axis, point['budget'])}: {point['value']:.{DIGITS}f} {first}{suffix}"
             )
-    rest = f"; and {len(points) - FRONT} more, in --csv and --json" if len(points) > FRONT else ""
-    return f"Pareto front: {'; '.join(points[:FRONT])}{rest}"
+    ending = f"; and {len(points) - FRONT} more, in --csv and --json" if len(points) > FRONT else ""
+    return f"Pareto front: {'; '.join(points[:FRONT])}{ending}"
 
 
 def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
@@ -309,12 +316,12 @@ def curves_csv(result: Result) -> str:
     """Return curves for equal budgets as CSV: a line for each run, axis and budget."""
     columns = ("mean", "low", "high", "spent", "ended")
     rows: list[list[object]] = [["run", "axis", "metric", "budget", *columns, "queries", "front"]]
-    for axis, found in result["axes"].items():
-        best = {point["budget"]: point["value"] for point in found["front"]}
-        for row in found["curves"]:
-            for place, budget in enumerate(found["budgets"]):
-                on_front = best.get(budget) == row["mean"][place]
-                cells = [row[name][place] for name in columns]
+    for axis, curves in result["axes"].items():
+        best = {point["budget"]: point["value"] for point in curves["front"]}
+        for row in curves["curves"]:
+            for column, budget in enumerate(curves["budgets"]):
+                on_front = best.get(budget) == row["mean"][column]
+                cells = [row[name][column] for name in columns]
                 rows.append(
                     [
                         row["run"],
@@ -343,53 +350,56 @@ def render_replay(result: Result) -> str:
         f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on "
         f"{on}, {depth}"
     )
-    parts: list[TextBlock] = [
+    blocks: list[TextBlock] = [
         describe_task(result),
         describe_system(result),
         f"{searched}; {result['same']} bring the same",
     ]
     if test is None:
         return render_terminal(
-            [*parts, "none of the queries has a relevant document, so there is nothing to surface"]
+            [*blocks, "none of the queries has a relevant document, so there is nothing to surface"]
         )
     counts = result["documents"]
-    whole = sum(result["documents"].values())
+    total = sum(result["documents"].values())
     words = {
         "both": "then and now",
         "only_then": "only then",
         "only_now": "only now",
         "neither": "neither",
     }
-    rows = [[said, str(counts[key]), f"{counts[key] / whole:.4f}"] for key, said in words.items()]
-    parts += ["", TextTable("", ["relevant documents that surfaced", "documents", "share"], rows)]
+    rows = [[label, str(counts[key]), f"{counts[key] / total:.4f}"] for key, label in words.items()]
+    blocks += ["", TextTable("", ["relevant documents that surfaced", "documents", "share"], rows)]
     interval = "" if test["low"] is None else f" ({test['low']:+.4f} to {test['high']:+.4f})"
     means = (
         f"{result['recall']['then']:.4f} then, {result['recall']['now']:.4f} now: "
         f"{test['difference']:+.4f}"
     )
     won = f"{test['wins']} queries won, {test['ties']} tied, {test['losses']} lost"
-    parts += [f"recall of all that surfaced: {means}{interval}, p {_round_p(test['p'])}; {won}", ""]
+    blocks += [
+        f"recall of all that surfaced: {means}{interval}, p {_round_p(test['p'])}; {won}",
+        "",
+    ]
     rows = []
     for hop in result["hops"]:
         cells = [
             [str(hop[when]["first"]), f"{hop[when]['recall']:.4f}"] for when in ("then", "now")
         ]
         rows.append([str(hop["hop"] or "none"), str(hop["searches"]), *cells[0], *cells[1]])
-    parts.append(
+    blocks.append(
         TextTable(
             "",
             ["hop", "searches", "first then", "recall so far", "first now", "recall so far"],
             rows,
         )
     )
-    for word, when, other in (("gained", "now", "then"), ("lost", "then", "now")):
-        if moved := [row for row in result["relevant"] if row[when] and not row[other]]:
-            more = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
-            parts += [f"{word}: {len(moved)} relevant documents{more}", _moved(moved, when)]
-    parts.append(
+    for word, when, reference in (("gained", "now", "then"), ("lost", "then", "now")):
+        if moved := [row for row in result["relevant"] if row[when] and not row[reference]]:
+            suffix = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
+            blocks += [f"{word}: {len(moved)} relevant documents{suffix}", _moved(moved, when)]
+    blocks.append(
         "the searches are the run's: with other results, its searcher would have gone on otherwise"
     )
-    return render_terminal(parts)
+    return render_terminal(blocks)
 
 
 def _moved(moved: Sequence[Result], when: str) -> TextTable:

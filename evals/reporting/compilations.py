@@ -21,7 +21,7 @@ NAMES = [
     "gain on test",
     "on other tasks",
 ]
-MORE = ["candidates", "calls", "list price", "folder"]
+CSV_NAMES = ["candidates", "calls", "list price", "folder"]
 NOTES = [
     "gain and p are on validation, p times the candidates chosen from; the gain leans upwards, as "
     "every maximum does",
@@ -41,7 +41,7 @@ def compilations_table(paths: Iterable[Path]) -> CsvTable | None:
         )
     ]
     return (
-        CsvTable("optimizers", "Optimizers", NAMES + MORE, rows, {1}, {11}, notes=NOTES)
+        CsvTable("optimizers", "Optimizers", NAMES + CSV_NAMES, rows, {1}, {11}, notes=NOTES)
         if rows
         else None
     )
@@ -49,27 +49,29 @@ def compilations_table(paths: Iterable[Path]) -> CsvTable | None:
 
 def _row(file: Path) -> list[str]:
     try:
-        found = files.loads(file.read_bytes())
-        gain = found["gain"]
-        held_out = found.get("held_out") or {}
+        record = files.loads(file.read_bytes())
+        gain = record["gain"]
+        held_out = record.get("held_out") or {}
         means = (
-            f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f} "
-            f"({found['after']['queries']})"
+            f"{record['before']['mean']:.4f} to {record['after']['mean']:.4f} "
+            f"({record['after']['queries']})"
         )
         interval = "" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"
-        row = [f"{found['program']}, {found['optimizer']}, {found['lm']}", found["task"], means]
+        row = [f"{record['program']}, {record['optimizer']}, {record['lm']}", record["task"], means]
         row += [f"{gain['difference']:+.4f}", interval, number(gain["p_corrected"], "{:.3g}")]
         tested = held_out.get("tasks") or held_out.get("comparisons", [])[-1:]
         for compiled_on in (True, False):
             changes = [
-                one["difference"] for one in tested if one.get("compiled_on", True) is compiled_on
+                comparison["difference"]
+                for comparison in tested
+                if comparison.get("compiled_on", True) is compiled_on
             ]
             row.append(f"{fmean(changes):+.4f} ({len(changes)})" if changes else "")
-        price = number(found["usage"]["list_usd"], "${:.4f}", "unknown")
+        price = number(record["usage"]["list_usd"], "${:.4f}", "unknown")
         return [
             *row,
             str(gain["candidates"]),
-            str(found["usage"]["calls"]),
+            str(record["usage"]["calls"]),
             price,
             file.parent.as_posix(),
         ]

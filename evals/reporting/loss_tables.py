@@ -34,7 +34,7 @@ HEADS = [
     "closed",
 ]
 HEADS += ["bounds by other systems"]
-MORE = [
+CSV_HEADS = [
     "task's name",
     "floor is",
     "best bare",
@@ -81,9 +81,9 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | Non
     if not rows:
         return None
     title = "Floor and ceiling"
-    used = {metric for metric, _, _ in rows}
-    if len(used) > 1:
-        cells = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
+    metric_names = {metric for metric, _, _ in rows}
+    if len(metric_names) > 1:
+        cells = [[*shown[:2], metric, *shown[2:], *hidden] for metric, shown, hidden in rows]
         return CsvTable(
             "gap",
             title,
@@ -91,19 +91,21 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | Non
             cells,
             {1, 2},
             {len(HEADS)},
-            MORE,
+            CSV_HEADS,
             NOTES,
         )
-    cells = [[*shown, *more, metric] for metric, shown, more in rows]  # the metric is said once
-    notes = [f"by {used.pop()}", *NOTES]
-    return CsvTable("gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*MORE, "metric"], notes)
+    cells = [[*shown, *hidden, metric] for metric, shown, hidden in rows]  # the metric is said once
+    notes = [f"by {metric_names.pop()}", *NOTES]
+    return CsvTable(
+        "gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*CSV_HEADS, "metric"], notes
+    )
 
 
 def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
     run = bounds.run
     task = run.config["task"]
     floor, _, union, ceiling = (
-        _figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in LABELS
+        _figure(bounds.mean(label)) if bounds.is_own(label) else "" for label in LABELS
     )
     *differences, share = bounds.compare()
     gained, missing = (
@@ -120,7 +122,7 @@ def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
         closed,
         bounds.others,
     ]
-    floor, best, union, ceiling = (bounds.describe(kind) for kind in LABELS)
+    floor, best, union, ceiling = (bounds.describe(label) for label in LABELS)
     return shown, [task, floor, _figure(bounds.mean("best")), best, union, ceiling, run.name]
 
 
@@ -149,12 +151,12 @@ class _Row(NamedTuple):
 
 def losses_table(groups: Sequence[Group]) -> CsvTable | None:
     """Every run's shares; None where no run has them."""
-    known = [(group, row) for group in groups for row in _rows(group)]
-    if not known:
+    labelled_rows = [(group, row) for group in groups for row in _rows(group)]
+    if not labelled_rows:
         return None
-    fates = [fate for fate in FATE_LABELS if any(row.shares.get(fate) for _, row in known)]
+    fates = [fate for fate in FATE_LABELS if any(row.shares.get(fate) for _, row in labelled_rows)]
     cells = []
-    for group, row in known:
+    for group, row in labelled_rows:
         shares = [f"{row.shares.get(fate, 0.0):.4f}" for fate in fates]
         cells.append(
             [
@@ -180,11 +182,11 @@ def losses_table(groups: Sequence[Group]) -> CsvTable | None:
 def systems_table(groups: Sequence[Group]) -> CsvTable | None:
     """What the searcher of each run does; None where no run has a search in its traces."""
     rows = []
-    for group, run in [(one, run) for one in groups for run in one.runs]:
+    for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         with suppress(DataError):  # an earlier version has scored it
             figures = behaviour.summarize(run, behaviour.observe_run(run))["figures"]
             if figures["searches"]["mean"]:
-                means = [number(one["mean"], "{:.3f}", "") for one in figures.values()]
+                means = [number(estimate["mean"], "{:.3f}", "") for estimate in figures.values()]
                 rows.append(
                     [
                         str(group.system(run)),
@@ -195,7 +197,7 @@ def systems_table(groups: Sequence[Group]) -> CsvTable | None:
                     ]
                 )
     names = ["system", "task", *(name.replace("_", " ") for name in behaviour.FIGURES)]
-    notes = [f"{name.replace('_', ' ')}: {said}" for name, said in behaviour.FIGURES.items()]
+    notes = [f"{name.replace('_', ' ')}: {meaning}" for name, meaning in behaviour.FIGURES.items()]
     return (
         CsvTable("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes)
         if rows
@@ -220,14 +222,14 @@ def plot_losses(group: Group) -> Plot | None:
 
 def _rows(group: Group) -> Iterator[_Row]:
     by_system: dict[System, list[_Row]] = {}
-    for task, run in [(name, one) for name in group.tasks for one in group.of_task(name)]:
+    for task, run in [(name, task_run) for name in group.tasks for task_run in group.of_task(name)]:
         losses = run.scores.get("losses") or {}
         system = group.system(run)
-        if many := losses.get("queries"):
+        if query_count := losses.get("queries"):
             cutoff = losses["cutoff"]
             shares = losses["at"][str(losses["cutoff"])]
             by_system.setdefault(system, []).append(
-                _Row(system, short_task_name(task), cutoff, shares, str(many), run.name)
+                _Row(system, short_task_name(task), cutoff, shares, str(query_count), run.name)
             )
     for system, rows in by_system.items():
         yield from rows
@@ -243,7 +245,7 @@ def _draw_bars(rows: Sequence[_Row]) -> Figure:
     drawing = figure((INCHES[0] + 1.5, 1.1 + 0.26 * len(rows)))
     axes = drawing.add_subplot()
     places = range(len(rows))
-    left = [0.0] * len(rows)
+    starts = [0.0] * len(rows)
     for fate, colour in _COLOURS.items():
         widths = [row.shares.get(fate, 0.0) for row in rows]
         if any(widths):
@@ -251,9 +253,15 @@ def _draw_bars(rows: Sequence[_Row]) -> Figure:
                 "found" if fate is Fate.FOUND else FATE_LABELS[fate].replace(" the first {k}", " k")
             )
             axes.barh(
-                places, widths, left=left, color=colour, label=label, edgecolor=PAPER, linewidth=0.6
+                places,
+                widths,
+                left=starts,
+                color=colour,
+                label=label,
+                edgecolor=PAPER,
+                linewidth=0.6,
             )
-        left = [start + width for start, width in zip(left, widths, strict=True)]
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
     names = [f"{row.task}: {row.system}" for row in rows]
     axes.set_yticks(
         places, [name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..." for name in names]

@@ -42,7 +42,7 @@ def style(number: int) -> dict[str, str]:
     }
 
 
-def svg(made: Figure, title: str) -> str:
+def svg(drawing: Figure, title: str) -> str:
     """Return the figure as SVG, the same for the same data; `title` is what a screen reader
     says.
     """
@@ -50,15 +50,17 @@ def svg(made: Figure, title: str) -> str:
     with matplotlib.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}
     ):
-        made.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
+        drawing.savefig(
+            text, format="svg", metadata={"Date": None, "Creator": None, "Title": title}
+        )
     return text.getvalue()
 
 
-def pdf(made: Figure, title: str) -> bytes:
+def pdf(drawing: Figure, title: str) -> bytes:
     """Return the figure as PDF, the same for the same data, with fonts that publishers take."""
     data = io.BytesIO()
     with matplotlib.rc_context({"pdf.fonttype": 42}):
-        made.savefig(data, format="pdf", metadata={"CreationDate": None, "Title": title})
+        drawing.savefig(data, format="pdf", metadata={"CreationDate": None, "Title": title})
     return data.getvalue()
 
 
@@ -67,18 +69,18 @@ def curves_svg(result: dict[str, Any]) -> str:
     the front.
     """
     axes = result["axes"]
-    made = figure((7.0, 1.0 + 3.0 * len(axes)))
+    drawing = figure((7.0, 1.0 + 3.0 * len(axes)))
     numbers = {run["label"]: number for number, run in enumerate(result["runs"])}
-    panels = made.subplots(len(axes), 1, squeeze=False)[:, 0]
-    for panel, (axis, found) in zip(panels, axes.items(), strict=True):
-        _draw_panel(panel, axis, found, numbers)
+    panels = drawing.subplots(len(axes), 1, squeeze=False)[:, 0]
+    for panel, (axis, curves) in zip(panels, axes.items(), strict=True):
+        _draw_panel(panel, axis, curves, numbers)
         panel.set_ylabel(_escape(result["metric"]))
-    return svg(_finish(made, 2), f"{result['metric']} of {result['task']} for equal budgets")
+    return svg(_finish(drawing, 2), f"{result['metric']} of {result['task']} for equal budgets")
 
 
-def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str, int]) -> None:
-    budgets = found["budgets"]
-    for row in found["curves"]:
+def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str, int]) -> None:
+    budgets = curves["budgets"]
+    for row in curves["curves"]:
         until = row["ended"].index(1.0) + 1
         mean = row["mean"][:until]
         at = budgets[:until]
@@ -89,10 +91,10 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
             low = row["low"][:until]
             high = row["high"][:until]
             panel.fill_between(at, low, high, step="post", color=look["color"], alpha=0.12, lw=0)
-    front = found["front"]
+    front = curves["front"]
     ends = (
-        [*(one["budget"] for one in front), budgets[-1]],
-        [*(one["value"] for one in front), front[-1]["value"]],
+        [*(point["budget"] for point in front), budgets[-1]],
+        [*(point["value"] for point in front), front[-1]["value"]],
     )
     panel.step(
         *ends,
@@ -108,11 +110,11 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
         panel.set_xscale("symlog", linthresh=first)
     elif axis != "usd":
         panel.locator_params(axis="x", integer=True)  # nobody makes half a call
-    panel.set_xlabel(f"{found['words']} a query, at most")
+    panel.set_xlabel(f"{curves['words']} a query, at most")
     panel.set_ylim(bottom=0)
 
 
-def draw_table(kind: str, panels: Mapping[str, Table], value: str) -> Figure:
+def draw_table(chart: str, panels: Mapping[str, Table], value: str) -> Figure:
     """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each
     cell (KINDS).
 
@@ -120,10 +122,10 @@ def draw_table(kind: str, panels: Mapping[str, Table], value: str) -> Figure:
     dashes for its second pool. What ends before the largest size is drawn on as a projection, see
     `project`.
     """
-    made = figure((7.0, 1.2 + 3.2 * len(panels)))
+    drawing = figure((7.0, 1.2 + 3.2 * len(panels)))
     numbers: dict[str, int] = {}
     for panel, (name, table) in zip(
-        made.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
+        drawing.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
     ):
         columns = list(dict.fromkeys(column for row in table.values() for column in row))
         cells = np.array(
@@ -132,7 +134,7 @@ def draw_table(kind: str, panels: Mapping[str, Table], value: str) -> Figure:
         for row in table:
             numbers.setdefault(row, len(numbers))
         panel.set_title(_escape(name), fontsize="medium")
-        if kind == "pools":
+        if chart == "pools":
             _draw_pools(panel, list(table), cells, list(map(int, columns)))
         else:
             panel.set_xticks(
@@ -142,25 +144,27 @@ def draw_table(kind: str, panels: Mapping[str, Table], value: str) -> Figure:
                 ha="right",
                 fontsize="small",
             )
-            KINDS[kind](panel, list(table), cells, numbers)
-        if kind != "squares":
+            KINDS[chart](panel, list(table), cells, numbers)
+        if chart != "squares":
             panel.set_ylabel(_escape(value))
-    return _finish(made, 3)
+    return _finish(drawing, 3)
 
 
-def _finish(made: Figure, ncols: int) -> Figure:  # with a legend of what is in all panels
+def _finish(drawing: Figure, ncols: int) -> Figure:  # with a legend of what is in all panels
     labelled = [
-        pair for panel in made.axes for pair in zip(*panel.get_legend_handles_labels(), strict=True)
+        pair
+        for panel in drawing.axes
+        for pair in zip(*panel.get_legend_handles_labels(), strict=True)
     ]
     if handles := {label: handle for handle, label in labelled}:
-        made.legend(
+        drawing.legend(
             handles.values(),
             handles.keys(),
             loc="outside lower center",
             fontsize="small",
             ncols=ncols,
         )
-    return made
+    return drawing
 
 
 def _draw_lines(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
@@ -170,8 +174,8 @@ def _draw_lines(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[st
 
 def _draw_bars(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
     width = 0.8 / len(rows)
-    for place, (row, values) in enumerate(zip(rows, cells, strict=True)):
-        at = np.arange(len(values)) + (place - (len(rows) - 1) / 2) * width
+    for position, (row, values) in enumerate(zip(rows, cells, strict=True)):
+        at = np.arange(len(values)) + (position - (len(rows) - 1) / 2) * width
         panel.bar(at, values, width, label=_escape(row), color=style(numbers[row])["color"])
     panel.axhline(0, color=MUTED, lw=0.8)
 
@@ -193,21 +197,21 @@ def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, i
 
 def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int]) -> None:
     models = list(dict.fromkeys(row.partition(", ")[0] for row in rows))
-    seen = list[str]()
+    drawn_models = list[str]()
     ends = set[int]()
     order = np.argsort(sizes)
     for row, values in zip(rows, cells, strict=True):
         model = row.partition(", ")[0]
         look = style(models.index(model)) | {
-            "linestyle": "--" if model in seen else "-",
+            "linestyle": "--" if model in drawn_models else "-",
             "markersize": 4,
         }
-        seen.append(model)
-        known = [(sizes[place], values[place]) for place in order if not np.isnan(values[place])]
-        panel.plot(*zip(*known, strict=True), label=_escape(row), **look)
-        if known[-1][0] < max(sizes) and len(known) > 1:
-            ends.add(known[-1][0])
-            to = [known[-1], (max(sizes), project(known, max(sizes)))]
+        drawn_models.append(model)
+        measured = [(sizes[index], values[index]) for index in order if not np.isnan(values[index])]
+        panel.plot(*zip(*measured, strict=True), label=_escape(row), **look)
+        if measured[-1][0] < max(sizes) and len(measured) > 1:
+            ends.add(measured[-1][0])
+            to = [measured[-1], (max(sizes), project(measured, max(sizes)))]
             panel.plot(
                 *zip(*to, strict=True),
                 label="projected",
@@ -224,13 +228,13 @@ def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int
     panel.set_ylim(bottom=0)
 
 
-def project(known: Sequence[tuple[float, float]], size: float) -> float:
+def project(measured: Sequence[tuple[float, float]], size: float) -> float:
     """Return where the line through the last three (size, share) would be, by least squares over
     log(size).
 
     It begins at the last one, and stays between 0 and 1.
     """
-    sizes, shares = np.array(known[-3:]).T
+    sizes, shares = np.array(measured[-3:]).T
     slope = np.polyfit(np.log(sizes), shares, 1)[0]
     return float(np.clip(shares[-1] + slope * np.log(size / sizes[-1]), 0, 1))
 
@@ -244,23 +248,23 @@ def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | Non
     Axes without names mean nothing. Those with names go from 0 to 1, with a diagonal, and each
     place has its `id`.
     """
-    made = figure((5.6, 5.6) if axes else (4.2, 4.2))
-    panel: Any = made.add_subplot(**{} if axes else {"xticks": [], "yticks": []})
+    drawing = figure((5.6, 5.6) if axes else (4.2, 4.2))
+    panel: Any = drawing.add_subplot(**{} if axes else {"xticks": [], "yticks": []})
     if axes:
         panel.set(xlim=(0, 1), ylim=(0, 1), xlabel=_escape(axes[0]), ylabel=_escape(axes[1]))
         panel.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
         for point in points:
-            where = {
+            placement = {
                 "xytext": (0, 5),
                 "textcoords": "offset points",
                 "ha": "center",
                 "fontsize": "x-small",
             }
-            panel.annotate(_escape(point["id"]), (point["x"], point["y"]), **where)
-    for number, kind in enumerate(dict.fromkeys(point["kind"] for point in points)):
-        places = [(point["x"], point["y"]) for point in points if point["kind"] == kind]
-        panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(kind), **style(number))
-    return _finish(made, 2)
+            panel.annotate(_escape(point["id"]), (point["x"], point["y"]), **placement)
+    for number, label in enumerate(dict.fromkeys(point["kind"] for point in points)):
+        places = [(point["x"], point["y"]) for point in points if point["kind"] == label]
+        panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(label), **style(number))
+    return _finish(drawing, 2)
 
 
 def _escape(text: str) -> str:  # matplotlib sets what is between two dollar signs as a formula

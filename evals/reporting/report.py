@@ -32,36 +32,42 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     """
     for name in metrics:
         check_metric(name.partition(" [")[0])
-    runs, others = find_scored_runs(paths)
+    runs, unscored = find_scored_runs(paths)
     if not runs:
         raise DataError(
-            f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}"
+            f"none of the {len(unscored)} run folders has scores, e.g. {next(iter(unscored.values()))}"
         )
     runs, problems = fill_metrics(runs, metrics)
-    known = {name for run in runs for name in run.columns if "[" not in name}
-    if strange := [name for name in metrics if name not in known]:
-        raise problems[0] if problems else UnknownName("metric of these runs", strange[0], known)
+    metric_names = {name for run in runs for name in run.columns if "[" not in name}
+    if strange := [name for name in metrics if name not in metric_names]:
+        raise (
+            problems[0]
+            if problems
+            else UnknownName("metric of these runs", strange[0], metric_names)
+        )
     groups, forced = group_runs(runs, force=force)
     sections = [_section(group, metrics) for group in groups]
-    left_out = {path.as_posix(): why for path, why in sorted(others.items())}
+    left_out = {path.as_posix(): reason for path, reason in sorted(unscored.items())}
     reasons = CsvTable(
         "left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1}
     )
-    parts: list[list[Plot | CsvTable | None]] = [[gap_table(groups, metrics)]]
-    parts += [
+    groups_of_items: list[list[Plot | CsvTable | None]] = [[gap_table(groups, metrics)]]
+    groups_of_items += [
         [*map(plot_losses, groups), losses_table(groups)],
         [systems_table(groups)],
         [compilations_table(paths)],
     ]
-    parts += [[_runs_table(groups)], [reasons if left_out else None]]
-    for items in parts:
+    groups_of_items += [[_runs_table(groups)], [reasons if left_out else None]]
+    for items in groups_of_items:
         if shown := [
             item for item in items if item
         ]:  # a section is called as its table, after the plots
             sections.append(ReportSection(shown[-1].stem, shown[-1].title, shown))
     tasks = {task for group in groups for task in group.tasks}
     fewer = (
-        f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
+        f"; {plural(len(unscored), 'folder')} left out, for the reasons given below"
+        if unscored
+        else ""
     )
     summary = (
         f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m "
@@ -75,8 +81,8 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
         except (ValueError, OSError) as error:
             warnings.append(f"{run.name}: {error}; python -m evals.score {run.path} makes it again")
         if run.errors:
-            many = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
-            warnings.append(f"{run.name}: {many}, e.g. {next(iter(run.errors.values()))[:200]}")
+            failures = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
+            warnings.append(f"{run.name}: {failures}, e.g. {next(iter(run.errors.values()))[:200]}")
     return Report(summary, warnings, sections, len(runs), left_out)
 
 
@@ -116,36 +122,36 @@ def _runs_table(groups: Sequence[Group]) -> CsvTable:
         "list price",
         "run",
     ]
-    more = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
+    csv_heads = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
     rows = []
-    for group, run in [(one, run) for one in groups for run in one.runs]:
+    for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         config = run.config
         scores = run.scores
         usage = run.scores["usage"]
-        many = run.scores["queries"]
-        known = [
+        query_count = run.scores["queries"]
+        about_data = [
             short_task_name(config["task"]),
             config["data"],
             config["split"],
-            str(many),
+            str(query_count),
             str(scores["failed"]),
         ]
         cost = ["unknown"] * 3  # of an imported run
         if run.usage_known:
-            price = None if usage["list_usd"] is None else usage["list_usd"] / many
-            tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / many:,.0f}"
+            price = None if usage["list_usd"] is None else usage["list_usd"] / query_count
+            tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / query_count:,.0f}"
             tokens += (
-                f" ({thinking / many:,.0f} thinking)"
+                f" ({thinking / query_count:,.0f} thinking)"
                 if (thinking := usage.get("reasoning_tokens"))
                 else ""
             )
-            cost = [f"{usage['calls'] / many:,.1f}", tokens, number(price, "${:.5f}")]
+            cost = [f"{usage['calls'] / query_count:,.1f}", tokens, number(price, "${:.5f}")]
         exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
         exact += [
             str(config["retriever"].get("with", "")),
             config["lm"]["name"],
             str(config.get("code", "")),
         ]
-        rows.append([str(group.system(run)), *known, *cost, run.name, *exact])
+        rows.append([str(group.system(run)), *about_data, *cost, run.name, *exact])
     notes = ["calls, tokens and list price are those of a query on average"]
-    return CsvTable("runs", "Runs", names, rows, {1, 2, 3}, {9}, more, notes)
+    return CsvTable("runs", "Runs", names, rows, {1, 2, 3}, {9}, csv_heads, notes)

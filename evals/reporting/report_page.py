@@ -97,7 +97,9 @@ def check(out: Path) -> None:
         raise UsageError(f"{out} is not empty and holds no earlier report; choose another --out")
 
 
-def write(report: Report, out: Path, more: Mapping[str, str | bytes] | None = None) -> list[Path]:
+def write(
+    report: Report, out: Path, extra_files: Mapping[str, str | bytes] | None = None
+) -> list[Path]:
     """Write the report, and `more` files, into a folder, in place of an earlier one; the
     files, index.html first.
     """
@@ -111,7 +113,7 @@ def write(report: Report, out: Path, more: Mapping[str, str | bytes] | None = No
         + "\n",
         **{f"tables/{table.stem}.csv": to_csv(table) for table in report.tables},
         **{f"plots/{plot.stem}.svg": plot.light for plot in report.plots},
-        **(more or {}),
+        **(extra_files or {}),
     }
     with fill_folder(out, force=True) as folder:
         for name, text in files.items():
@@ -127,17 +129,19 @@ def write(report: Report, out: Path, more: Mapping[str, str | bytes] | None = No
 
 def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
     blanks: Any = dict.fromkeys(("trim_blocks", "lstrip_blocks", "keep_trailing_newline"), True)
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=escape, undefined=StrictUndefined, **blanks
     )
-    made.finalize = lambda value: (
+    environment.finalize = lambda value: (
         printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
     )
-    made.filters["image"] = lambda svg: (
+    environment.filters["image"] = lambda svg: (
         f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     )
-    made.filters["md"] = _to_markdown
-    return made.get_template(name).render(vars(report) | values, heads=HEADS, generator=GENERATOR)
+    environment.filters["md"] = _to_markdown
+    return environment.get_template(name).render(
+        vars(report) | values, heads=HEADS, generator=GENERATOR
+    )
 
 
 def _to_markdown(text: object) -> str:
@@ -173,7 +177,7 @@ def to_csv(table: ResultTable | CsvTable) -> str:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if cell is not None:
                     mean = f"mean of {', '.join(map(short_task_name, column.tasks))}"
-                    what = [
+                    subject = [
                         column.tasks[0] if len(column.tasks) == 1 else mean,
                         column.judgements,
                         column.metric,
@@ -186,13 +190,13 @@ def to_csv(table: ResultTable | CsvTable) -> str:
                         cell.queries,
                         cell.failed,
                     ]
-                    more = [
+                    marks = [
                         "yes" if cell.best else "",
                         cell.source,
                         cell.note,
                         *(cell.resampled or (None, None)),
                     ]
-                    rows.append([row.kind, row.label, *what, *numbers, *more, cell.answers])
+                    rows.append([row.kind, row.label, *subject, *numbers, *marks, cell.answers])
     return tables.to_csv([_defuse(cell) for cell in row] for row in rows)
 
 

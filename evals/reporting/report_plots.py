@@ -109,20 +109,20 @@ def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure])
 
 def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | bytes]:
     """Return the plot in the widths of papers' columns, by the names of its files."""
-    made: dict[str, str | bytes] = {}
-    for place, width in COLUMNS.items():
+    files: dict[str, str | bytes] = {}
+    for width_name, width in COLUMNS.items():
         with matplotlib.rc_context(
             _SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}
         ):
             drawing = draw_panel(panel, width)
-            made[f"plots/{stem}-{place}.svg"] = svg(drawing, printable(title))
-            made[f"plots/{stem}-{place}.pdf"] = pdf(drawing, printable(title))
-    return made
+            files[f"plots/{stem}-{width_name}.svg"] = svg(drawing, printable(title))
+            files[f"plots/{stem}-{width_name}.pdf"] = pdf(drawing, printable(title))
+    return files
 
 
 def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
     """Draw a panel, as wide as a page of ours or as a paper's column, with a legend below."""
-    longest = max((len(one.label) for one in panel.series), default=0)
+    longest = max((len(line.label) for line in panel.series), default=0)
     columns = max(1, int((1 if longest > 44 else 2 if longest > 24 else 3) * width / INCHES[0]))
     rows = ceil((len(panel.series) + bool(panel.published)) / columns)
     drawing = figure((width, min(INCHES[1] - 0.2, 0.8 * width) + 0.21 * rows))
@@ -147,12 +147,12 @@ def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
             x, y, "o", markersize=5, markerfacecolor="none", color=MUTED, linestyle="none"
         )
         handles["published"] = hollow[0]
-    for one in panel.series:
-        handles.setdefault(one.label, _draw_series(axes, one, lines=panel.lines))
+    for line in panel.series:
+        handles.setdefault(line.label, _draw_series(axes, line, lines=panel.lines))
     if not panel.zero:
         axes.set_ylim(bottom=0)
     if not panel.ticks and panel.lines:
-        axes.set_xticks(sorted({point.x for one in panel.series for point in one.points}))
+        axes.set_xticks(sorted({point.x for line in panel.series for point in line.points}))
     drawing.legend(
         handles.values(),
         map(shorten, handles),
@@ -163,19 +163,19 @@ def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
     return drawing
 
 
-def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
-    look = style(one.number)
+def _draw_series(axes: Axes, line: Series, *, lines: bool) -> Any:
+    look = style(line.number)
     look["color"] = look["color"].replace("#000000", INK)  # black would not be seen on a dark page
-    x = [point.x for point in one.points]
-    y = [point.y for point in one.points]
-    low = [point.y if point.low is None else point.low for point in one.points]
-    high = [point.y if point.high is None else point.high for point in one.points]
+    x = [point.x for point in line.points]
+    y = [point.y for point in line.points]
+    low = [point.y if point.low is None else point.low for point in line.points]
+    high = [point.y if point.high is None else point.high for point in line.points]
     if lines:
         axes.fill_between(x, low, high, color=look["color"], alpha=0.07, linewidth=0)
     else:
         axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
-    shape = ("--" if one.dashed else "-") if lines else "none"
-    filled: Any = look | ({"markerfacecolor": axes.get_facecolor()} if one.dashed else {})
+    shape = ("--" if line.dashed else "-") if lines else "none"
+    filled: Any = look | ({"markerfacecolor": axes.get_facecolor()} if line.dashed else {})
     return axes.plot(x, y, linestyle=shape, linewidth=1.6, markersize=5, **filled)[0]
 
 
@@ -189,20 +189,20 @@ def plot_by_task(group: Group, table: ResultTable) -> Plot | None:
     """Dots with intervals for a table by task, of systems that search everything with the
     task's instruction.
     """
-    leading = [place for place, column in enumerate(table.columns) if column.leads]
+    leading = [index for index, column in enumerate(table.columns) if column.leads]
     rows = [row for row in table.of_kind("ours") if row.system and row.system.instruction == "task"]
     if not rows:
         return None
 
     def dots(row: ResultRow, offset: float = 0.0) -> list[Point]:
         return _points(
-            [at + offset for at in range(len(leading))], [row.cells[place] for place in leading]
+            [at + offset for at in range(len(leading))], [row.cells[index] for index in leading]
         )
 
     apart = min(0.12, 0.7 / len(rows))
     middle = (len(rows) - 1) / 2
     series = [Series(row.label, dots(row, (n - middle) * apart), n) for n, row in enumerate(rows)]
-    ticks = {float(at): table.columns[place].label for at, place in enumerate(leading)}
+    ticks = {float(at): table.columns[index].label for at, index in enumerate(leading)}
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel("", table.columns[0].metric, series, ticks, published)
     caption = INTERVALS + (HOLLOW if published else "")
@@ -246,27 +246,27 @@ def plot_conditions(group: Group) -> Plot | None:
     for run in group.runs:
         if "Win(1)" in run.columns:
             by_system.setdefault(group.system(run), {})[run.config["task"]] = run
-    tasks = [task for task in group.tasks if any(task in own for own in by_system.values())]
-    chosen = {system: own for system, own in by_system.items() if len(own) == len(tasks)}
+    tasks = [task for task in group.tasks if any(task in runs for runs in by_system.values())]
+    chosen = {system: runs for system, runs in by_system.items() if len(runs) == len(tasks)}
     if not chosen:
         chosen = by_system
-        tasks = [task for task in tasks if all(task in own for own in by_system.values())]
+        tasks = [task for task in tasks if all(task in runs for runs in by_system.values())]
     if not tasks:
         return None
     columns = condition_columns(group, tuple(tasks))[:10]
     series = list[Series]()
-    for place, (system, own) in enumerate(chosen.items()):
-        wins = [mean_over([own[task] for task in tasks], column.metric, "") for column in columns]
+    for index, (system, runs) in enumerate(chosen.items()):
+        wins = [mean_over([runs[task] for task in tasks], column.metric, "") for column in columns]
         points = [
             Point(at, win["mean"], win["low"], win["high"])
             for at, win in enumerate(wins, start=1)
             if win
         ]
-        series.append(Series(str(system), points, place))
+        series.append(Series(str(system), points, index))
     published = [
-        Point(at, one.value)
+        Point(at, paper_figure.value)
         for at, column in enumerate(columns, 1)
-        for one in figures_for(group, column)
+        for paper_figure in figures_for(group, column)
     ]
     ladder = group.variant in LADDERS
     x = (

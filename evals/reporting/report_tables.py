@@ -42,8 +42,8 @@ NOTES = {
     "the CSV file has both",
 }
 
-Kind = Literal["ours", "union", "gold", "computed", "published"]
-HEADS: dict[Kind, str] = {  # what stands above the rows of a kind
+RowKind = Literal["ours", "union", "gold", "computed", "published"]
+HEADS: dict[RowKind, str] = {  # what stands above the rows of a kind
     "ours": "",
     "union": "Over pools as retrieved: lower bounds",
     "gold": "Over pools with gold put in: upper bounds",
@@ -89,25 +89,25 @@ class ResultCell:
         """What is behind the figure, in a line."""
         interval = "" if self.low is None else f"95 % interval {self.low:.4f} to {self.high:.4f}"
         error = "" if self.error is None else f"standard error {self.error}"
-        many = "" if self.queries is None else plural(self.queries, "query", "queries")
-        many += f", {self.seeds} seeds" if self.seeds > 1 else ""
+        size = "" if self.queries is None else plural(self.queries, "query", "queries")
+        size += f", {self.seeds} seeds" if self.seeds > 1 else ""
         answers = self.queries if self.answers is None else self.answers
         failed = ""
         if self.failed:
-            of = (
+            share = (
                 f"{self.failed} of {answers} answers"
                 if answers != self.queries
                 else f"{self.failed} of them"
             )
-            failed = f"{of} failed and {'has' if self.failed == 1 else 'have'} the worst value"
-        return "; ".join(filter(None, [interval, error, many, failed, self.note, self.source]))
+            failed = f"{share} failed and {'has' if self.failed == 1 else 'have'} the worst value"
+        return "; ".join(filter(None, [interval, error, size, failed, self.note, self.source]))
 
 
 @dataclass(slots=True)
 class ResultRow:
     """A system's figures, a cell for each column."""
 
-    kind: Kind
+    kind: RowKind
     label: str
     cells: list[ResultCell | None]
     system: System | None = None  # None for a paper's
@@ -124,14 +124,14 @@ class ResultTable:
     rows: list[ResultRow]
     notes: list[str] = field(default_factory=list)
 
-    def of_kind(self, kind: Kind) -> list[ResultRow]:
+    def of_kind(self, row_kind: RowKind) -> list[ResultRow]:
         """Its rows of one kind."""
-        return [row for row in self.rows if row.kind == kind]
+        return [row for row in self.rows if row.kind == row_kind]
 
 
 def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[ResultTable]:
     """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
-    made = [_by_task(group, name) for name in _metrics(group, metrics)]
+    tables = [_by_task(group, name) for name in _metrics(group, metrics)]
     if not metrics or any(name.startswith("Win") for name in metrics):
         # MultiConIR's: the mean over the domains of each protocol, and each domain of that of
         # complexity.
@@ -141,12 +141,12 @@ def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[ResultTable]:
             if any("Win(1)" in run.columns for run in group.of_task(task))
         ]
         if len(tasks) > 1:
-            made.append(_by_condition(group, tuple(tasks)))
+            tables.append(_by_condition(group, tuple(tasks)))
         if len(tasks) == 1 or group.variant == "complexity":
-            made += [_by_condition(group, (task,)) for task in tasks]
-    for table in made:
+            tables += [_by_condition(group, (task,)) for task in tasks]
+    for table in tables:
         _mark_best(table)
-    return [table for table in made if table.rows]
+    return [table for table in tables if table.rows]
 
 
 def _metrics(group: Group, only: Sequence[str]) -> list[str]:
@@ -166,9 +166,11 @@ def _metrics(group: Group, only: Sequence[str]) -> list[str]:
 
 def _by_task(group: Group, metric: str) -> ResultTable:
     columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
-    known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
-    if known and {short_task_name(task) for task in group.tasks} == set(
-        known
+    suite_tasks = (
+        environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
+    )
+    if suite_tasks and {short_task_name(task) for task in group.tasks} == set(
+        suite_tasks
     ):  # as papers print it
         columns.append(
             ResultColumn(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
@@ -192,8 +194,8 @@ def task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
     """
     scored = [(run, *name.partition(" [")) for run in group.of_task(task) for name in run.columns]
     named = dict.fromkeys(
-        rest.removesuffix("]") or run.scores["judgements"]
-        for run, plain, _, rest in scored
+        suffix.removesuffix("]") or run.scores["judgements"]
+        for run, plain, _, suffix in scored
         if plain == metric
     )
     names = sorted(named, key=lambda name: name not in ("gold", "document"))
@@ -214,7 +216,7 @@ def task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
 def sweep_tasks(group: Group) -> list[str]:
     """The tasks that a system was run on over pools of one kind and several sizes."""
     pooled = {
-        task: {one for one in map(group.system, group.of_task(task)) if one.pool}
+        task: {system for system in map(group.system, group.of_task(task)) if system.pool}
         for task in group.tasks
     }
     return [
@@ -252,9 +254,9 @@ def sweep_table(group: Group, task: str, metric: str) -> ResultTable:
 
 def _by_condition(group: Group, tasks: tuple[str, ...]) -> ResultTable:
     columns = condition_columns(group, tasks)
-    one = short_task_name(tasks[0]) if len(tasks) == 1 else ""
+    domain = short_task_name(tasks[0]) if len(tasks) == 1 else ""
     ladder = group.variant in LADDERS
-    what = "Win by conditions met" if ladder else "Win by conditions in the query"
+    heading = "Win by conditions met" if ladder else "Win by conditions in the query"
     met = (
         "columns: the document that meets so many of the query's ten conditions, over the one "
         "that meets one less"
@@ -264,8 +266,8 @@ def _by_condition(group: Group, tasks: tuple[str, ...]) -> ResultTable:
     systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
     if lacking := sorted(systems - {row.label for row in rows}):
         notes.append(f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}")
-    stem = f"{group.stem}-Win-by-conditions" + (f"-{file_slug(one)}" if one else "")
-    title = f"{what}, {one or f'mean over {len(tasks)} domains'}"
+    stem = f"{group.stem}-Win-by-conditions" + (f"-{file_slug(domain)}" if domain else "")
+    title = f"{heading}, {domain or f'mean over {len(tasks)} domains'}"
     return ResultTable(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
 
 
@@ -274,8 +276,10 @@ def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColumn
 
     On a ladder Win(1) is its top, so the columns go from 10 to 1.
     """
-    whole = {short_task_name(task) for task in tasks} == set(environments.suite("multiconir").tasks)
-    printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
+    is_whole = {short_task_name(task) for task in tasks} == set(
+        environments.suite("multiconir").tasks
+    )
+    printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if is_whole else ""
     if group.variant in LADDERS:
         return [
             ResultColumn(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed)
@@ -294,49 +298,59 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
     rows = []
     for system, runs in by_system.items():
         cells = [_our_cell([runs.get(task) for task in column.tasks], column) for column in columns]
-        sizes = [one.size for one in by_system if one.resized(0) == system.resized(0)]
+        sizes = [sibling.size for sibling in by_system if sibling.resized(0) == system.resized(0)]
         # Of a sweep over sizes of pools, the largest has a row, and those of several tasks.
         if any(cells) and (system.size == max(sizes) or len(runs) > 1):
-            kind: Kind = "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
-            rows.append(ResultRow(kind, str(system), cells, system, ranked=kind == "ours"))
+            row_kind: RowKind = (
+                "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
+            )
+            rows.append(ResultRow(row_kind, str(system), cells, system, ranked=row_kind == "ours"))
     return rows
 
 
 def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultCell | None:
-    there = [run for run in runs if run is not None]
-    if len(there) < len(runs):
+    finished = [run for run in runs if run is not None]
+    if len(finished) < len(runs):
         return None
-    measured = mean_over(there, column.metric, column.judgements)
+    measured = mean_over(finished, column.metric, column.judgements)
     if column.metric == DECLINE:
-        first, last = (mean_over(there, f"Win({k})", "") for k in (1, 10))
+        first, last = (mean_over(finished, f"Win({k})", "") for k in (1, 10))
         measured = {"mean": first["mean"] - last["mean"]} if first and last else None
     if measured is None:
         return None
     resampled = measured.get("resampled")
-    beside = (
-        published.published_values_for(there[0].config).get(measured.get("name", ""))
-        if len(there) == 1
+    paper_figure = (
+        published.published_values_for(finished[0].config).get(measured.get("name", ""))
+        if len(finished) == 1
         else None
     )
     return ResultCell(
         measured["mean"],
         f"{measured['mean'] + 0.0:.4f}",
-        ", ".join(run.name for run in there),
+        ", ".join(run.name for run in finished),
         measured.get("low"),
         measured.get("high"),
-        queries=sum(run.scores["queries"] for run in there),
-        failed=sum(run.scores["failed"] for run in there),
-        answers=sum(run.scores["queries"] for run in there),
+        queries=sum(run.scores["queries"] for run in finished),
+        failed=sum(run.scores["failed"] for run in finished),
+        answers=sum(run.scores["queries"] for run in finished),
         resampled=(resampled["mean"], resampled["error"]) if resampled else None,
-        note=f"the paper's {beside.system}, {beside.table}, is {beside.value}" if beside else "",
+        note=f"the paper's {paper_figure.system}, {paper_figure.table}, is {paper_figure.value}"
+        if paper_figure
+        else "",
     )
+
+
+def _name_figure(figure: published.PaperFigure) -> str:
+    return f"the paper's {figure.system}, {figure.table}, is {figure.value}"
 
 
 def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> dict[str, Any] | None:
     """Mean and interval of one run, or of the mean over several tasks' runs; None where one
     of them has no value.
     """
-    known = list[tuple[str, dict[str, Any]]]()  # the name in the run's scores, and what it measured
+    measurements = list[
+        tuple[str, dict[str, Any]]
+    ]()  # the name in the run's scores, and what it measured
     for run in runs:
         by = judgements or leading_judgements(run)
         name = (
@@ -345,27 +359,27 @@ def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> dict[s
         measured = run.scores["metrics"].get(name, {})
         if measured.get("mean") is None:
             return None
-        known.append((name, measured))
-    if len(known) == 1:
-        return known[0][1] | {"name": known[0][0]}
+        measurements.append((name, measured))
+    if len(measurements) == 1:
+        return measurements[0][1] | {"name": measurements[0][0]}
     columns = []
-    for run, (name, _) in zip(runs, known, strict=True):
+    for run, (name, _) in zip(runs, measurements, strict=True):
         columns.append([value for value in run.columns[name].values() if value is not None])
     if is_weighted(
         metric
     ):  # over tasks each query counts once, as in the interval and in every test
         means = [fmean(column) for column in columns]
     else:
-        means = [measured["mean"] for _, measured in known]
+        means = [measured["mean"] for _, measured in measurements]
     low, high = stratified(columns)
     return {"mean": sum(means) / len(means), "low": low, "high": high}
 
 
 def leading_judgements(run: ScoredRun) -> str:
     """The judgements that a mean over tasks takes: the paper's, whichever lead the run."""
-    own = str(run.scores["judgements"])
-    names = {own, *(name.partition(" [")[2].removesuffix("]") for name in run.columns)}
-    return next((name for name in ("gold", "document") if name in names), own)
+    leading = str(run.scores["judgements"])
+    names = {leading, *(name.partition(" [")[2].removesuffix("]") for name in run.columns)}
+    return next((name for name in ("gold", "document") if name in names), leading)
 
 
 def stratified(
@@ -386,8 +400,8 @@ def stratified(
 
 def _mark_best(table: ResultTable) -> None:
     for rows in (table.of_kind("ours"), table.of_kind("published")):
-        for place, column in enumerate(table.columns):
-            cells = [cell for row in rows if row.ranked and (cell := row.cells[place]) is not None]
+        for index, column in enumerate(table.columns):
+            cells = [cell for row in rows if row.ranked and (cell := row.cells[index]) is not None]
             if column.metric == DECLINE:
                 continue
             choose = min if is_lower_better(column.metric) else max
@@ -406,36 +420,36 @@ def figures_for(group: Group, column: ResultColumn) -> list[published.PaperFigur
     """
     if not group.whole or not column.figure_task:
         return []
-    asked = (column.figure_task, column.metric, group.split)
+    key = (column.figure_task, column.metric, group.split)
     judged = ("", column.judgements)
     figures = [figure for figure in published.figures() if figure.judgements in judged]
-    return [figure for figure in figures if (figure.task, figure.metric, figure.split) == asked]
+    return [figure for figure in figures if (figure.task, figure.metric, figure.split) == key]
 
 
 def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
     """The papers' rows for these columns, by system; several of one where the paper's tables
     contradict each other.
     """
-    found: dict[
+    by_system: dict[
         str, dict[str, dict[int, published.PaperFigure]]
     ] = {}  # system -> table -> column -> figure
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         for figure in figures_for(group, column):
-            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(
-                place, figure
+            by_system.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(
+                index, figure
             )
     paper = PAPERS.get(group.suite, group.suite)
     decimals = DECIMALS.get(group.suite, 3)
     rows = []
-    for system in sorted(found):
-        for members in _together(found[system].values()):
+    for system in sorted(by_system):
+        for members in _together(by_system[system].values()):
             cells: list[ResultCell | None] = [None] * len(columns)
-            for place, figure in (
-                (place, figure) for row in members for place, figure in row.items()
+            for index, figure in (
+                (index, figure) for row in members for index, figure in row.items()
             ):
                 source = f"{paper}, {figure.table}, row {figure.row}"
                 text = f"{figure.value:.{decimals}f}"
-                cells[place] = cells[place] or ResultCell(
+                cells[index] = cells[index] or ResultCell(
                     figure.value, text, source, error=figure.error, note=figure.note
                 )
             figures = [figure for row in members for figure in row.values()]
@@ -456,43 +470,43 @@ def _together(
     """Rows of several tables in as few as hold them: what continues or repeats a row goes
     with it.
     """
-    kept: list[list[dict[int, published.PaperFigure]]] = []
+    merged: list[list[dict[int, published.PaperFigure]]] = []
     for row in sorted(rows, key=len, reverse=True):
-        for members in kept:
+        for members in merged:
             if all(
-                row[place].value == member[place].value
+                row[index].value == member[index].value
                 for member in members
-                for place in row.keys() & member.keys()
+                for index in row.keys() & member.keys()
             ):
                 members.append(row)
                 break
         else:
-            kept.append([row])
-    return kept
+            merged.append([row])
+    return merged
 
 
-def explain_missing_published(group: Group, made: Sequence[ResultTable]) -> str:
+def explain_missing_published(group: Group, tables: Sequence[ResultTable]) -> str:
     """Why a group has no published row; empty where it has some."""
-    if any(table.of_kind("published") for table in made):
+    if any(table.of_kind("published") for table in tables):
         return ""
     splits = {
         figure.split
         for figure in published.figures()
         if figure.task in (*group.tasks, _mean_task(group))
     }
-    why = "the paper has none for this variant and these metrics"
+    reason = "the paper has none for this variant and these metrics"
     if group.data == "mini":
-        why = (
+        reason = (
             "these are the bundled miniatures, which are invented. They stand beside runs over "
             "the full release: "
         )
-        why += (
+        reason += (
             f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
         )
     elif group.data != "full":
-        why = "the data is a folder's, not the pinned release that evals.run --data full reads"
+        reason = "the data is a folder's, not the pinned release that evals.run --data full reads"
     elif group.queries:
-        why = "only a part of the queries was asked"
+        reason = "only a part of the queries was asked"
     elif splits and group.split not in splits:
-        why = f"the paper's are for --split {' and '.join(sorted(splits))}"
-    return f"No published figures: {why}"
+        reason = f"the paper's are for --split {' and '.join(sorted(splits))}"
+    return f"No published figures: {reason}"

@@ -2,15 +2,15 @@
 
 A group is a suite's variant, over the same data, split and queries. Within it a column is a task;
 its runs must have the same data fingerprint, or the difference between two of them would not be
-that of the systems. A system is the same program, retriever and model in several columns; where two
-runs of a column would have the same name, what differs in their configurations is added to it.
+that of the systems. A system is the same program, retriever and model in several columns; if two
+runs of a column would have the same name, the differences of their configurations are added to it.
 """
 
 import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,17 +30,27 @@ SPLITS = {"all": "all queries", "test": "test split", "dev": "dev split"}
 class System:
     """What answered, whatever the task; the pool apart, because a sweep goes over it."""
 
-    name: str  # as a reader sees it, without the pool
-    pool: str = ""  # "oracle" or "union"
+    # As a reader sees it, without the pool.
+    name: str
+    # "oracle" or "union", "" for none.
+    pool: str = ""
+    # Documents in the pool.
     size: int = 0
-    of: tuple[str, ...] = ()  # the retrievers of the pool, where they are not the run's own
+    # The retrievers of the pool, if they are not the run's own.
+    of: tuple[str, ...] = ()
     instruction: str = "task"
 
     def __str__(self) -> str:
-        instruction = "" if self.instruction == "task" else f", instruction: {self.instruction}"
-        by = f" by {' and '.join(self.of)}" if self.of else ""
-        size = f" of {self.size}" if self.size else ""
-        return f"{self.name}{f', {self.pool} pool{size}{by}' if self.pool else ''}{instruction}"
+        text = self.name
+        if self.pool:
+            text += f", {self.pool} pool"
+            if self.size:
+                text += f" of {self.size}"
+            if self.of:
+                text += f" by {' and '.join(self.of)}"
+        if self.instruction != "task":
+            text += f", instruction: {self.instruction}"
+        return text
 
     def resized(self, size: int) -> "System":
         """The same over another size of its pool."""
@@ -52,38 +62,43 @@ class Group(NamedTuple):
 
     suite: str
     variant: str
-    data: str  # mini, full or folder
+    # mini, full or folder.
+    data: str
     split: str
-    queries: str  # in words; empty for all queries of the split
+    # In words; "" for all queries of the split.
+    queries: str
     runs: tuple[ScoredRun, ...]
-    systems: dict[str, System]  # by run.name
-    lm: str  # where all runs have the same one: then it is not in the systems' names
+    # By run.name.
+    systems: dict[str, System]
+    # The model of all runs, which is then not in the systems' names; "" if they have several.
+    lm: str
 
     @property
     def title(self) -> str:
-        """What the heading of its tables says."""
-        variant = f":{self.variant}" if self.variant else ""
-        parts = [DATA.get(self.data, self.data), SPLITS.get(self.split, self.split), self.queries]
-        return printable(
-            f"{PAPERS.get(self.suite, self.suite)}{variant}, {', '.join(filter(None, parts))}"
-        )
+        """The heading of its tables."""
+        paper = PAPERS.get(self.suite, self.suite)
+        if self.variant:
+            paper += f":{self.variant}"
+        labels = [paper, DATA.get(self.data, self.data), SPLITS.get(self.split, self.split)]
+        if self.queries:
+            labels.append(self.queries)
+        return printable(", ".join(labels))
 
     @property
     def stem(self) -> str:
-        """The beginning of its files' names: a group that was asked other queries has another
-        one.
-        """
-        digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
-        part = f"-part-{digest[:6]}" if self.queries else ""
-        return (
-            file_slug("-".join(filter(None, [self.suite, self.variant, self.data, self.split])))
-            + part
-        )
+        """The beginning of its files' names, which differs by the queries that were asked."""
+        names = [self.suite, self.variant, self.data, self.split]
+        stem = file_slug("-".join(filter(None, names)))
+        if self.queries:
+            digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
+            stem += f"-part-{digest[:6]}"
+        return stem
 
     @property
     def whole(self) -> bool:
-        """Whether these are all queries of a split of the full release: what a paper's figure
-        may stand beside.
+        """Whether these are all queries of a split of the full release.
+
+        Only then may a paper's figure stand next to them.
         """
         return self.data == "full" and not self.queries
 
@@ -97,8 +112,15 @@ class Group(NamedTuple):
         return [run for run in self.runs if run.config["task"] == task]
 
     def system(self, run: ScoredRun) -> System:
-        """What answered in a run."""
+        """The system that answered in a run."""
         return self.systems[run.name]
+
+
+class GroupedRuns(NamedTuple):
+    """Groups in the order of a report, and the differences of data that were forced."""
+
+    groups: list[Group]
+    forced: list[str]
 
 
 def printable(text: object) -> str:
@@ -112,64 +134,77 @@ def short_task_name(task: str) -> str:
 
 
 def file_slug(text: str) -> str:
-    """A name as a part of a file's name: letters, digits and what is between them."""
-    return (
-        re.sub(r"[^\w.-]+", "-", printable(text).replace("@", ""), flags=re.ASCII).strip("-.")
-        or "other"
-    )
+    """A name as a part of a file's name: letters and digits, with hyphens between them."""
+    plain = printable(text).replace("@", "")
+    slug = re.sub(r"[^\w.-]+", "-", plain, flags=re.ASCII)
+    return slug.strip("-.") or "other"
 
 
 def _task_order(task: str) -> tuple[int, int, str]:
     suite, name, _ = environments.split_name(task)
     tasks = environments.suite(suite).tasks if suite in environments.SUITES else ()
-    return (_place_in(environments.SUITES, suite), _place_in(tasks, name), task)
+    return (_position(environments.SUITES, suite), _position(tasks, name), task)
 
 
-def _place_in(known: Iterable[str], name: str) -> int:
-    names = list(known)
-    return names.index(name) if name in names else len(names)
+def _position(names: Iterable[str], name: str) -> int:
+    """Return the index of a name; one after the last if it is not there."""
+    ordered = list(names)
+    return ordered.index(name) if name in ordered else len(ordered)
 
 
-def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> tuple[list[Group], list[str]]:
-    """(the groups in the order of a report, what was forced).
+def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns:
+    """Group runs that may stand in one table.
 
-    UsageError for columns of different data.
+    UsageError for columns of different data, unless with `force`.
     """
     members: dict[tuple[str, ...], list[ScoredRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.name):
-        suite, _, variant = environments.split_name(run.config["task"])
-        members[
-            suite, variant, run.config["data"], run.config["split"], _queries(run.config)
-        ].append(run)
-    forced = []
-    first: dict[
-        tuple[Any, ...], ScoredRun
-    ] = {}  # of each column; the objective is part of a fingerprint
-    for key, run in [(group, one) for group, grouped in members.items() for one in grouped]:
-        known = first.setdefault((key, run.config["task"], run.config["instruction"]), run)
-        one = known.config["data_fingerprint"]
-        other = run.config["data_fingerprint"]
-        if one != other:
-            what = f"{known.name} and {run.name} are not over the same data of {run.config['task']}"
-            forced.append(f"{what}: their fingerprints are {one} and {other}")
-    if forced and not force:
-        raise UsageError(f"{forced[0]}; report them apart, or give --force")
+        config = run.config
+        suite, _, variant = environments.split_name(config["task"])
+        key = (suite, variant, config["data"], config["split"], _queries(config))
+        members[key].append(run)
+    differences = _find_different_data(members)
+    if differences and not force:
+        raise UsageError(f"{differences[0]}; report them apart, or give --force")
+    keys = sorted(members, key=_group_order)
+    return GroupedRuns([_group(key, members[key]) for key in keys], differences)
 
-    def order(key: tuple[str, ...]) -> tuple[Any, ...]:
-        suite, variant, data, *_ = key
-        variants = environments.suite(suite).variants if suite in environments.SUITES else ()
-        places = _place_in(environments.SUITES, suite), _place_in(("full", "folder", "mini"), data)
-        return (*places, _place_in(variants, variant) if variant else 0, key)
 
-    return [_group(key, members[key]) for key in sorted(members, key=order)], forced
+def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]]) -> list[str]:
+    differences = []
+    # The first run of each column; the objective is part of a fingerprint.
+    first: dict[tuple[Any, ...], ScoredRun] = {}
+    for key, runs in members.items():
+        for run in runs:
+            task = run.config["task"]
+            before = first.setdefault((key, task, run.config["instruction"]), run)
+            expected = before.config["data_fingerprint"]
+            fingerprint = run.config["data_fingerprint"]
+            if expected != fingerprint:
+                differences.append(
+                    f"{before.name} and {run.name} are not over the same data of {task}: their "
+                    f"fingerprints are {expected} and {fingerprint}"
+                )
+    return differences
+
+
+def _group_order(key: tuple[str, ...]) -> tuple[Any, ...]:
+    suite, variant, data, *_ = key
+    variants = environments.suite(suite).variants if suite in environments.SUITES else ()
+    return (
+        _position(environments.SUITES, suite),
+        _position(("full", "folder", "mini"), data),
+        _position(variants, variant) if variant else 0,
+        key,
+    )
 
 
 def _queries(config: Config) -> str:
     limit = config["asked"]["limit"]
-    named = config["asked"]["query_ids"]
-    if named:
-        text = f"the queries {', '.join(named)}"
-        digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:6]
+    query_ids = config["asked"]["query_ids"]
+    if query_ids:
+        text = f"the queries {', '.join(query_ids)}"
+        digest = hashlib.sha256(json.dumps(query_ids).encode()).hexdigest()[:6]
         return text if len(text) <= 80 else f"{text[:66]} ... ({digest})"
     return f"the first {limit} queries of each task" if limit else ""
 
@@ -178,28 +213,25 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
     systems = _systems(runs, name_models=len(models) > 1)
 
-    def order(
-        run: ScoredRun,
-    ) -> tuple[Any, ...]:  # bare retrievers first, pools by size after everything else
-        one = systems[run.name]
-        searching = run.config["program"] != FLOOR
-        instruction = _place_in(("task", "generic", "none"), one.instruction), one.instruction
+    def order(run: ScoredRun) -> tuple[Any, ...]:
+        """Bare retrievers come first, pools by size after everything else."""
+        system = systems[run.name]
         return (
-            one.pool,
-            searching,
-            one.name,
-            one.of,
-            one.size,
-            instruction,
+            system.pool,
+            run.config["program"] != FLOOR,
+            system.name,
+            system.of,
+            system.size,
+            _position(("task", "generic", "none"), system.instruction),
+            system.instruction,
             _task_order(run.config["task"]),
             run.name,
         )
 
-    suite, variant, data, split, queries = key
     model = "" if len(models) > 1 else models.pop()
-    return Group(
-        suite, variant, data, split, queries, tuple(sorted(runs, key=order)), systems, model
-    )
+    suite, variant, data, split, queries = key
+    in_order = tuple(sorted(runs, key=order))
+    return Group(suite, variant, data, split, queries, in_order, systems, model)
 
 
 def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, System]:
@@ -208,32 +240,43 @@ def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, Syste
         alike[_system(run, with_model=True)].append(run)
     systems = {}
     for members in alike.values():
-        extras = _tell_apart(members)
+        suffixes = _tell_apart(members)
         for run in members:
             system = _system(run, with_model=name_models)
-            extra = extras[run.name]
-            systems[run.name] = (
-                replace(system, name=printable(f"{system.name} ({extra})")) if extra else system
-            )
+            if suffix := suffixes[run.name]:
+                system = replace(system, name=printable(f"{system.name} ({suffix})"))
+            systems[run.name] = system
     return systems
 
 
 def _system(run: ScoredRun, *, with_model: bool) -> System:
     config = run.config
-    pool = run.config.get("pool") or {}
+    pool = config.get("pool") or {}
+    retrievers = pool.get("of", ())
+    if all(name in run.retriever for name in retrievers):
+        retrievers = ()
+    return System(
+        name=printable(_system_name(config, with_model=with_model)),
+        pool=str(pool.get("kind", "")),
+        size=int(pool.get("size", 0)),
+        of=tuple(map(printable, retrievers)),
+        instruction=printable(_shorten(config["instruction"])),
+    )
+
+
+def _system_name(config: Config, *, with_model: bool) -> str:
     name = f"{config['program']} over {config['retriever']['name']}"
     if compiled := config.get("compiled"):
-        by = compiled.get("optimizer")
-        name += (
-            ", prompts by hand" if by == "hand" else f", compiled with {by}" if by else ", compiled"
-        )
-    name += f", {config['lm']['name']}" if with_model else ""
-    name += ", imported" if config.get("imported") else ""
-    kind = str(pool.get("kind", ""))
-    size = int(pool.get("size", 0))
-    parts = pool.get("of", ())
-    of = tuple(map(printable, parts)) if any(part not in run.retriever for part in parts) else ()
-    return System(printable(name), kind, size, of, printable(_shorten(config["instruction"])))
+        optimizer = compiled.get("optimizer")
+        if optimizer == "hand":
+            name += ", prompts by hand"
+        else:
+            name += f", compiled with {optimizer}" if optimizer else ", compiled"
+    if with_model:
+        name += f", {config['lm']['name']}"
+    if config.get("imported"):
+        name += ", imported"
+    return name
 
 
 def _shorten(text: str) -> str:
@@ -242,47 +285,58 @@ def _shorten(text: str) -> str:
     return line if len(line) <= 60 else f"{line[:50]} ... ({digest})"
 
 
-# What tells runs of one name apart, from what a reader wants to know to what is only there to be
-# exact.
+# The keys of a configuration that may tell runs of one name apart: first those that a reader wants
+# to know, then those that are there to be exact.
 _LEVELS = (
     ("parameters", "compiled", "lm", "retriever", "files", "depth", "max_p", "judgements"),
     ("code", "versions"),
 )
 
 
-def _tell_apart(
-    runs: Sequence[ScoredRun],
-) -> dict[str, str]:  # run.name -> what is added to the name, or ""
+def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
+    """Return for each run.name what is added to the system's name, "" if nothing has to be."""
     by_task: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         by_task[run.config["task"]].append(run.name)
-    several = [column for column in by_task.values() if len(column) > 1]
-    flat = {run.name: _flatten(run) for run in runs}
+    columns = [names for names in by_task.values() if len(names) > 1]
+    settings = {run.name: _flatten(run) for run in runs}
     keys = list[str]()
-    for level in ((), *_LEVELS):  # with nothing added, at first
-        known = sorted({key for one in flat.values() for key in one if key.split(".")[0] in level})
-        keys += [
-            key
-            for key in known
-            if any(len({flat[name].get(key) for name in column}) > 1 for column in several)
-        ]
-        named = {
-            key: key.partition(".")[2] or key for key in keys
-        }  # "hops"; of what is there to be exact, its key
-        extra = {
-            name: ", ".join(f"{named[key]}={one.get(key, 'none')}" for key in keys)
-            for name, one in flat.items()
-        }
-        if all(len({extra[name] for name in column}) == len(column) for column in several):
-            return extra
-    return {run.name: run.path.name for run in runs}  # the same configuration in several folders
+    # At first nothing is added.
+    for level in ((), *_LEVELS):
+        keys += _differing_keys(settings, columns, level)
+        suffixes = {name: _describe_settings(flat, keys) for name, flat in settings.items()}
+        if all(len({suffixes[name] for name in column}) == len(column) for column in columns):
+            return suffixes
+    # The same configuration is in several folders.
+    return {run.name: run.path.name for run in runs}
+
+
+def _differing_keys(
+    settings: Mapping[str, Mapping[str, str]],
+    columns: Sequence[Sequence[str]],
+    level: Sequence[str],
+) -> list[str]:
+    keys = {key for flat in settings.values() for key in flat if key.split(".")[0] in level}
+    differing = list[str]()
+    for key in sorted(keys):
+        if any(len({settings[name].get(key) for name in column}) > 1 for column in columns):
+            differing.append(key)
+    return differing
+
+
+def _describe_settings(flat: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Return "hops=2, ..."; the key of a setting without a name of its own, as of code."""
+    return ", ".join(f"{key.partition('.')[2] or key}={flat.get(key, 'none')}" for key in keys)
 
 
 def _flatten(run: ScoredRun) -> dict[str, str]:
-    flat = dict[str, str]()
     compiled = run.config.get("compiled") or {}
-    more = {"judgements": run.scores["judgements"], "compiled": compiled.get("digest")}
-    for key, value in (run.config | more).items():
+    config = dict[str, Any](run.config)
+    config["judgements"] = run.scores["judgements"]
+    config["compiled"] = compiled.get("digest")
+    flat = dict[str, str]()
+    for key, value in config.items():
         inner = value if isinstance(value, dict) else {"": value}
-        flat |= {f"{key}.{name}".rstrip("."): str(one) for name, one in inner.items()}
+        for name, setting in inner.items():
+            flat[f"{key}.{name}".rstrip(".")] = str(setting)
     return flat

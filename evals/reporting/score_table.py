@@ -23,11 +23,11 @@ def show_scores(scores: Scores, *, as_json: bool = False) -> None:
         print_stdout(json.dumps(scores) + "\n", kept="in the run folder")
         return
     blocks: list[TextBlock] = [*_headings(scores)]
-    part = scores.get("partial", {})
-    if part.get("queries"):
-        answered = f"{part['queries']} of {queries(scores['queries'])}"
+    partial = scores.get("partial", {})
+    if partial.get("queries"):
+        answered = f"{partial['queries']} of {queries(scores['queries'])}"
         blocks.append(f"partial: over the {answered} that are answered; no score of the run")
-        blocks.append(_metrics_table(part["metrics"], part))
+        blocks.append(_metrics_table(partial["metrics"], partial))
     elif scores["metrics"]:
         blocks.append(_metrics_table(scores["metrics"], scores))
     if scores.get("losses", {}).get("queries"):
@@ -202,12 +202,12 @@ def _usage(usage: dict[str, Any]) -> str:
     tokens_out = f"{usage['output_tokens']} out"
     if thinking := usage.get("reasoning_tokens"):
         tokens_out += f" ({thinking} of them thinking)"
-    parts = [tokens_in, tokens_out, _price(usage)]
+    words = [tokens_in, tokens_out, _price(usage)]
     if cached_calls := usage.get("cached_calls"):
-        parts.append(f"{cached_calls} calls answered from runs before")
+        words.append(f"{cached_calls} calls answered from runs before")
     if unmetered := usage.get("unmetered"):
-        parts.append(f"{unmetered} calls without usage reported")
-    return ", " + ", ".join(parts)
+        words.append(f"{unmetered} calls without usage reported")
+    return ", " + ", ".join(words)
 
 
 def _saving(usage: dict[str, Any]) -> str:

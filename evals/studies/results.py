@@ -54,20 +54,20 @@ FILES = (
     "columns and pages of ACL's and ACM's papers (plots/), and the seconds "
     "(tables/study-seconds.csv)"
 )
-SAME = "†"  # beside a mean that cannot be told from the best of its column
+NOT_DIFFERENT = "†"  # beside a mean that cannot be told from the best of its column
 
 
 class StudyResults(NamedTuple):
     """The finished cells of a study, and what they say."""
 
     study: StudyFile
-    made: Sequence[CellResult]
+    cells: Sequence[CellResult]
     runs: dict[tuple[str, str], list[ScoredRun]]  # (row, task) -> one run for each seed
     metrics: dict[str, str]  # of each task
     values: significance.Values
     baseline: str
     tests: list[significance.RowTest]
-    said: list[str]
+    findings: list[str]
 
     @property
     def deviations(self) -> list[str]:
@@ -77,48 +77,48 @@ class StudyResults(NamedTuple):
     def json(self) -> dict[str, Any]:
         """Return the cells, the tests and the findings as plain data."""
         cells = list[dict[str, Any]]()
-        for (row, task, request), folder, problem, unfit, _ in self.made:
-            why = unfit or (str(problem) if problem else None)
+        for (row, task, request), folder, problem, unfit, _ in self.cells:
+            reason = unfit or (str(problem) if problem else None)
             cells.append(
                 {
                     "row": row,
                     "task": task,
                     "seed": request.seed,
                     "run": folder and str(folder),
-                    "why": why,
+                    "why": reason,
                 }
             )
         tests = [test._asdict() for test in self.tests]
-        about = {
+        head = {
             "study": self.study.name,
             "question": self.study.question,
             "baseline": self.baseline,
         }
-        return about | {
+        return head | {
             "cells": cells,
             "tests": tests,
-            "findings": self.said,
+            "findings": self.findings,
             "deviations": self.deviations,
         }
 
 
-def gather(study: StudyFile, made: Sequence[CellResult]) -> StudyResults:
+def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults:
     """Read the finished cells, test the rows, and put into words what they say."""
     named = study.compare.get("metric", "")
-    baseline = study.compare.get("baseline", made[0].cell.row)
+    baseline = study.compare.get("baseline", cell_results[0].cell.row)
     runs: dict[tuple[str, str], list[ScoredRun]] = {}
-    for one in made:
-        if one.folder and one.folder not in [
-            run.path for run in runs.get(one.cell[:2], ())
+    for result in cell_results:
+        if result.folder and result.folder not in [
+            run.path for run in runs.get(result.cell[:2], ())
         ]:  # offline has no seed
-            [run], problems = fill_metrics([read_scored_run(one.folder)], [named] * bool(named))
+            [run], problems = fill_metrics([read_scored_run(result.folder)], [named] * bool(named))
             if problems:
                 raise problems[0]
-            runs.setdefault(one.cell[:2], []).append(run)
-    metrics = {task: named or some[0].metric for (_, task), some in runs.items()}
+            runs.setdefault(result.cell[:2], []).append(run)
+    metrics = {task: named or repeats[0].metric for (_, task), repeats in runs.items()}
     values: dict[str, dict[str, dict[str, float]]] = {task: {} for task in metrics}
-    for (row, task), some in runs.items():
-        values[task][row] = ComparedSystem(tuple(some)).values(metrics[task])
+    for (row, task), repeats in runs.items():
+        values[task][row] = ComparedSystem(tuple(repeats)).values(metrics[task])
     untested = note_untested(runs, metrics)
     tested = {task: by_row for task, by_row in values.items() if task not in untested}
     tests = significance.test_rows(tested, baseline, metrics)
@@ -127,7 +127,7 @@ def gather(study: StudyFile, made: Sequence[CellResult]) -> StudyResults:
         *significance.describe_tests(tests, baseline, named),
         *untested.values(),
     ]
-    return StudyResults(study, made, runs, metrics, values, baseline, tests, sentences)
+    return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, sentences)
 
 
 def note_untested(
@@ -138,7 +138,12 @@ def note_untested(
     """
     sentences = dict[str, str]()
     for task, metric in metrics.items():
-        of_task = [run for (_, other), repeats in runs.items() if other == task for run in repeats]
+        of_task = [
+            run
+            for (_, task_of_runs), repeats in runs.items()
+            if task_of_runs == task
+            for run in repeats
+        ]
         if of_task and all(run.is_exhausted_by(metric) for run in of_task):
             [note] = note_exhausted(of_task, [metric])
             sentences[task] = f"{task}: {note}"
@@ -151,7 +156,7 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[st
     """
     rows = []
     for row in dict.fromkeys(row for row, _ in runs):
-        of_row = [repeats for (other, _), repeats in runs.items() if other == row]
+        of_row = [repeats for (row_of_runs, _), repeats in runs.items() if row_of_runs == row]
         every = [run for repeats in of_row for run in repeats]
         failed = sum(run.scores["failed"] for run in every)
         answers = sum(run.scores["queries"] for run in every)
@@ -182,30 +187,32 @@ def lay_out(results: StudyResults) -> ResultTable:
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
             columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
     rows = [
-        ResultRow("ours", row, [_cell(results, row, one) for one in columns])
+        ResultRow("ours", row, [_cell(results, row, column) for column in columns])
         for row in dict(results.runs.keys())
     ]
     untested = note_untested(results.runs, results.metrics)
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         if not untested.keys().isdisjoint(column.tasks):
             continue
         best, tests = significance.find_best(
             {task: results.values[task] for task in column.tasks}, results.metrics
         )
-        for row, cell in [(row.label, row.cells[place]) for row in rows]:
+        for row, cell in [(row.label, row.cells[index]) for row in rows]:
             if cell and row == best:
                 cell.best = True
             elif cell and row in tests and not tests[row].significant:
-                cell.text = cell.text + SAME
+                cell.text = cell.text + NOT_DIFFERENT
                 cell.note = f"cannot be told from {best} ({tests[row]})"
-    told = (
-        f"bold is the best of a column; {SAME} cannot be told from it by paired permutation "
+    marks_note = (
+        f"bold is the best of a column; {NOT_DIFFERENT} cannot be told from it by paired permutation "
         f"tests, corrected by Holm"
     )
     programs = {
-        row for (row, _), some in results.runs.items() if not all(run.is_floor for run in some)
+        row
+        for (row, _), repeats in results.runs.items()
+        if not all(run.is_floor for run in repeats)
     }
-    notes = ["in brackets the 95 % interval", told]
+    notes = ["in brackets the 95 % interval", marks_note]
     if len(families) > 1:
         notes.append(
             f"no mean over all tasks, since their metrics differ in kind: {', '.join(families)}"
@@ -228,16 +235,16 @@ def _bounds(results: StudyResults, columns: Sequence[ResultColumn]) -> list[Resu
     """Return the rows of floors and ceilings: a task's are those of its first cell that
     searches the same.
     """
-    found: dict[str, dict[str, float | None]] = {}
-    for one in results.made:
-        for name, value in (one.bounds or {}).items():
-            found.setdefault(name, {}).setdefault(one.cell.task, value)
+    by_name: dict[str, dict[str, float | None]] = {}
+    for result in results.cells:
+        for name, value in (result.bounds or {}).items():
+            by_name.setdefault(name, {}).setdefault(result.cell.task, value)
     rows = []
-    for name, by_task in found.items():
+    for name, by_task in by_name.items():
         cells = list[ResultCell | None]()
         for column in columns:
-            known = [value for task in column.tasks if (value := by_task.get(task)) is not None]
-            mean = fmean(known) if len(known) == len(column.tasks) else None
+            bounds = [value for task in column.tasks if (value := by_task.get(task)) is not None]
+            mean = fmean(bounds) if len(bounds) == len(column.tasks) else None
             cells.append(
                 None if mean is None else ResultCell(mean, f"{mean:.4f}", "computed, not run")
             )
@@ -250,7 +257,7 @@ def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell |
     values = [list(results.values[task].get(row, {}).values()) for task in column.tasks]
     if not all(values):
         return None
-    every = [run for some in runs for run in some]
+    every = [run for task_runs in runs for run in task_runs]
     if len(every) == 1 and not is_weighted(column.metric):
         mean, low, high = (
             every[0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high")
@@ -258,10 +265,10 @@ def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell |
     elif len(runs) == 1:
         mean, low, high = bootstrap_mean(values[0])
     else:
-        mean = sum(sum(some) / len(some) for some in values) / len(values)
+        mean = sum(sum(task_values) / len(task_values) for task_values in values) / len(values)
         (low, high) = stratified(values)
     text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
-    repeats = {len(some) for some in runs}
+    repeats = {len(task_runs) for task_runs in runs}
     return ResultCell(
         mean,
         text,
@@ -310,17 +317,22 @@ def _cost_table(results: StudyResults) -> CsvTable:
     for row in dict(results.runs.keys()):
         usages = [
             run.scores["usage"]
-            for (of, _), some in results.runs.items()
-            if of == row
-            for run in some
+            for (row_of_runs, _), repeats in results.runs.items()
+            if row_of_runs == row
+            for run in repeats
         ]
-        used = [
+        by_key = [
             [usage.get(key) for usage in usages]
             for key in ("calls", "input_tokens", "output_tokens", "list_usd")
         ]
-        *sums, usd = [None if None in amounts else sum(amounts) for amounts in used]
+        *sums, usd = [None if None in amounts else sum(amounts) for amounts in by_key]
         rows.append(
-            [row, str(len(usages)), *(number(one, "{:,}") for one in sums), number(usd, "${:.4f}")]
+            [
+                row,
+                str(len(usages)),
+                *(number(amount, "{:,}") for amount in sums),
+                number(usd, "${:.4f}"),
+            ]
         )
     return CsvTable(
         "study-cost",
@@ -334,8 +346,10 @@ def lay_out_costs(results: StudyResults) -> TextTable:
     """Return what the rows cost and how long they took, for the terminal."""
     table = _cost_table(results)
     seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
-    for (row, _), some in results.runs.items():
-        seconds[row] += sum(outcome["seconds"] for run in some for outcome in run.outcomes.values())
+    for (row, _), repeats in results.runs.items():
+        seconds[row] += sum(
+            outcome["seconds"] for run in repeats for outcome in run.outcomes.values()
+        )
     rows = [
         [*cells, f"{took:,.1f}"] for cells, took in zip(table.rows, seconds.values(), strict=True)
     ]
@@ -344,8 +358,8 @@ def lay_out_costs(results: StudyResults) -> TextTable:
 
 def _seconds_table(results: StudyResults) -> CsvTable:
     rows = []
-    for (row, task), some in results.runs.items():
-        seconds = [outcome["seconds"] for run in some for outcome in run.outcomes.values()]
+    for (row, task), repeats in results.runs.items():
+        seconds = [outcome["seconds"] for run in repeats for outcome in run.outcomes.values()]
         rows.append(
             [
                 row,
@@ -372,19 +386,21 @@ def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[s
     tests = {(test.row, test.tasks): test for test in results.tests}
     means = list[Series]()
     changes = list[Series]()
-    for place, row in enumerate(rows):
-        shift = (place - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
+    for index, row in enumerate(rows):
+        shift = (index - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
         points = [
             Point(x + shift, cell.value, cell.low, cell.high)
             for x, cell in enumerate(row.cells)
             if cell
         ]
-        means.append(Series(row.label, points, place))
-        found = [
+        means.append(Series(row.label, points, index))
+        row_tests = [
             (x, tests.get((row.label, column.tasks))) for x, column in enumerate(table.columns)
         ]
-        points = [Point(x + shift, one.difference, one.low, one.high) for x, one in found if one]
-        changes += [Series(row.label, points, place)] if points else []
+        points = [
+            Point(x + shift, test.difference, test.low, test.high) for x, test in row_tests if test
+        ]
+        changes += [Series(row.label, points, index)] if points else []
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
     plots = list[Plot]()
     files = dict[str, str | bytes]()
@@ -393,10 +409,10 @@ def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[s
         "study-means": (table.columns[-1].metric, means),
         "study-differences": (change, changes),
     }
-    for stem, (what, series) in drawn.items():
+    for stem, (value_label, series) in drawn.items():
         if series:
-            panel = Panel("", what, series, ticks, zero=what == change)
-            title = f"{results.study.name}: {what}"
+            panel = Panel("", value_label, series, ticks, zero=value_label == change)
+            title = f"{results.study.name}: {value_label}"
             plots.append(draw(stem, title, INTERVALS, lambda panel=panel: draw_panel(panel)))  # type: ignore[misc]
             files |= draw_for_papers(stem, title, panel)
     return plots, files
@@ -404,32 +420,42 @@ def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[s
 
 def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
     """Return the report of a study, and the files that go beside it."""
-    report = build.build([run.path for some in results.runs.values() for run in some], force=True)
+    report = build.build(
+        [run.path for repeats in results.runs.values() for run in repeats], force=True
+    )
     table = lay_out(results)
     seconds = _seconds_table(results)
     plots, files = _draw(results, table)
     report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
-    missing = list_missing(results.made)
-    others = [_tests_table(results), _cost_table(results), *missing]
-    for one in missing:
+    missing = list_missing(results.cells)
+    further = [_tests_table(results), _cost_table(results), *missing]
+    for missing_table in missing:
         report.warnings.insert(
-            0, f"{plural(len(one.rows), 'cell')} of {len(results.made)} are not there, see below"
+            0,
+            f"{plural(len(missing_table.rows), 'cell')} of {len(results.cells)} are not there, see below",
         )
     first = ReportSection(
-        "findings", "Findings", [table, *plots], [*results.said, *results.deviations, FILES]
+        "findings", "Findings", [table, *plots], [*results.findings, *results.deviations, FILES]
     )
-    report.sections[:0] = [first, *(ReportSection(one.stem, one.title, [one]) for one in others)]
+    report.sections[:0] = [
+        first,
+        *(ReportSection(extra.stem, extra.title, [extra]) for extra in further),
+    ]
     files |= {
-        f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)])
-        for one in [*report.tables, seconds]
+        f"tables/{printed.stem}.tex": to_latex([lay_out_plainly(printed)])
+        for printed in [*report.tables, seconds]
     }
     return report, files | {"tables/study-seconds.csv": report_page.to_csv(seconds)}
 
 
-def list_missing(made: Sequence[CellResult]) -> list[CsvTable]:
+def list_missing(cell_results: Sequence[CellResult]) -> list[CsvTable]:
     """Return a table of the cells that are not there, with the reasons; none where all are."""
-    rows = [[*one.cell[:2], one.unfit or str(one.problem)] for one in made if not one.folder]
+    rows = [
+        [*result.cell[:2], result.unfit or str(result.problem)]
+        for result in cell_results
+        if not result.folder
+    ]
     return (
         [
             CsvTable(

@@ -98,9 +98,7 @@ def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], Se
     reasons = dict[str, list[Unfinished]]()
     for cell in unfinished:
         reasons.setdefault(str(cell.problem), []).append(cell)
-    order_of_codes = (BudgetReached, RunIncomplete, ProviderRefused, DataError, SextantError)
-    problems = [some[0].problem for some in reasons.values()]
-    problem = next(one for kind in order_of_codes for one in problems if isinstance(one, kind))
+    problem = _gravest([alike[0].problem for alike in reasons.values()])
     total = (
         f"{plural(len(unfinished), 'cell')} of {cells} unfinished, and the same command goes on "
         f"with them"
@@ -109,20 +107,31 @@ def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], Se
         first = unfinished[0]
         return [], problem.saying(f"{total}; {first.row} on {first.task}: {problem}")
     lines = list[str]()
-    for reason, some in reasons.items():
-        first = some[0]
-        others = f" and {len(some) - 1} more" if len(some) > 1 else ""
-        lines.append(f"unfinished: {first.row} on {first.task}{others}: {reason}")
+    for reason, alike in reasons.items():
+        first = alike[0]
+        suffix = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        lines.append(f"unfinished: {first.row} on {first.task}{suffix}: {reason}")
     return lines, problem.saying(f"{total}; the reasons are above")
 
 
+def _gravest(problems: Sequence[SextantError]) -> SextantError:
+    for error_class in (BudgetReached, RunIncomplete, ProviderRefused, DataError):
+        for problem in problems:
+            if isinstance(problem, error_class):
+                return problem
+    return problems[0]
+
+
 class StudyProgress:
-    """Says on stderr how far the cells are: a table that fills, or a line for each cell where that is no terminal."""
+    """Prints on stderr how far the cells are.
+
+    On a terminal that is a table which fills, else a line for each cell.
+    """
 
     def __init__(self, cells: Sequence[StudyCell]) -> None:
         self._texts = {(cell.row, cell.task): "" for cell in cells}
         self._ended = 0
-        self._many = len(cells)
+        self._total = len(cells)
         self.draws = is_terminal(sys.stderr)
         # Where FORCE_COLOR is set, rich takes any file for a terminal.
         console = Console(
@@ -132,35 +141,39 @@ class StudyProgress:
 
     def report(self, cell: StudyCell) -> Callable[..., RunMonitor]:
         """Return what follows the run of a cell."""
-        said = 0.0
+        last_line = 0.0
 
         def tell(event: Event, *, last: bool = False) -> None:
-            nonlocal said
+            nonlocal last_line
             if isinstance(event, Progress) and self.draws:
                 self._show(cell, f"{event.done}/{event.queries}")
-            elif isinstance(event, Progress) and event.elapsed - said >= STILL_SECONDS and not last:
-                said = event.elapsed
+            elif (
+                isinstance(event, Progress)
+                and event.elapsed - last_line >= STILL_SECONDS
+                and not last
+            ):
+                last_line = event.elapsed
                 print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
         return lambda ready, folder: RunMonitor(ready, folder, tell)
 
-    def end(self, made: CellResult) -> None:
+    def end(self, result: CellResult) -> None:
         """Show what came of a cell."""
-        found = made.folder and read_scored_run(made.folder, load_data=False)
+        run = result.folder and read_scored_run(result.folder, load_data=False)
         text = (
-            f"{found.mean(found.metric) or 0:.4f}"
-            if found
+            f"{run.mean(run.metric) or 0:.4f}"
+            if run
             else "does not apply"
-            if made.unfit
+            if result.unfit
             else "unfinished"
         )
         self._ended += 1
         if self.draws:
-            return self._show(made.cell, text)
-        why = made.unfit or str(made.problem or "")
+            return self._show(result.cell, text)
+        reason = result.unfit or str(result.problem or "")
         print_stderr(
-            f"{self._ended} of {self._many}: {made.cell.row}, {made.cell.task}: "
-            f"{text}{why and f' ({why})'}"
+            f"{self._ended} of {self._total}: {result.cell.row}, {result.cell.task}: "
+            f"{text}{reason and f' ({reason})'}"
         )
 
     def _show(self, cell: StudyCell, text: str) -> None:
@@ -207,17 +220,21 @@ class SharedRunState:
                 retrievers.find_lenses(all_retriever) or retrievers.find_api_parts(all_retriever)
             )
         ]
-        built = {str(one): self._built[str(one)] for one in quiet if str(one) in self._built}
+        built = {
+            str(retriever): self._built[str(retriever)]
+            for retriever in quiet
+            if str(retriever) in self._built
+        }
         engines = RunRetrievers(environment, terms, built)
         self._built = engines.built
         return LoadedRun(resolved, environment, engines, terms)
 
-    def _load(self, *place: Any, **named: Any) -> Environment:
-        key = json.dumps([place, named], sort_keys=True)
+    def _load(self, *arguments: Any, **named: Any) -> Environment:
+        key = json.dumps([arguments, named], sort_keys=True)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None
             self._built = {}
-            self._loaded = key, environments.load(*place, **named)
+            self._loaded = key, environments.load(*arguments, **named)
         return self._loaded[1]
 
     def find(self, opened: LoadedRun) -> ScoredRun | None:
@@ -228,13 +245,13 @@ class SharedRunState:
         request = opened.resolved.request
         path = earlier.find_folder(opened)
         with suppress(SextantError):
-            found = (
+            run = (
                 read_scored_run(path, load_data=False)
                 if path and not opened.resolved.pool and not request.again
                 else None
             )
-            if found and found.scores["judgements"] == opened.environment.headline:
-                return found if set(request.metrics) <= found.columns.keys() else None
+            if run and run.scores["judgements"] == opened.environment.headline:
+                return run if set(request.metrics) <= run.columns.keys() else None
         return None
 
     def make(self, cell: StudyCell, report: Any = None) -> CellResult | None:
@@ -255,9 +272,9 @@ class SharedRunState:
 
         try:
             opened = self.open(request)
-            if found := self.find(opened):
-                earlier.count(self._budget, found.path)
-                return CellResult(cell, found.path, bounds=self._bound(request, opened.environment))
+            if run := self.find(opened):
+                earlier.count(self._budget, run.path)
+                return CellResult(cell, run.path, bounds=self._bound(request, opened.environment))
             if problem := self._find_obstacle(request, opened):
                 return CellResult(cell, problem=problem)
             result = run_request(request, report, answer=answer, opening=open_once)
@@ -311,8 +328,8 @@ class SharedRunState:
         self, request: Request, environment: Environment, pool: str = ""
     ) -> Mapping[str, float | None]:
         metric = self._metric or environment.metric
-        where = f", pool {pool}" if pool else ""
-        of = (
+        suffix = f", pool {pool}" if pool else ""
+        selection = (
             request.task,
             request.data,
             request.split,
@@ -320,9 +337,10 @@ class SharedRunState:
             request.limit,
             request.query_ids,
         )
-        if (key := str((*of, pool))) not in self._bounds:
+        if (key := str((*selection, pool))) not in self._bounds:
             self._bounds[key] = {
-                f"{name}{where}": bound(kind, metric, environment) for kind, name in KINDS.items()
+                f"{name}{suffix}": bound(bound_kind, metric, environment)
+                for bound_kind, name in KINDS.items()
             }
         return self._bounds[key]
 
@@ -360,7 +378,7 @@ def run_cells(
     bounds by a metric.
     """
     shop = SharedRunState(cells, metric)
-    made = dict[int, CellResult]()
+    results = dict[int, CellResult]()
     waiting = order_cells(cells)
     shop.count_earlier([cells[number] for number in waiting])
     with board.live if board and board.draws else nullcontext():
@@ -370,16 +388,16 @@ def run_cells(
             busy = []
             for number in waiting:
                 check_interrupts()
-                if one := shop.make(cells[number], board and board.report(cells[number])):
-                    made[number] = one
+                if result := shop.make(cells[number], board and board.report(cells[number])):
+                    results[number] = result
                     if board:
-                        board.end(one)
+                        board.end(result)
                 else:
                     busy.append(number)
             if busy == waiting:
                 time.sleep(POLL)
             waiting = busy
-    return [made[number] for number in range(len(cells))]
+    return [results[number] for number in range(len(cells))]
 
 
 def order_cells(cells: Sequence[StudyCell]) -> list[int]:
@@ -407,73 +425,89 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[Cel
     Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
     shop = SharedRunState(cells)
-    found = dict[int, dict[str, Any]]()
-    made = list[CellResult]()
+    by_number = dict[int, dict[str, Any]]()
+    results = list[CellResult]()
     for number in order_cells(cells):
         row, task, request = cell = cells[number]
-        one: dict[str, Any] = {"row": row, "task": task, "seed": request.seed, "state": "there"}
+        estimate: dict[str, Any] = {
+            "row": row,
+            "task": task,
+            "seed": request.seed,
+            "state": "there",
+        }
         try:
-            one |= forecast(request, shop.open)
-            if one["queries"]:
-                one["state"] = f"{one['queries']} to ask, {one['answered']} there"
-            made.append(CellResult(cell))
+            estimate |= forecast(request, shop.open)
+            if estimate["queries"]:
+                estimate["state"] = f"{estimate['queries']} to ask, {estimate['answered']} there"
+            results.append(CellResult(cell))
         except SextantError as error:
             unfit = does_not_apply(error)
-            one |= {
+            estimate |= {
                 "state": "does not apply" if unfit else "cannot be made",
                 "why": str(error),
                 "queries": 0,
             }
-            one |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
-            made.append(
+            estimate |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
+            results.append(
                 CellResult(cell, unfit=str(error)) if unfit else CellResult(cell, problem=error)
             )
-        found[number] = one
-    every = [found[number] for number in range(len(cells))]
+        by_number[number] = estimate
+    every = [by_number[number] for number in range(len(cells))]
     rows = {
-        row: _add([one for one in every if one["row"] == row])
+        row: _add([estimate for estimate in every if estimate["row"] == row])
         for row in dict.fromkeys(cell.row for cell in cells)
     }
-    return {"dry_run": True, "cells": every, "rows": rows, "all": _add(every)}, made
+    return {"dry_run": True, "cells": every, "rows": rows, "all": _add(every)}, results
 
 
 def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     sums: dict[str, Any] = {"queries": sum(cell["queries"] for cell in cells)}
     for key in FIGURES:  # a price may not be known
-        known = all(one[key] for one in cells)
+        is_known = all(cell[key] for cell in cells)
         sums[key] = (
-            {level: sum(one[key][level] for one in cells) for level in LEVELS} if known else None
+            {level: sum(cell[key][level] for cell in cells) for level in LEVELS}
+            if is_known
+            else None
         )
     return sums
 
 
-def lay_out_ahead(found: dict[str, Any]) -> list[TextBlock]:
+def lay_out_ahead(estimate: dict[str, Any]) -> list[TextBlock]:
     """Return what `estimate_cells` found as a person reads it: the matrix, and what the cells
     take that are to be run.
     """
-    told = list(dict.fromkeys(one["why"] for one in found["cells"] if "why" in one))
+    causes = list(dict.fromkeys(cell["why"] for cell in estimate["cells"] if "why" in cell))
     matrix = dict[str, dict[str, dict[str, None]]]()
-    tasks = list(dict.fromkeys(one["task"] for one in found["cells"]))
-    for one in found["cells"]:
-        state = f"{one['state']} ({told.index(one['why']) + 1})" if "why" in one else one["state"]
-        matrix.setdefault(one["row"], {}).setdefault(one["task"], {})[state] = (
+    tasks = list(dict.fromkeys(cell["task"] for cell in estimate["cells"]))
+    for cell in estimate["cells"]:
+        state = (
+            f"{cell['state']} ({causes.index(cell['why']) + 1})" if "why" in cell else cell["state"]
+        )
+        matrix.setdefault(cell["row"], {}).setdefault(cell["task"], {})[state] = (
             None  # seeds are often alike
         )
-    states = [[row, *("; ".join(of.get(task, ())) for task in tasks)] for row, of in matrix.items()]
-    rows = [[one["row"], one["task"], *_figures(one)] for one in found["cells"] if one["queries"]]
-    rows += [
-        [row, "all tasks", *_figures(one)]
-        for row, one in found["rows"].items()
-        if one["queries"] and tasks[1:]
+    states = [
+        [row, *("; ".join(by_task.get(task, ())) for task in tasks)]
+        for row, by_task in matrix.items()
     ]
-    rows.append(["all", "", *_figures(found["all"])])
+    rows = [
+        [cell["row"], cell["task"], *_figures(cell)]
+        for cell in estimate["cells"]
+        if cell["queries"]
+    ]
+    rows += [
+        [row, "all tasks", *_figures(total)]
+        for row, total in estimate["rows"].items()
+        if total["queries"] and tasks[1:]
+    ]
+    rows.append(["all", "", *_figures(estimate["all"])])
     heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
     ahead = (
         TextTable("low, likely and high:", heads, rows, (0, 1))
-        if found["all"]["queries"]
+        if estimate["all"]["queries"]
         else "nothing is left to ask"
     )
-    reasons = [f"({number}) {why}" for number, why in enumerate(told, start=1)]
+    reasons = [f"({number}) {cause}" for number, cause in enumerate(causes, start=1)]
     return [
         "dry run: nothing was sent",
         TextTable("", ["", *tasks], states, range(len(tasks) + 1)),
@@ -482,12 +516,12 @@ def lay_out_ahead(found: dict[str, Any]) -> list[TextBlock]:
     ]
 
 
-def _figures(one: dict[str, Any]) -> list[str]:
+def _figures(row: dict[str, Any]) -> list[str]:
     values = [
-        one[key] and [f"{value:,.{digits}f}" for value in one[key].values()]
+        row[key] and [f"{value:,.{digits}f}" for value in row[key].values()]
         for key, digits in FIGURES.items()
     ]
     return [
-        "unknown" if not known else " ".join(known) if len({*known}) > 1 else known[0]
-        for known in values
+        "unknown" if not levels else " ".join(levels) if len({*levels}) > 1 else levels[0]
+        for levels in values
     ]

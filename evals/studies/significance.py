@@ -21,28 +21,32 @@ from evals.scoring.metrics import is_lower_better, metric_family
 from evals.scoring.statistics import ALPHA, TIE, detectable_over, holm, sign_flip
 from tools.number_format import plural, queries
 
-Values = Mapping[
-    str, Mapping[str, Mapping[str, float]]
-]  # task -> row -> query -> value, which is a mean over seeds
-Metrics = Mapping[
-    str, str
-]  # task -> its metric; a task that is not named has one of which more is better
+# task -> row -> query -> value, which is a mean over seeds.
+Values = Mapping[str, Mapping[str, Mapping[str, float]]]
+# task -> its metric; a task without an entry has a metric of which more is better.
+Metrics = Mapping[str, str]
 
 
 class RowTest(NamedTuple):
-    """A row less the baseline. A difference above 0 is for the better, also in a metric of which less is better."""
+    """A row less the baseline.
+
+    A difference above 0 is an improvement, also in a metric of which less is better.
+    """
 
     row: str
     tasks: tuple[str, ...]
-    difference: float  # the mean over tasks of the mean over queries
-    low: float  # of its 95 % interval
+    # The mean over tasks of the mean over queries.
+    difference: float
+    # The ends of its 95 % interval.
+    low: float
     high: float
     p: float
     queries: int
-    metric: str = ""  # its family, if the study has several
-    detectable: float | None = (
-        None  # the difference that is shown in 80 % of cases; None if none could be
-    )
+    # Its family, if the study has several.
+    metric: str = ""
+    # The difference that is shown in 80 % of cases; None if none could be shown.
+    detectable: float | None = None
+    # p, corrected by Holm for all tests of the study.
     p_holm: float = 1.0
 
     @property
@@ -60,7 +64,8 @@ class Contrast(NamedTuple):
 
     row: str
     tasks: tuple[str, ...]
-    groups: list[list[float]]  # differences of queries by task, above 0 for the better
+    # Differences of queries by task; above 0 is an improvement.
+    groups: list[list[float]]
     metric: str = ""
 
 
@@ -73,12 +78,11 @@ def group_by_family(tasks: Iterable[str], metrics: Metrics) -> dict[str, tuple[s
 
 
 def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> list[RowTest]:
-    """Test each row against the baseline: over its tasks of each family of metrics, if
-    several, and on each task.
-    """
+    """Test each row against the baseline, on each task and over all tasks of a family of metrics."""
     metrics = metrics or {}
-    contrasts = []
-    rows = dict.fromkeys(row for by_row in values.values() for row in by_row if row != baseline)
+    contrasts = list[Contrast]()
+    rows = dict.fromkeys(row for by_row in values.values() for row in by_row)
+    rows.pop(baseline, None)
     for row in rows:
         tasks = [task for task in values if _differences(values, task, baseline, row, metrics)]
         families = group_by_family(tasks, metrics)
@@ -91,17 +95,19 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
 
 
 def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict[str, RowTest]]:
-    """Return the row with the best mean over all tasks, and the test of each other row
-    against it; "" for no row.
+    """Return the row with the best mean over all tasks, and the test of each other row against it.
+
+    "" if no row has values on all tasks.
     """
     metrics = metrics or {}
     first_task: Mapping[str, Mapping[str, float]] = next(iter(values.values()), {})
     rows = [row for row in first_task if all(by_row.get(row) for by_row in values.values())]
 
     def signed_mean(row: str) -> float:
-        return fmean(
-            _sign(metrics, task) * fmean(by_row[row].values()) for task, by_row in values.items()
-        )
+        means = list[float]()
+        for task, by_row in values.items():
+            means.append(_sign(metrics, task) * fmean(by_row[row].values()))
+        return fmean(means)
 
     best = max(rows, key=signed_mean, default="")
     contrasts = []
@@ -134,58 +140,63 @@ def _contrast(
     metrics: Metrics,
     label: str = "",
 ) -> Contrast:
-    return Contrast(
-        row, tasks, [_differences(values, task, baseline, row, metrics) for task in tasks], label
-    )
+    groups = [_differences(values, task, baseline, row, metrics) for task in tasks]
+    return Contrast(row, tasks, groups, label)
 
 
 def _test_together(contrasts: Sequence[Contrast]) -> list[RowTest]:
     """Test the contrasts as one family, corrected by Holm."""
     tests = []
     for row, tasks, groups, metric in contrasts:
-        parts = [difference / (len(group) * len(tasks)) for group in groups for difference in group]
-        tests.append(
-            RowTest(
-                row,
-                tasks,
-                math.fsum(parts),
-                *stratified(groups),
-                sign_flip(parts, tests=len(contrasts)),
-                len(parts),
-                metric,
-                detectable_over([np.asarray(group) for group in groups], len(contrasts)),
-            )
+        # Each query's part of the mean over tasks of the mean over queries.
+        shares = list[float]()
+        for group in groups:
+            weight = len(group) * len(tasks)
+            shares += [difference / weight for difference in group]
+        low, high = stratified(groups)
+        test = RowTest(
+            row,
+            tasks,
+            difference=math.fsum(shares),
+            low=low,
+            high=high,
+            p=sign_flip(shares, tests=len(contrasts)),
+            queries=len(shares),
+            metric=metric,
+            detectable=detectable_over([np.asarray(group) for group in groups], len(contrasts)),
         )
+        tests.append(test)
     corrected = holm([test.p for test in tests])
     return [test._replace(p_holm=p) for test, p in zip(tests, corrected, strict=True)]
 
 
 def describe_tests(tests: Sequence[RowTest], baseline: str, metric: str = "") -> list[str]:
-    """Return what the tests say, a sentence for each row that differs and one for all that do
-    not.
-    """
+    """Return the results in words: a sentence for each row that differs, and one for all others."""
+    if not tests:
+        return []
     by_row: dict[str, list[RowTest]] = {}
     for test in tests:
         by_row.setdefault(test.row, []).append(test)
-    differing = {row: own for row, own in by_row.items() if any(test.significant for test in own)}
-    lines = [_say_row(row, own, baseline) for row, own in differing.items()]
-    rest = [own for row, own in by_row.items() if row not in differing]
-    if rest:
-        known = "; ".join(_say_equal(own) for own in rest)
-        who = (
-            "No row differs from"
-            if not differing
-            else f"{plural(len(rest), 'row')} cannot be told from"
-        )
-        power = _say_power([own[0] for own in rest], len(tests))
-        lines.append(f"{who} {baseline} {_scope(rest[0])}: {known}. {power}")
+    lines = list[str]()
+    equal = list[list[RowTest]]()
+    for row, row_tests in by_row.items():
+        if any(test.significant for test in row_tests):
+            lines.append(_say_row(row, row_tests, baseline))
+        else:
+            equal.append(row_tests)
+    if equal:
+        subject = f"{plural(len(equal), 'row')} cannot be told from"
+        if not lines:
+            subject = "No row differs from"
+        results = "; ".join(map(_say_equal, equal))
+        power = _say_power([row_tests[0] for row_tests in equal], len(tests))
+        lines.append(f"{subject} {baseline} {_scope(equal[0])}: {results}. {power}")
     by = f"by {metric}" if metric else "each task by its own metric"
-    method = "signs flipped query by query, within each task where they are over several"
-    told = (
-        f"{plural(len(tests), 'paired permutation test')}, {by}: {method}; p is Holm's for all of "
-        f"them"
+    lines.append(
+        f"{plural(len(tests), 'paired permutation test')}, {by}: signs flipped query by query, "
+        "within each task where they are over several; p is Holm's for all of them"
     )
-    return [*lines, told] if tests else []
+    return lines
 
 
 def _scope(tests: Sequence[RowTest]) -> str:
@@ -196,36 +207,46 @@ def _scope(tests: Sequence[RowTest]) -> str:
 
 
 def _say_equal(tests: Sequence[RowTest]) -> str:
-    over = [test for test in tests if len(test.tasks) > 1]
-    if not over and len(tests) > 1:
-        return f"{tests[0].row} ({'; '.join(f'{test.tasks[0]} {test}' for test in tests)})"
-    shown = over or tests
-    return f"{tests[0].row} ({'; '.join(_with_metric(test) for test in shown)})"
+    over_several = [test for test in tests if len(test.tasks) > 1]
+    if not over_several and len(tests) > 1:
+        results = [f"{test.tasks[0]} {test}" for test in tests]
+    else:
+        results = [_with_metric(test) for test in over_several or tests]
+    return f"{tests[0].row} ({'; '.join(results)})"
 
 
 def _with_metric(test: RowTest) -> str:
     return f"{test.metric} {test}".strip()
 
 
-def _say_row(row: str, own: Sequence[RowTest], baseline: str) -> str:
-    over = [test for test in own if len(test.tasks) > 1]
-    parts = []
-    for test in over:
-        better = "better" if test.difference > 0 else "worse"
-        verdict = f"is {better} than" if test.significant else "does not differ from"
-        parts.append(f"{verdict} {baseline} over {len(test.tasks)} tasks ({_with_metric(test)})")
-    single = [test for test in own if len(test.tasks) == 1 and test.significant]
-    for word, sign in (("helps", 1), ("hurts", -1)):
-        if some := [f"{test.tasks[0]} ({test})" for test in single if sign * test.difference > 0]:
-            parts.append(f"{word} on {', '.join(some)}")
-    start = row if over else f"{row}, compared with {baseline},"
-    return f"{start} {'; it '.join(parts)}"
+def _say_row(row: str, tests: Sequence[RowTest], baseline: str) -> str:
+    over_several = [test for test in tests if len(test.tasks) > 1]
+    on_one = [test for test in tests if len(test.tasks) == 1 and test.significant]
+    verdicts = [_say_verdict(test, baseline) for test in over_several]
+    helped = [f"{test.tasks[0]} ({test})" for test in on_one if test.difference > 0]
+    hurt = [f"{test.tasks[0]} ({test})" for test in on_one if test.difference < 0]
+    if helped:
+        verdicts.append(f"helps on {', '.join(helped)}")
+    if hurt:
+        verdicts.append(f"hurts on {', '.join(hurt)}")
+    start = row if over_several else f"{row}, compared with {baseline},"
+    return f"{start} {'; it '.join(verdicts)}"
 
 
-def _say_power(tests: Sequence[RowTest], many: int) -> str:
-    shown = sorted(test.detectable for test in tests if test.detectable is not None)
-    if not shown:
-        about = f"{queries(max(test.queries for test in tests))} at most"
-        return f"With {about}, and {plural(many, 'test')}, no difference could have been shown"
-    span = f"{shown[0]:.4f}" if len(shown) == 1 else f"{shown[0]:.4f} to {shown[-1]:.4f}, by row,"
+def _say_verdict(test: RowTest, baseline: str) -> str:
+    verdict = "does not differ from"
+    if test.significant:
+        verdict = "is better than" if test.difference > 0 else "is worse than"
+    return f"{verdict} {baseline} over {len(test.tasks)} tasks ({_with_metric(test)})"
+
+
+def _say_power(tests: Sequence[RowTest], test_count: int) -> str:
+    detectable = sorted(test.detectable for test in tests if test.detectable is not None)
+    if not detectable:
+        size = queries(max(test.queries for test in tests))
+        count = plural(test_count, "test")
+        return f"With {size} at most, and {count}, no difference could have been shown"
+    span = f"{detectable[0]:.4f}"
+    if len(detectable) > 1:
+        span += f" to {detectable[-1]:.4f}, by row,"
     return f"A difference of {span} would have been shown in 80 % of cases"

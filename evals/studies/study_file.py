@@ -23,9 +23,9 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import find_page
 
 # Fields whose value is itself a list: only a list of lists multiplies.
-_LISTS = {one.name for one in fields(Request) if one.default == ()} | {"tasks"}
+_LISTS = {option.name for option in fields(Request) if option.default == ()} | {"tasks"}
 _ELSEWHERE = {"task": "tasks", "runs": "--runs", "shard": "evals.run --shard"}
-_ELSEWHERE |= {f"budget_{of}": "[budget]" for of in ("usd", "calls", "tokens")}
+_ELSEWHERE |= {f"budget_{unit}": "[budget]" for unit in ("usd", "calls", "tokens")}
 _PLAIN = ("program", "retriever", "lm", "pool")  # whose values say in a name what they are
 
 
@@ -82,18 +82,18 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
     shared: dict[str, Any] = {f"budget_{name}": most for name, most in study.budget.items()} | {
         "runs": runs
     }
-    made = list[StudyCell]()
+    cells = list[StudyCell]()
     first = dict[tuple[str, str], Request]()
-    for row, given in rows:
-        asked = {
-            key: value for key, value in given.items() if key not in ("name", "tasks")
+    for row, row_fields in rows:
+        settings = {
+            key: value for key, value in row_fields.items() if key not in ("name", "tasks")
         } | shared
         try:
-            tasks = _list_tasks(study, given["tasks"]) if "tasks" in given else columns
+            tasks = _list_tasks(study, row_fields["tasks"]) if "tasks" in row_fields else columns
             if strange := [task for task in tasks if task not in columns]:
                 raise UnknownName("task of the study", strange[0], columns)
             new = [
-                StudyCell(row, task, cli_options.make_request(Request, _ask_about(task, asked)))
+                StudyCell(row, task, cli_options.make_request(Request, _ask_about(task, settings)))
                 for task in tasks
             ]
         except UsageError as error:
@@ -103,15 +103,15 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
                 key: value for key, value in cell.request.parameters.items() if key != "seed"
             }
             plain = replace(cell.request, seed=None, parameters=parameters)
-            if cell in made or plain != first.setdefault((row, cell.task), plain):
+            if cell in cells or plain != first.setdefault((row, cell.task), plain):
                 raise UsageError(
                     f"two rows are called {row!r} on {cell.task}; give each a name of its own"
                 )
-        made += new
-    known = list(dict.fromkeys(row for row, _ in rows))
-    if (baseline := study.compare.get("baseline", known[0])) not in known:
-        raise UnknownName("row of the study", baseline, known)
-    return made
+        cells += new
+    row_names = list(dict.fromkeys(row for row, _ in rows))
+    if (baseline := study.compare.get("baseline", row_names[0])) not in row_names:
+        raise UnknownName("row of the study", baseline, row_names)
+    return cells
 
 
 def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
@@ -125,9 +125,9 @@ def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(full_names))
 
 
-def _ask_about(task: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _ask_about(task: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a row for one task."""
-    fields_of_row = {**asked, "task": task}
+    fields_of_row = {**settings, "task": task}
     if environments.is_place(task):  # `data` is for the other tasks
         fields_of_row.pop("data", None)
     return fields_of_row
@@ -146,44 +146,50 @@ def list_tasks(name: str) -> list[str]:
 
 def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
     """Return (name, fields) of every row and seed."""
-    made = list[dict[str, Any]]()
-    for one in [*[study.rows] * bool(study.rows or not study.row), *study.row]:
-        whole = study.fixed | one
-        if wrong := [key for key in whole if key in _ELSEWHERE]:
+    expanded = list[dict[str, Any]]()
+    for row in [*[study.rows] * bool(study.rows or not study.row), *study.row]:
+        row_fields = study.fixed | row
+        if wrong := [key for key in row_fields if key in _ELSEWHERE]:
             raise UsageError(
                 f"{wrong[0]} is no field of a row of a study; it is set by {_ELSEWHERE[wrong[0]]}"
             )
-        for asked in _multiply(whole):
-            made += [
-                asked | {"parameters": inner} for inner in _multiply(asked.get("parameters", {}))
+        for settings in _multiply(row_fields):
+            expanded += [
+                settings | {"parameters": inner}
+                for inner in _multiply(settings.get("parameters", {}))
             ]
-    unnamed = [_flatten(one) for one in made if "name" not in one]
-    keys = dict.fromkeys(key for one in unnamed for key in one)
-    differ = [key for key in keys if len({str(one.get(key)) for one in unnamed}) > 1] or ["program"]
-    return [(str(one.get("name") or _describe(_flatten(one), differ)), one) for one in made]
+    unnamed = [_flatten(settings) for settings in expanded if "name" not in settings]
+    keys = dict.fromkeys(key for flat in unnamed for key in flat)
+    differ = [key for key in keys if len({str(flat.get(key)) for flat in unnamed}) > 1] or [
+        "program"
+    ]
+    return [
+        (str(settings.get("name") or _describe(_flatten(settings), differ)), settings)
+        for settings in expanded
+    ]
 
 
-def _multiply(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _multiply(row_fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     def several(key: str, value: Any) -> bool:
         return isinstance(value, list) and (
-            key not in _LISTS or any(isinstance(one, list) for one in value)
+            key not in _LISTS or any(isinstance(element, list) for element in value)
         )
 
     choices = [
-        [(key, one) for one in (value if several(key, value) else [value])]
-        for key, value in given.items()
+        [(key, choice) for choice in (value if several(key, value) else [value])]
+        for key, value in row_fields.items()
     ]
     return [dict(chosen) for chosen in product(*choices)]
 
 
-def _flatten(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row can be named by: no seeds, and parameters one by one."""
-    flat = {**asked, **asked["parameters"]}
+    flat = {**settings, **settings["parameters"]}
     return {key: value for key, value in flat.items() if key not in ("seed", "tasks", "parameters")}
 
 
 def _describe(flat: Mapping[str, Any], differ: Sequence[str]) -> str:
-    said = [
+    words = [
         str(flat[key]) if key in _PLAIN else f"{key}={flat[key]}" for key in differ if key in flat
     ]
-    return " ".join(said) or str(flat.get("program", ""))
+    return " ".join(words) or str(flat.get("program", ""))

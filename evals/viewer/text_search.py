@@ -26,7 +26,7 @@ MOST = 200  # places that a search returns
 AROUND = 90  # characters before and after a word
 
 _CALL = "SELECT request, outputs, reasoning FROM calls WHERE fault = '' AND key = ?"
-_PARTS = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
+_SELECT_PARTS = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
 _FRAME = re.compile(
     r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?'
 )  # of a message
@@ -36,11 +36,11 @@ def find_words(
     outcomes: Mapping[str, Outcome], words: str, documents: Mapping[str, Document], answers: Path
 ) -> dict[str, Any]:
     """Return the first places of a run whose text has all of the words, in whatever case."""
-    place = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
-    with translate_sqlite_errors(answers), closing(sqlite3.connect(place, uri=True)) as reader:
+    address = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
+    with translate_sqlite_errors(answers), closing(sqlite3.connect(address, uri=True)) as reader:
         search = _Search(words.lower().split(), documents, reader if answers.is_file() else None)
-        found = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
-    return {"hits": found[:MOST], "more": len(found) > MOST}
+        passages = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
+    return {"hits": passages[:MOST], "more": len(passages) > MOST}
 
 
 # And what it has found in documents and in parts of prompts, which come again and again
@@ -56,26 +56,26 @@ class _Search:
 
     def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
         for query_id, outcome in outcomes.items():
-            seen = set[tuple[str, str]]()
-            for step, where, text, key in self._texts(outcome):
-                if text and (where, text) not in seen:
-                    seen.add((where, text))
+            reported = set[tuple[str, str]]()
+            for step, location, text, key in self._texts(outcome):
+                if text and (location, text) not in reported:
+                    reported.add((location, text))
                     yield {
                         "query_id": query_id,
                         "step": step,
-                        "where": where,
+                        "where": location,
                         "text": text,
                         "call": key,
                     }
 
     def _texts(self, outcome: Outcome) -> Iterator[tuple[int | None, str, str, str]]:
         trace = outcome["trace"]
-        for number, place in [
+        for number, caller in [
             *enumerate(trace["steps"]),
             (None, trace),
         ]:  # a trace has the calls after its last step
-            for key in place.get("calls", ()):
-                yield from ((number, kind, text, key) for kind, text in self._in_call(key))
+            for key in caller.get("calls", ()):
+                yield from ((number, source, text, key) for source, text in self._in_call(key))
         for number, step in enumerate(trace["steps"]):
             yield number, step["tool"], self._around(step["argument"]), ""
             for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
@@ -93,17 +93,17 @@ class _Search:
         if self._reader is None:
             return
         for request, outputs, reasoning in self._reader.execute(_CALL, [key]):
-            parts = files.loads(request or "[]")
-            unread = [part for part in parts if part not in self._in_parts]
-            for part, packed in self._reader.execute(_PARTS, [json.dumps(unread)]):
+            part_ids = files.loads(request or "[]")
+            unread = [part_id for part_id in part_ids if part_id not in self._in_parts]
+            for part_id, packed in self._reader.execute(_SELECT_PARTS, [json.dumps(unread)]):
                 text = (
                     zstandard.decompress(packed)
                     .decode("utf-8", "replace")
                     .replace("\\n", "\n")
                     .replace('\\"', '"')
                 )
-                self._in_parts[part] = self._around(text) and self._around(_FRAME.sub("", text))
-            yield from (("prompt", self._in_parts.get(part, "")) for part in parts)
+                self._in_parts[part_id] = self._around(text) and self._around(_FRAME.sub("", text))
+            yield from (("prompt", self._in_parts.get(part_id, "")) for part_id in part_ids)
             for output in files.loads(outputs or "[]"):
                 text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
                 yield "answer of the model", self._around(text)
@@ -115,7 +115,7 @@ class _Search:
         lowered = text.lower()
         if not all(word in lowered for word in self._words):
             return ""
-        place = max(map(lowered.index, self._words))
-        start = max(0, place - AROUND)
-        end = place + AROUND
+        position = max(map(lowered.index, self._words))
+        start = max(0, position - AROUND)
+        end = position + AROUND
         return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"
