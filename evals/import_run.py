@@ -63,9 +63,7 @@ def parser() -> CommandParser:
         help="what the system is called; the file's tag where none is named",
     )
     add("--model", default="", metavar="NAME", help="the model that it used, if that is known")
-    description = (
-        f"what it did: JSON Lines ({find_page('docs/guide/see-and-export.md')}), or ATIF"
-    )
+    description = f"what it did: JSON Lines ({find_page('docs/guide/see-and-export.md')}), or ATIF"
     add("--trajectories", type=Path, metavar="FILE", help=description)
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
