@@ -31,7 +31,7 @@ def writer(folder, write, then):
 
 
 @pytest.mark.parametrize(
-    "write", ["replacing(path)", "drafting(path, folder=True)", "temporary_folder()"]
+    "write", ["replacing(path)", "temporary_sibling(path, folder=True)", "temporary_folder()"]
 )
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(write, tmp_path):
     killed = writer(tmp_path, write, "os.kill(os.getpid(), signal.SIGKILL)")
