@@ -1,42 +1,41 @@
-"""The engine without a model: it fills the signatures of programs by counting words.
+"""The rules of the engine without a model: they fill the signatures of programs by counting words.
 
-It is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in the
-shape of a model: it weighs the words of description and notes by how rare they are in the corpus,
-less those that earlier searches used, keeps the passages that share the most weight, and takes
+The engine is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in
+the shape of a model: it weighs the words of description and notes by how rare they are in the corpus,
+less the words that earlier searches used, keeps the passages that share the most weight, and takes
 their best sentences as notes. Equal inputs have equal answers (docs/decisions/offline.md).
 
-DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured
-call beside it. A program names a rule for each output field of its signatures, which makes the
-field from the call's inputs and the corpus' statistics. In every signature the query is the input
-`description`, and `passages` are read.
+A program names a rule for each output field of its signatures. A rule makes the field from the
+call's inputs and the statistics of the corpus. In every signature the query is the input
+`description`, and the passages that are read are the input `passages`.
 """
 
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 
 from tools.models.call_context import Inputs
 from tools.text import TermStatistics, content_words, sentences
 
-# How these were chosen, and on which queries, is in docs/decisions/offline.md.
+# docs/decisions/offline.md tells how these were chosen, and on which queries.
 SEARCH_WORDS = 20  # words in each search after the first
-NOTES_SHARE = 0.3  # of a word's weight that comes from the notes; the rest from the description
-DECAY = 0.5  # what a word keeps of its weight for each earlier search that used it
+NOTES_SHARE = 0.3  # share of a word's weight that comes from the notes, not from the description
+DECAY = 0.5  # factor of a word's weight for each earlier search that used the word
 KEEP = 6  # passages kept of each batch
 SET_WORDS = 40  # words up to which a single sentence is read as a combination of sets
-CLAUSES = 5  # of a description, as criteria
-INSIGHT_WORDS = 8  # in place of the gist of a text
+CLAUSES = 5  # clauses of a description that become criteria
+INSIGHT_WORDS = 8  # words in place of the gist of a text
 GRADES = (0.1, 0.2, 0.35)  # least shares of the description's weight for the grades 1, 2 and 3
-COMMON_WORDS = 12  # of verified passages, in place of what they have in common
-# A long description mostly asks its question at its end; a passage mostly says at its beginning
-# what it is about.
-EDGE = 2  # sentences at that end and at that beginning
+COMMON_WORDS = 12  # words of verified passages, in place of their common idea
+# A long description mostly asks its question at its end; a passage mostly names its subject at its
+# beginning.
+EDGE = 2  # sentences of that end and of that beginning
 ENDING = 2  # further times that words at the end of a description of more than EDGE sentences count
 OPENING = 2  # further times that words at the beginning of a passage count
 # Okapi's usual constants, for weighing a passage: how soon repeats stop counting, and how much
@@ -48,7 +47,8 @@ B = 0.75
 def rewrite_query(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the heavier half of the description's words, heaviest first; all of it if the corpus has none of them."""
     heaviest = _heaviest(_weigh(inputs["description"], statistics))
-    return " ".join(heaviest[: max(1, len(heaviest) // 2)]) or inputs["description"].strip()
+    half = heaviest[: max(1, len(heaviest) // 2)]
+    return " ".join(half) or inputs["description"].strip()
 
 
 def heaviest_sentence(inputs: Inputs, statistics: TermStatistics) -> str:
@@ -71,66 +71,86 @@ def split_clauses(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, 
     text = inputs["description"].strip()
     total = sum(_weigh(text, statistics).values()) or 1.0
     if len(sentences(text)) > 1 or len(text.split()) > SET_WORDS:
-        pieces = [("may", sentence) for sentence in _rank_by_weight(text, statistics)]
+        pieces = [_Piece("may", sentence) for sentence in _rank_by_weight(text, statistics)]
     else:
         pieces = _cut_clauses(text, statistics)
     parts = [{"search": text, "reading": "the whole description", "role": "may", "weight": 1.0}]
-    for role, piece in pieces[: inputs["most"] - 1] if len(pieces) > 1 else ():
-        weight = round(min(1.0, sum(_weigh(piece, statistics).values()) / total), 3)
-        parts.append({"search": piece, "reading": _READINGS[role], "role": role, "weight": weight})
+    if len(pieces) < 2:
+        return parts
+    for piece in pieces[: inputs["most"] - 1]:
+        share = sum(_weigh(piece.text, statistics).values()) / total
+        parts.append(
+            {
+                "search": piece.text,
+                "reading": _READINGS[piece.role],
+                "role": piece.role,
+                "weight": round(min(1.0, share), 3),
+            }
+        )
     return parts
 
 
 def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return the description's words; after a search, the heaviest of description and notes, with used ones decayed."""
+    """Return the description's words; after a search, the heaviest words of description and notes.
+
+    Words that earlier searches used weigh less.
+    """
     earlier = inputs["earlier_searches"]
     if not earlier:
         return " ".join(content_words(inputs["description"]))
     described = _scale(_weigh(inputs["description"], statistics))
-    in_notes: Counter[str] = Counter()
-    for sentence in (one for note in inputs["notes"] for one in sentences(note)):
-        in_notes.update({word: statistics.weight(word) for word in set(content_words(sentence))})
-    noted = _scale(in_notes)
-    used = Counter(word for text in earlier for word in set(content_words(text)))
-    weight = {
-        word: DECAY ** used[word]
-        * (NOTES_SHARE * noted.get(word, 0.0) + (1 - NOTES_SHARE) * described.get(word, 0.0))
-        for word in described.keys() | noted.keys()
-    }
+    noted = _scale(_weigh_notes(inputs["notes"], statistics))
+    uses = Counter[str]()
+    for text in earlier:
+        uses.update(set(content_words(text)))
+    weight = dict[str, float]()
+    for word in described.keys() | noted.keys():
+        from_notes = NOTES_SHARE * noted.get(word, 0.0)
+        from_description = (1 - NOTES_SHARE) * described.get(word, 0.0)
+        weight[word] = DECAY ** uses[word] * (from_notes + from_description)
     return " ".join(_heaviest(weight)[:SEARCH_WORDS])
 
 
+def _weigh_notes(notes: Iterable[str], statistics: TermStatistics) -> Mapping[str, float]:
+    """Return idf x the number of sentences of the notes that have the word, for each word."""
+    weight = Counter[str]()
+    for note in notes:
+        for sentence in sentences(note):
+            words = set(content_words(sentence))
+            weight.update({word: statistics.weight(word) for word in words})
+    return weight
+
+
 def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
-    """Return `most` searches, each as `write_search` has it after the earlier ones."""
+    """Return `most` searches, each written by `write_search` after the earlier ones."""
     texts = list[str]()
     notes = inputs.get("learned", inputs.get("notes"))
     for _ in range(inputs["most"]):
         earlier = inputs["earlier_searches"] + texts
-        texts.append(
-            write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics)
-        )
+        search_inputs = {**inputs, "notes": notes, "earlier_searches": earlier}
+        texts.append(write_search(search_inputs, statistics))
     return texts
 
 
 def select_ids(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the ids of the passages that share the most weight with the description, best first."""
     weight = _weigh_description(inputs["description"], statistics)
-    scored = [
-        (_overlap(weight, passage.text, statistics), passage.id) for passage in inputs["passages"]
-    ]
-    best = sorted(scored, key=lambda pair: (-pair[0], pair[1]))
-    return [passage_id for score, passage_id in best[:KEEP] if score > 0]
+    scores = {
+        passage.id: _overlap(weight, passage.text, statistics) for passage in inputs["passages"]
+    }
+    best = sorted(scores, key=lambda passage_id: (-scores[passage_id], passage_id))
+    return [passage_id for passage_id in best[:KEEP] if scores[passage_id] > 0]
 
 
 def observe(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return the best sentence of each passage that `select_ids` keeps, one a line."""
+    """Return the best sentence of each passage that `select_ids` keeps, one on each line."""
     passages = {passage.id: passage for passage in inputs["passages"]}
-    kept = [passages[passage_id] for passage_id in select_ids(inputs, statistics)]
-    return "\n".join(quote_best_sentence({**inputs, "passages": kept}, statistics))
+    selected = [passages[passage_id] for passage_id in select_ids(inputs, statistics)]
+    return "\n".join(quote_best_sentence({**inputs, "passages": selected}, statistics))
 
 
 def rank_ids(inputs: Inputs, statistics: TermStatistics) -> list[str]:
-    """Return all passages by the weight that they share with the description; equal ones as they were shown."""
+    """Return all passages by the weight that they share with the description; ties stay as they were shown."""
     weight = _weigh_description(inputs["description"], statistics)
     best = sorted(
         inputs["passages"], key=lambda passage: -_overlap(weight, passage.text, statistics)
@@ -142,27 +162,28 @@ def score_overlap(inputs: Inputs, statistics: TermStatistics) -> float:
     """Return, from 0 to 10, the passages' share of the weight of the criteria, the requirement or the description."""
     criteria = inputs.get("criteria") or [inputs.get("requirement") or inputs["description"]]
     text = "\n".join(passage.text for passage in inputs["passages"])
-    return round(10 * sum(_share(one, text, statistics) for one in criteria) / len(criteria), 4)
+    total = sum(_share(criterion, text, statistics) for criterion in criteria)
+    return round(10 * total / len(criteria), 4)
 
 
 def list_criteria(inputs: Inputs, statistics: TermStatistics) -> list[str]:
-    """Return the heaviest clauses of the description, `most` of them where that is given."""
+    """Return the heaviest clauses of the description, at most `most` if that is given."""
     return _rank_clauses(inputs["description"], statistics)[: inputs.get("most") or CLAUSES]
 
 
 def assess_criteria(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return how much of the weight of each criterion, or of the description, the passages have, one a line."""
+    """Return the share of each criterion's weight, or the description's, in the passages, one on each line."""
     text = "\n".join(passage.text for passage in inputs["passages"])
     criteria = inputs.get("criteria") or [inputs["description"]]
-    return "\n".join(f"{_share(one, text, statistics):.0%} of: {one}" for one in criteria)
+    lines = [f"{_share(criterion, text, statistics):.0%} of: {criterion}" for criterion in criteria]
+    return "\n".join(lines)
 
 
 def quote_best_sentence(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the sentence of each passage that has most of the description's weight."""
     weight = _weigh(inputs["description"], statistics)
-    return [
-        best for passage in inputs["passages"] if (best := _best_sentence(weight, passage.text))
-    ]
+    quotes = [_best_sentence(weight, passage.text) for passage in inputs["passages"]]
+    return [quote for quote in quotes if quote]
 
 
 def describe(inputs: Inputs, statistics: TermStatistics) -> dict[str, str]:
@@ -179,20 +200,24 @@ def describe_passages(inputs: Inputs, statistics: TermStatistics) -> list[dict[s
 def plan_clauses(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
     """Return the description as a whole, then its clauses, heaviest first."""
     text = inputs["description"].strip()
-    clauses = [text, *(clause for clause in _rank_clauses(text, statistics) if clause != text)]
+    clauses = [text]
+    clauses += [clause for clause in _rank_clauses(text, statistics) if clause != text]
     return [{"question": clause, "search": clause} for clause in clauses[: inputs["most"]]]
 
 
 def find_missing(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the words of the description that no note has, heaviest first."""
     weight = _weigh(inputs["description"], statistics)
-    noted = {word for note in inputs["notes"] for word in content_words(note)}
+    noted = set[str]()
+    for note in inputs["notes"]:
+        noted.update(content_words(note))
     return " ".join(_heaviest({word: weight[word] for word in weight.keys() - noted}))
 
 
 def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
-    """Return what is missing, then searches as `write_search` has them."""
-    texts = [text] if (text := find_missing(inputs, statistics)) else []
+    """Return the missing words as a search, then the searches of `write_searches`."""
+    missing = find_missing(inputs, statistics)
+    texts = [missing] if missing else []
     texts += write_searches({**inputs, "most": inputs["most"] - len(texts)}, statistics)
     return [{"question": text, "search": text} for text in texts[: inputs["most"]]]
 
@@ -200,56 +225,65 @@ def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, s
 def grade_overlap(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Return a grade for the share of the description's weight that a passage has, with its best sentence."""
     weight = _weigh(inputs["description"], statistics)
-    judged = []
+    rows = []
     for passage in inputs["passages"]:
         share = _share(inputs["description"], passage.text, statistics)
-        if grade := sum(share >= least for least in GRADES):
-            judged.append(
-                {"id": passage.id, "grade": grade, "evidence": _best_sentence(weight, passage.text)}
-            )
-    return judged
+        grade = sum(share >= least for least in GRADES)
+        if grade:
+            evidence = _best_sentence(weight, passage.text)
+            rows.append({"id": passage.id, "grade": grade, "evidence": evidence})
+    return rows
 
 
 def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return words of half of the passages, but at least two, that the description has not; by number times idf."""
-    count = Counter(
-        word
-        for passage in inputs["passages"]
-        for word in dict.fromkeys(content_words(passage.text))
-    )
+    """Return words of half of the passages, but at least two, that the description lacks; by number times idf."""
+    passage_count = Counter[str]()
+    for passage in inputs["passages"]:
+        passage_count.update(dict.fromkeys(content_words(passage.text), 1))
     least = max(2, len(inputs["passages"]) / 2)
-    said = set(content_words(inputs["description"]))
-    weight = {
-        word: n * statistics.weight(word)
-        for word, n in count.items()
-        if n >= least and word not in said
-    }
+    described = set(content_words(inputs["description"]))
+    weight = dict[str, float]()
+    for word, count in passage_count.items():
+        if count >= least and word not in described:
+            weight[word] = count * statistics.weight(word)
     return " ".join(_heaviest(weight)[:COMMON_WORDS])
 
 
 def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
     """Select the best results of the last search, then search again with its words; finish in the last step."""
-    searches = []
-    shown = []
-    for turn in inputs["history"]:
-        for call, result in zip(turn.calls, turn.results, strict=True):
-            if call["name"] == "search":
-                searches.append(call["args"]["query"])
-                rows = json.loads(result) if result.startswith("[") else []
-                shown += (
-                    [[SimpleNamespace(id=row["doc_id"], text=row["text"]) for row in rows]]
-                    if rows
-                    else []
-                )
-    notes = [observe({**inputs, "passages": passages}, statistics) for passages in shown]
-    best = select_ids({**inputs, "passages": shown[-1]}, statistics) if shown else []
-    calls: list[dict[str, Any]] = [{"name": "select", "args": {"doc_ids": best}}] if best else []
+    history = _read_history(inputs["history"])
+    calls = list[dict[str, Any]]()
+    if history.passages:
+        best = select_ids({**inputs, "passages": history.passages[-1]}, statistics)
+        if best:
+            calls.append({"name": "select", "args": {"doc_ids": best}})
     if inputs["steps_left"] < 1:
         calls.append({"name": "finish", "args": {"doc_ids": []}})
-    else:
-        text = write_search({**inputs, "earlier_searches": searches, "notes": notes}, statistics)
-        calls.append({"name": "search", "args": {"query": text}})
+        return dspy.ToolCalls.from_dict_list(calls)
+    notes = [observe({**inputs, "passages": shown}, statistics) for shown in history.passages]
+    search_inputs = {**inputs, "earlier_searches": history.searches, "notes": notes}
+    calls.append({"name": "search", "args": {"query": write_search(search_inputs, statistics)}})
     return dspy.ToolCalls.from_dict_list(calls)
+
+
+class _History(NamedTuple):
+    searches: list[str]
+    passages: list[list[SimpleNamespace]]  # the results of each search that found any
+
+
+def _read_history(turns: Iterable[Any]) -> _History:
+    history = _History([], [])
+    for turn in turns:
+        for call, result in zip(turn.calls, turn.results, strict=True):
+            if call["name"] != "search":
+                continue
+            history.searches.append(call["args"]["query"])
+            rows = json.loads(result) if result.startswith("[") else []
+            if rows:
+                history.passages.append(
+                    [SimpleNamespace(id=row["doc_id"], text=row["text"]) for row in rows]
+                )
+    return history
 
 
 # Words that combine sets, between clauses; not inside a word with hyphens, such as black-and-white.
@@ -268,10 +302,15 @@ _READINGS = {
 }
 
 
-def _cut_clauses(text: str, statistics: TermStatistics) -> list[tuple[str, str]]:
-    """Return (role, piece), cut at the words that combine sets; pieces without a word of the corpus are left out."""
+class _Piece(NamedTuple):
+    role: str  # a key of _READINGS
+    text: str
+
+
+def _cut_clauses(text: str, statistics: TermStatistics) -> list[_Piece]:
+    """Cut a text at the words that combine sets; pieces without a word of the corpus are left out."""
     cut = re.split(f"({_COMBINES})", text, flags=re.IGNORECASE)
-    pieces: list[tuple[str, str]] = []
+    pieces = list[_Piece]()
     role = "must"
     for link, piece in zip(["", *cut[1::2]], cut[0::2], strict=True):
         link = link.lower()
@@ -279,12 +318,12 @@ def _cut_clauses(text: str, statistics: TermStatistics) -> list[tuple[str, str]]
             role = "not"
         elif link in ("or", "or else") and role != "not":  # "not A or B" shuts out both
             role = "may"
-            if pieces and pieces[-1][0] == "must":
-                pieces[-1] = ("may", pieces[-1][1])
+            if pieces and pieces[-1].role == "must":
+                pieces[-1] = pieces[-1]._replace(role="may")
         elif link not in ("or", "or else", "either") and piece.strip():
             role = "must"
         if _weigh(piece, statistics):
-            pieces.append((role, piece.strip()))
+            pieces.append(_Piece(role, piece.strip()))
     return pieces
 
 
@@ -297,60 +336,65 @@ _CLAUSE_END = re.compile(r"(?<=[,;:.!?])\s+|\n+|\s+(?:and|but|or|which|who|where
 
 
 def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
-    """Return the clauses of `text`, heaviest first; `text` itself where none has a word that the corpus knows."""
-    clauses = list(dict.fromkeys(part.strip(" ,;:.") for part in _CLAUSE_END.split(text)))
-    weight = {clause: sum(_weigh(clause, statistics).values(), 0.0) for clause in clauses}
-    return sorted(
-        (clause for clause in clauses if weight[clause] > 0), key=lambda clause: -weight[clause]
-    ) or [text]
+    """Return the clauses of `text`, heaviest first; `text` itself if none has a word of the corpus."""
+    weight = dict[str, float]()
+    for part in _CLAUSE_END.split(text):
+        clause = part.strip(" ,;:.")
+        weight[clause] = sum(_weigh(clause, statistics).values(), 0.0)
+    clauses = [clause for clause in weight if weight[clause] > 0]
+    return sorted(clauses, key=lambda clause: -weight[clause]) or [text]
 
 
 def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
-    """Return the weight of the words of `text`, by BM25's saturation; those at its beginning count more often."""
+    """Return the weight of the words of `text`, by BM25's saturation; words at its beginning count more often."""
     count = Counter(content_words(text))
     norm = K1 * (1 - B + B * count.total() / statistics.average_length)
-    count.update(content_words("\n".join(sentences(text)[:EDGE] * OPENING)))
-    saturated = {word: n / (n + norm) for word, n in count.items() if word in weight}
-    return sum((weight[word] * share for word, share in saturated.items()), 0.0)
+    opening = "\n".join(sentences(text)[:EDGE] * OPENING)
+    count.update(content_words(opening))
+    parts = [weight[word] * (n / (n + norm)) for word, n in count.items() if word in weight]
+    return sum(parts, 0.0)
 
 
 def _share(wanted: str, text: str, statistics: TermStatistics) -> float:
     weight = _weigh(wanted, statistics)
-    return _overlap(weight, text, statistics) / sum(weight.values()) if weight else 0.0
+    if not weight:
+        return 0.0
+    return _overlap(weight, text, statistics) / sum(weight.values())
 
 
 def _best_sentence(weight: Mapping[str, float], text: str) -> str:
     """Return the sentence of `text` with the most weight for its length; empty for a blank text."""
 
     def density(sentence: str) -> float:
-        unique = dict.fromkeys(
-            content_words(sentence)
-        )  # no set: its order, and so the sum's last digit, would vary
+        # No set: its order would vary, and with it the last digit of the sum.
+        unique = dict.fromkeys(content_words(sentence))
+        total = sum((weight.get(word, 0.0) for word in unique), 0.0)
         # The root of the length, so that neither the shortest nor the longest sentence always wins.
-        return sum((weight.get(word, 0.0) for word in unique), 0.0) / math.sqrt(10 + len(unique))
+        return total / math.sqrt(10 + len(unique))
 
     return max(sentences(text), key=density, default="")
 
 
 def _describe(text: str, weight: Mapping[str, float]) -> dict[str, str]:
-    shared = _heaviest({word: weight[word] for word in set(content_words(text)) & weight.keys()})
-    return {"insight": _best_sentence(weight, text), "pattern": " ".join(shared[:INSIGHT_WORDS])}
+    shared = set(content_words(text)) & weight.keys()
+    heaviest = _heaviest({word: weight[word] for word in shared})
+    return {"insight": _best_sentence(weight, text), "pattern": " ".join(heaviest[:INSIGHT_WORDS])}
 
 
 def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
     """Return idf x square root of the count, for each word of `text` that the corpus has."""
-    weight = {
-        word: statistics.weight(word) * math.sqrt(n)
-        for word, n in Counter(content_words(text)).items()
-    }
-    return {word: w for word, w in weight.items() if w > 0}
+    weights = dict[str, float]()
+    for word, count in Counter(content_words(text)).items():
+        weight = statistics.weight(word) * math.sqrt(count)
+        if weight > 0:
+            weights[word] = weight
+    return weights
 
 
 def _weigh_description(description: str, statistics: TermStatistics) -> dict[str, float]:
-    said = sentences(description)
-    return _weigh(
-        "\n".join([description, *(said[-EDGE:] * ENDING if len(said) > EDGE else [])]), statistics
-    )
+    parts = sentences(description)
+    ending = parts[-EDGE:] * ENDING if len(parts) > EDGE else []
+    return _weigh("\n".join([description, *ending]), statistics)
 
 
 def _heaviest(weight: Mapping[str, float]) -> list[str]:
@@ -359,4 +403,4 @@ def _heaviest(weight: Mapping[str, float]) -> list[str]:
 
 def _scale(weight: Mapping[str, float]) -> dict[str, float]:
     largest = max(weight.values(), default=1.0) or 1.0
-    return {word: w / largest for word, w in weight.items()}
+    return {word: value / largest for word, value in weight.items()}

@@ -1,16 +1,15 @@
-"""Calls of tools that stand in the text of an answer, because the server has no parser for its
-model.
+"""Read calls of tools in the text of an answer, if the server has no parser for its model.
 
 Models write calls in some twenty forms, which come down to five: JSON with a name and arguments; a
 name before JSON arguments; tags for function and parameters; a call as in Python; "Action:" and
-"Action Input:". Each is read here, whatever marks are around it. To add a form: a pattern, and a
+"Action Input:". Each is read here, whatever marks are around it. To add a form, add a pattern and a
 reader in `_READERS`.
 """
 
 import ast
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,22 +19,22 @@ from tools.models.values import RepairBudget, TooBroken, repair_json
 
 
 class TextCall(NamedTuple):
-    """One call, and the part of the text that it is."""
+    """A call, and its span in the text."""
 
     start: int
     end: int
     name: str
-    arguments: dict[str, Any] | str  # a text where it is no JSON object
+    arguments: dict[str, Any] | str  # a text if it is no JSON object
 
 
 class Reading(NamedTuple):
-    """What a text has of calls."""
+    """The calls in a text, and the text without them."""
 
-    calls: list[dict[str, str]]  # "id" (empty), "name" and "arguments", as wire.Reply has them
-    rest: str  # the text without them
+    calls: list[dict[str, str]]  # "id" (empty), "name" and "arguments"
+    rest: str
 
 
-# Marks around calls: where one of them is, a call was meant.
+# Marks around calls: a text with a mark was meant to have a call.
 _MARK = re.compile(
     r"</?(?:minimax:|seed:)?(?:tool_?calls?|function_?calls?|tool|tool_code|TOOLCALL|\uff5cDSML\uff5c\w+)>"
     r"|<\|/?(?:tool_calls?|python_tag|python_start|python_end|START_ACTION|END_ACTION|tool_call_start|tool_call_end"
@@ -45,8 +44,8 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"```\w*\s*```")
-_CUT = "\0"  # stands where a call was
-# What stands before a cut, and is no part of the answer, and what stands behind it.
+_CUT = "\0"  # replaces a call that was taken out
+# Words before a cut, and marks behind it, that are no part of the answer.
 _BEFORE_CUT = re.compile(
     r"(?:functools|functions=|(?:assistant)?(?:commentary|analysis)|assistant|(?:Action|call):"
     r"|<function>|[\[`])\Z"
@@ -60,73 +59,81 @@ _ARGUMENT_KEYS = (
     *("arguments", "parameters", "args", "input", "action_input", "tool_input", "params", "kwargs"),
     *("tool_parameters", "tool_args", "function_parameters"),
 )
-_MOST_STARTS = 200  # of JSON values, and of calls, in a text that are tried
+_MAX_STARTS = 200  # positions in a text at which a JSON value or a call is tried
 _LONGEST_CALL = 20_000  # characters of a call as in Python
-_MOST_SCANNED = 400_000  # characters in which ends of such calls are looked for, of one text
+_MAX_SCANNED = 400_000  # characters of a text in which ends of such calls are looked for
 
 
 def has_marks(text: str) -> bool:
-    """Whether a text has the marks of a call, be it one that can be read or not."""
+    """Return whether a text has the marks of a call, readable or not."""
     return bool(_MARK.search(text) or re.search(r'"(?:arguments|parameters)"\s*:', text))
 
 
 def read_calls(text: str, names: Collection[str] = ()) -> Reading:
     """Return the calls in a text, and the text without them.
 
-    `names` are those of the tools. Where they are given, a call outside of any marks has to be of one of them: JSON in
-    an answer may be something else.
+    `names` are the names of the tools. If they are given, a call outside of any marks has to name
+    one of them: JSON in an answer may be something else.
     """
     plain = text.replace('<|"|>', '"')  # Gemma's quotation marks
     budget = RepairBudget()
     for reader in _READERS:
         calls = list(reader(plain, names, budget))
         if calls:
-            break
-    else:
-        return Reading([], text)
-    rest = ""
-    place = 0
+            written = [_write(call, names) for call in calls]
+            return Reading(written, _cut_calls(plain, calls))
+    return Reading([], text)
+
+
+def _cut_calls(text: str, calls: Iterable[TextCall]) -> str:
+    """Return a text without its calls and the marks around them."""
+    cut_text = ""
+    position = 0
     for call in calls:
-        rest += plain[place : call.start] + _CUT
-        place = max(place, call.end)
-    rest = _remove_cuts(_MARK.sub("", rest + plain[place:]))
-    return Reading([_write(call, names) for call in calls], rest.strip())
+        cut_text += text[position : call.start] + _CUT
+        position = max(position, call.end)
+    return _remove_cuts(_MARK.sub("", cut_text + text[position:])).strip()
 
 
 def _remove_cuts(text: str) -> str:
-    """Return a text with a line break for each cut and what belongs to the call around it."""
-    first, *others = text.split(_CUT)
-    parts = [_cut_end(first) if others else first]
-    for number, other in enumerate(others, start=1):
-        is_last = number == len(others)
-        if not is_last and not other.strip(" \t\r\n;,"):
-            continue  # between two cuts
-        behind = other[_BEHIND_CUT.match(other).end() :]  # type: ignore[union-attr]  # it matches nothing, too
-        parts.append(behind if is_last else _cut_end(behind))
-    return "\n".join(parts)
+    """Return a text with a line break for each cut, without the words and marks that announce a call."""
+    first, *further = text.split(_CUT)
+    if not further:
+        return first
+    parts = [_cut_end(first)]
+    for part in further[:-1]:
+        if part.strip(" \t\r\n;,"):
+            parts.append(_cut_end(_cut_beginning(part)))
+    return "\n".join([*parts, _cut_beginning(further[-1])])
+
+
+def _cut_beginning(text: str) -> str:
+    """Return a text without the marks that end a call at its beginning."""
+    marks = _BEHIND_CUT.match(text)
+    return text[marks.end() :] if marks else text
 
 
 def _cut_end(text: str) -> str:
-    """Return a text without a fence and a word that announce a call at its end."""
+    """Return a text without the fence and the word at its end that announce a call."""
     bare = text.rstrip()
     before, fence, language = bare.rpartition("```")
     if fence and re.fullmatch(r"\w*", language):
         bare = before.rstrip()
-    place = max(0, len(bare) - _LONGEST_BEFORE)
-    word = _BEFORE_CUT.search(bare, place)
+    start = max(0, len(bare) - _LONGEST_BEFORE)
+    word = _BEFORE_CUT.search(bare, start)
     return bare[: word.start()].rstrip() if word else bare
 
 
 def find_tool(name: str, names: Collection[str]) -> str:
-    """Return the tool that a model calls by `name`, whatever is around it or its case; `name` where there is none."""
+    """Return the tool that a model calls by `name`, in any case and with marks around it; `name` if there is none."""
     if name in names or not names:
         return name
     bare = re.sub(r":\d+$", "", name.strip().strip("\"'`"))  # Kimi numbers calls
     last = re.split(r"[./]|::|->", bare)[-1].strip("()<>[] ")
     for candidate in (bare, last):
-        alike = [known for known in names if known.casefold() == candidate.casefold()]
-        if len(alike) == 1:
-            return alike[0]
+        matches = [tool for tool in names if tool.casefold() == candidate.casefold()]
+        if len(matches) == 1:
+            return matches[0]
     return name
 
 
@@ -135,42 +142,45 @@ def identify(
 ) -> list[dict[str, Any]]:
     """Return the calls of a conversation's next turn, each with an id that no other call has.
 
-    An id that came is kept, because the server may want to see it again. Others are nine letters and digits, which
-    every provider takes, made of turn and place: so they are the same when the answer is taken from the ledger.
+    An id of the server is kept, because the server may want to see it again. New ids are nine letters
+    and digits, which every provider takes, made of the turn and the position of the call, so that an
+    answer from the ledger has the same ids.
     """
-    taken = {call.get("id") for message in conversation for call in message.get("tool_calls") or ()}
+    taken = set[Any]()
+    for message in conversation:
+        taken.update(call.get("id") for call in message.get("tool_calls") or ())
     identified = list[dict[str, Any]]()
-    for place, call in enumerate(calls):
-        came = call.get("id")
-        known = came if came and came not in taken else f"c{len(conversation):05}{place:03}"
-        taken.add(known)
-        identified.append({**call, "id": known})
+    for position, call in enumerate(calls):
+        call_id = call.get("id")
+        if not call_id or call_id in taken:
+            call_id = f"c{len(conversation):05}{position:03}"
+        taken.add(call_id)
+        identified.append({**call, "id": call_id})
     return identified
 
 
 def shorten_ids(conversation: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a conversation in which all ids of calls have nine letters and digits, for servers that refuse others."""
-    short = dict[str, str]()
+    short_ids = dict[str, str]()
     for turn, message in enumerate(conversation):
-        for place, call in enumerate(message.get("tool_calls") or ()):
+        for position, call in enumerate(message.get("tool_calls") or ()):
             is_short = re.fullmatch("[A-Za-z0-9]{9}", str(call["id"]))
-            short[call["id"]] = call["id"] if is_short else f"c{turn:05}{place:03}"
-    shortened = list[dict[str, Any]]()
-    for message in conversation:
-        made = dict(message)
-        if made.get("tool_calls"):
-            made["tool_calls"] = [{**call, "id": short[call["id"]]} for call in made["tool_calls"]]
-        if made.get("tool_call_id") in short:
-            made["tool_call_id"] = short[made["tool_call_id"]]
-        shortened.append(made)
-    return shortened
+            short_ids[call["id"]] = call["id"] if is_short else f"c{turn:05}{position:03}"
+    messages = [dict(message) for message in conversation]
+    for message in messages:
+        if message.get("tool_calls"):
+            message["tool_calls"] = [
+                {**call, "id": short_ids[call["id"]]} for call in message["tool_calls"]
+            ]
+        if message.get("tool_call_id") in short_ids:
+            message["tool_call_id"] = short_ids[message["tool_call_id"]]
+    return messages
 
 
 def _write(call: TextCall, names: Collection[str]) -> dict[str, str]:
-    given = call.arguments
-    arguments = (
-        given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
-    )
+    arguments = call.arguments
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False, default=str)
     return {"id": "", "name": find_tool(call.name.strip(), names), "arguments": arguments}
 
 
@@ -193,16 +203,17 @@ _GLM = re.compile(r"<tool_call>\s*+([\w.-]++)\s*+(<arg_key>.*?)(?:</tool_call>|$
 
 def _read_tags(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
     starts = list(_FUNCTION.finditer(text))
-    for place, start in enumerate(starts):
-        most = starts[place + 1].start() if place + 1 < len(starts) else len(text)
-        ended = _FUNCTION_END.search(text, start.end(), most)
-        body = text[start.end() : ended.start() if ended else most]
-        given: dict[str, Any] | str = {
-            one["name"]: _plain(one["value"]) for one in _PARAMETER.finditer(body)
+    for index, start in enumerate(starts):
+        limit = starts[index + 1].start() if index + 1 < len(starts) else len(text)
+        closing = _FUNCTION_END.search(text, start.end(), limit)
+        body = text[start.end() : closing.start() if closing else limit]
+        arguments: dict[str, Any] | str = {
+            parameter["name"]: _plain(parameter["value"]) for parameter in _PARAMETER.finditer(body)
         }
-        if not given and body.strip():
-            given = _object(body, budget) or body.strip()
-        yield TextCall(start.start(), ended.end() if ended else most, start[1], given)
+        if not arguments and body.strip():
+            arguments = _object(body, budget) or body.strip()
+        end = closing.end() if closing else limit
+        yield TextCall(start.start(), end, start[1], arguments)
     for call in _GLM.finditer(text):
         yield TextCall(call.start(), call.end(), call[1], _read_pairs(call[2]))
 
@@ -219,7 +230,7 @@ def _read_pairs(text: str) -> dict[str, Any]:
 
 
 def _plain(value: str) -> Any:
-    """Return what stands in a tag: a list or an object where it is one, else the text."""
+    """Return the content of a tag: a list or an object if it is JSON, else the text."""
     stripped = value.strip()
     if stripped[:1] in ("[", "{"):
         with suppress(ValueError):
@@ -246,17 +257,17 @@ _BEFORE_JSON = re.compile(
 def _read_names_before_json(
     text: str, names: Collection[str], budget: RepairBudget
 ) -> Iterator[TextCall]:
-    for start in islice(_BEFORE_JSON.finditer(text), _MOST_STARTS):
+    for start in islice(_BEFORE_JSON.finditer(text), _MAX_STARTS):
         value, end = _decode(text, start.end(), budget)
         if isinstance(value, dict):
             yield TextCall(start.start(), end, next(filter(None, start.groups())), value)
     if not names:
         return
-    known = "|".join(re.escape(name) for name in names)
+    tools = "|".join(re.escape(name) for name in names)
     at_beginning = re.compile(
-        rf"^[ \t`]*+(?:functions\.)?({known})\s*+[:=]?\s*+(?=\{{)", re.MULTILINE
+        rf"^[ \t`]*+(?:functions\.)?({tools})\s*+[:=]?\s*+(?=\{{)", re.MULTILINE
     )
-    for start in islice(at_beginning.finditer(text), _MOST_STARTS):
+    for start in islice(at_beginning.finditer(text), _MAX_STARTS):
         value, end = _decode(text, start.end(), budget)
         if isinstance(value, dict):
             yield TextCall(start.start(), end, start[1], value)
@@ -264,72 +275,86 @@ def _read_names_before_json(
 
 # JSON with a name and arguments
 
+_JSON_START = re.compile(r"[\[{](?=\s*[\[{\"'\w])")
+
+
+class _JsonCall(NamedTuple):
+    name: str
+    arguments: dict[str, Any] | str
+
 
 def _read_json(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
-    outside = _FENCE.sub("", _MARK.sub("", text)).strip().strip("`").strip()
     marked = bool(_MARK.search(text))
-    place = 0
-    tried = 0
-    while tried < _MOST_STARTS and (
-        start := re.compile(r"[\[{](?=\s*[\[{\"'\w])").search(text, place)
-    ):
-        tried = tried + 1
-        place = start.start() + 1
-        value, end = _decode(text, start.start(), budget)
+    unmarked = _FENCE.sub("", _MARK.sub("", text)).strip().strip("`").strip()
+    answer = unmarked.removeprefix("json").strip()
+    position = 0
+    for _ in range(_MAX_STARTS):
+        match = _JSON_START.search(text, position)
+        if not match:
+            return
+        start = match.start()
+        position = start + 1
+        value, end = _decode(text, start, budget)
         if not isinstance(value, dict | list):
             continue
-        found = list(_shaped(value, names, budget))
-        is_all = outside.removeprefix("json").strip() == text[start.start() : end].strip()
-        if not (marked or is_all):
-            found = [
-                (name, given)
-                for name, given in found
-                if not names or find_tool(name, names) in names
-            ]
-        for name, given in found:
-            yield TextCall(start.start(), end, name, given)
-        if found or (isinstance(value, dict) and not names):
-            place = max(place, end)
+        calls = list(_find_calls(value, names, budget))
+        if names and not marked and answer != text[start:end].strip():
+            calls = [call for call in calls if find_tool(call.name, names) in names]
+        for call in calls:
+            yield TextCall(start, end, call.name, call.arguments)
+        if calls or (isinstance(value, dict) and not names):
+            position = max(position, end)
 
 
-def _shaped(
-    value: Any, names: Collection[str], budget: RepairBudget
-) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Yield the name and arguments of each call in a JSON value that is one, or a list of them."""
+def _find_calls(value: Any, names: Collection[str], budget: RepairBudget) -> Iterator[_JsonCall]:
+    """Yield the calls in a JSON value: a call, or a list of calls."""
     if isinstance(value, list):
-        for one in value:
-            if isinstance(one, dict):
-                yield from _shaped(one, names, budget)
+        for item in value:
+            if isinstance(item, dict):
+                yield from _find_calls(item, names, budget)
         return
     for key in _LIST_KEYS:
         if isinstance(value.get(key), list):
-            yield from _shaped(value[key], names, budget)
+            yield from _find_calls(value[key], names, budget)
             return
     if isinstance(value.get("function"), dict):
-        yield from _shaped(value["function"], names, budget)
+        yield from _find_calls(value["function"], names, budget)
         return
-    name_key = next(
-        (key for key in _NAME_KEYS if isinstance(value.get(key), str) and value[key].strip()), None
-    )
-    argument_key = next((key for key in _ARGUMENT_KEYS if key in value), None)
+    call = _read_call(value, names, budget)
+    if call:
+        yield call
+
+
+def _read_call(
+    value: dict[str, Any], names: Collection[str], budget: RepairBudget
+) -> _JsonCall | None:
+    """Return the call that a JSON object states; None if it states none."""
+    name_key = _first_key(value, _NAME_KEYS, lambda name: isinstance(name, str) and name.strip())
+    argument_key = _first_key(value, _ARGUMENT_KEYS, lambda arguments: True)
     if name_key and argument_key:
-        given = value[argument_key]
-        if isinstance(given, str) and (inside := _object(given, budget)) is not None:
-            given = inside  # JSON in a text, as in the protocol
-        yield value[name_key], given if isinstance(given, dict | str) else {}
-    elif name_key and find_tool(value[name_key], names) in names:
-        yield (
-            value[name_key],
-            {key: value[key] for key in value if key not in (name_key, *_META_KEYS)},
-        )
-    elif len(value) == 1:
-        [(name, given)] = value.items()
-        if names and find_tool(name, names) in names and isinstance(given, dict):
-            yield name, given
+        arguments = value[argument_key]
+        if isinstance(arguments, str):  # JSON in a text, as in the protocol
+            parsed = _object(arguments, budget)
+            arguments = arguments if parsed is None else parsed
+        return _JsonCall(value[name_key], arguments if isinstance(arguments, dict | str) else {})
+    if name_key and find_tool(value[name_key], names) in names:
+        keys = [key for key in value if key not in (name_key, *_META_KEYS)]
+        return _JsonCall(value[name_key], {key: value[key] for key in keys})
+    if len(value) == 1:
+        [(name, arguments)] = value.items()
+        if names and find_tool(name, names) in names and isinstance(arguments, dict):
+            return _JsonCall(name, arguments)
+    return None
+
+
+def _first_key(
+    value: Mapping[str, Any], keys: Iterable[str], fits: Callable[[Any], Any]
+) -> str | None:
+    return next((key for key in keys if key in value and fits(value[key])), None)
 
 
 def _decode(text: str, start: int, budget: RepairBudget) -> tuple[Any, int]:
-    """Return the JSON value that begins at `start`, mended where it is broken, and where it ends; None for none."""
+    """Return the JSON value that begins at `start`, repaired if it is broken, and its end; None if there is none."""
     with suppress(ValueError, RecursionError):
         return json.JSONDecoder(strict=False).raw_decode(text, start)
     if budget.left < 0 or not re.match(r"[\[{]\s*[\[{\"'\w]", text[start : start + 40]):
@@ -356,7 +381,7 @@ def _object(text: str, budget: RepairBudget) -> dict[str, Any] | None:
 # Calls as in Python: search(query="..."), alone, in a list, or in a block of code
 
 
-# What the end of a call is found by: texts, in which brackets do not count, and brackets.
+# The tokens by which the end of a call is found: texts, in which brackets do not count, and brackets.
 _TOKEN = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+"""|"(?:[^"\\\n]|\\.)*+"'
     r"|'''(?:[^'\\]|\\.|'(?!''))*+'''|'(?:[^'\\\n]|\\.)*+'"
@@ -367,33 +392,33 @@ _TOKEN = re.compile(
 
 def _read_python(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
     marked = bool(_MARK.search(text)) or "```tool_code" in text
-    left = _MOST_SCANNED
-    for start in re.finditer(r"(?<![\w.])([A-Za-z_][\w.]*+)\(", text):
-        if not marked and find_tool(start[1], names) not in names:
+    remaining = _MAX_SCANNED
+    for call in re.finditer(r"(?<![\w.])([A-Za-z_][\w.]*+)\(", text):
+        start = call.start()
+        name = call[1]
+        if not marked and (find_tool(name, names) not in names or not _is_alone(text, start)):
             continue
-        if not (marked or _is_alone(text, start.start())):
-            continue
-        end = _find_end(text, start.end(), min(_LONGEST_CALL, left))
-        left -= (end or start.end() + _LONGEST_CALL) - start.start()
-        if left <= 0:
+        end = _find_end(text, call.end(), min(_LONGEST_CALL, remaining))
+        remaining -= (end or call.end() + _LONGEST_CALL) - start
+        if remaining <= 0:
             return
-        given = _parse_python(text[start.start() : end]) if end else None
-        if end and given is not None and (given or not marked or start[1] in names):
-            yield TextCall(start.start(), end, start[1], given)
+        arguments = _parse_python(text[start:end]) if end else None
+        if end and arguments is not None and (arguments or not marked or name in names):
+            yield TextCall(start, end, name, arguments)
 
 
 def _is_alone(text: str, start: int) -> bool:
-    """Whether a call stands at the beginning of a line or a value, and not in the midst of a sentence."""
-    place = start - 1
-    while place >= 0 and text[place].isspace() and text[place] != "\n":
-        place -= 1
-    return place < 0 or text[place] in "\n[,;:`(="
+    """Return whether a call begins a line or a value, and is not in the middle of a sentence."""
+    position = start - 1
+    while position >= 0 and text[position].isspace() and text[position] != "\n":
+        position -= 1
+    return position < 0 or text[position] in "\n[,;:`(="
 
 
-def _find_end(text: str, start: int, most: int) -> int | None:
-    """Return where the bracket ends that was opened before `start`; None where it does not within `most` characters."""
+def _find_end(text: str, start: int, max_chars: int) -> int | None:
+    """Return the end of the bracket that was opened before `start`; None if it has no end within `max_chars`."""
     depth = 1
-    for token in _TOKEN.finditer(text, start, start + most):
+    for token in _TOKEN.finditer(text, start, start + max_chars):
         if token[0] in ("(", "[", "{"):
             depth += 1
         elif token[0] in (")", "]", "}"):
@@ -404,19 +429,21 @@ def _find_end(text: str, start: int, most: int) -> int | None:
 
 
 def _parse_python(written: str) -> dict[str, Any] | str | None:
-    """Return the arguments of a call, which have to be values, by name, or one by its place; None where it is none."""
+    """Return the arguments of a call, by name, or the only argument without a name; None if it is no call of values."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         call = ast.parse(written, mode="eval").body
         if not isinstance(call, ast.Call):
             return None
-        given = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+        arguments = {
+            keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg
+        }
         if call.args:
             first = ast.literal_eval(call.args[0])
             if isinstance(first, dict):
-                given = first | given
-            elif len(call.args) == 1 and not given:
+                return first | arguments
+            if len(call.args) == 1 and not arguments:
                 return first if isinstance(first, str) else json.dumps(first)
-        return given
+        return arguments
     return None
 
 
@@ -434,23 +461,23 @@ _ARGUMENT_TAG = re.compile(r"<(\w+)>")
 
 def _read_words(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
     if action := _ACTION.search(text):
-        observed = _OBSERVATION.search(text, action.end())
-        written = text[action.end() : observed.start() if observed else len(text)].strip()
-        written = written.removeprefix("```json").strip("` \n")
-        given = _object(written, budget) or written
-        yield TextCall(action.start(), len(text), action["name"], given)
+        observation = _OBSERVATION.search(text, action.end())
+        end = observation.start() if observation else len(text)
+        written = text[action.end() : end].strip().removeprefix("```json").strip("` \n")
+        arguments = _object(written, budget) or written
+        yield TextCall(action.start(), len(text), action["name"], arguments)
     for name in names:
         for element in find_elements(text, re.compile(rf"<({re.escape(name)})>")):
             body = element.body.strip()
             if not (body.startswith("{") or _ARGUMENT_TAG.match(body)):
                 continue
-            inside = _object(body, budget)
-            if inside is None:
-                inside = {
+            fields = _object(body, budget)
+            if fields is None:
+                fields = {
                     argument.tag: _plain(argument.body)
                     for argument in find_elements(body, _ARGUMENT_TAG)
                 }
-            yield TextCall(element.start, element.end, name, inside)
+            yield TextCall(element.start, element.end, name, fields)
 
 
 _READERS: tuple[Callable[[str, Collection[str], RepairBudget], Iterator[TextCall]], ...] = (
@@ -465,7 +492,7 @@ _READERS: tuple[Callable[[str, Collection[str], RepairBudget], Iterator[TextCall
 def read_arguments(
     written: Any, parameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Return the arguments of a call as an object, in whatever form they came; None where they are none.
+    """Return the arguments of a call as an object, from any of their forms; None if they are no arguments.
 
     With the names of the tool's `parameters`, a text that is no JSON is the value of the only one.
     """
@@ -486,6 +513,6 @@ def read_arguments(
         return {}
     names = list(parameters or ())
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        mended = _object(value, RepairBudget())
-        return mended if mended and set(mended) <= set(names) else None
+        repaired = _object(value, RepairBudget())
+        return repaired if repaired and set(repaired) <= set(names) else None
     return {names[0]: value} if len(names) == 1 else None
