@@ -44,29 +44,50 @@ K1 = 1.5
 B = 0.75
 
 
-def rewrite_query(inputs: Inputs, statistics: TermStatistics) -> str:
+def rewrite_query(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return the heavier half of the description's words, heaviest first; all of it if the corpus has none of them."""
-    heaviest = _heaviest(_weigh(inputs["description"], statistics))
+    description = inputs["description"]
+    weight = _weigh(description, statistics)
+    heaviest = _heaviest(weight)
     half = heaviest[: max(1, len(heaviest) // 2)]
-    return " ".join(half) or inputs["description"].strip()
+    return " ".join(half) or description.strip()
 
 
-def heaviest_sentence(inputs: Inputs, statistics: TermStatistics) -> str:
+def heaviest_sentence(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return the heaviest sentence of the description."""
-    return _rank_by_weight(inputs["description"], statistics)[0]
+    description = inputs["description"]
+    ranked = _rank_by_weight(description, statistics)
+    return ranked[0]
 
 
-def write_document(inputs: Inputs, statistics: TermStatistics) -> str:
+def write_document(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return the description's words, and the heavier half of them once more."""
     return f"{inputs['description'].strip()} {rewrite_query(inputs, statistics)}"
 
 
-def guess(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def guess(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[str]:
     """Return the description's sentences, heaviest first: counting knows nothing by heart."""
-    return _rank_by_weight(inputs["description"], statistics)[: inputs["most"]]
+    description = inputs["description"]
+    ranked = _rank_by_weight(description, statistics)
+    return ranked[: inputs["most"]]
 
 
-def split_clauses(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def split_clauses(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[dict[str, Any]]:
     """Return the description, then its sentences; of one short sentence, the pieces between words that combine sets."""
     text = inputs["description"].strip()
     total = sum(_weigh(text, statistics).values()) or 1.0
@@ -90,15 +111,19 @@ def split_clauses(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, 
     return parts
 
 
-def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
+def write_search(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return the description's words; after a search, the heaviest words of description and notes.
 
     Words that earlier searches used weigh less.
     """
+    description = inputs["description"]
     earlier = inputs["earlier_searches"]
     if not earlier:
-        return " ".join(content_words(inputs["description"]))
-    described = _scale(_weigh(inputs["description"], statistics))
+        return " ".join(content_words(description))
+    described = _scale(_weigh(description, statistics))
     noted = _scale(_weigh_notes(inputs["notes"], statistics))
     uses = Counter[str]()
     for text in earlier:
@@ -121,7 +146,10 @@ def _weigh_notes(notes: Iterable[str], statistics: TermStatistics) -> Mapping[st
     return weight
 
 
-def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def write_searches(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[str]:
     """Return `most` searches, each written by `write_search` after the earlier ones."""
     texts = list[str]()
     notes = inputs.get("learned", inputs.get("notes"))
@@ -132,89 +160,144 @@ def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     return texts
 
 
-def select_ids(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def select_ids(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[str]:
     """Return the ids of the passages that share the most weight with the description, best first."""
-    weight = _weigh_description(inputs["description"], statistics)
-    scores = {
-        passage.id: _overlap(weight, passage.text, statistics) for passage in inputs["passages"]
-    }
+    description = inputs["description"]
+    weight = _weigh_description(description, statistics)
+    scores = dict[str, float]()
+    for passage in inputs["passages"]:
+        scores[passage.id] = _overlap(weight, passage.text, statistics)
     best = sorted(scores, key=lambda passage_id: (-scores[passage_id], passage_id))
     return [passage_id for passage_id in best[:KEEP] if scores[passage_id] > 0]
 
 
-def observe(inputs: Inputs, statistics: TermStatistics) -> str:
+def observe(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return the best sentence of each passage that `select_ids` keeps, one on each line."""
     passages = {passage.id: passage for passage in inputs["passages"]}
     selected = [passages[passage_id] for passage_id in select_ids(inputs, statistics)]
     return "\n".join(quote_best_sentence({**inputs, "passages": selected}, statistics))
 
 
-def rank_ids(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def rank_ids(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[str]:
     """Return all passages by the weight that they share with the description; ties stay as they were shown."""
-    weight = _weigh_description(inputs["description"], statistics)
-    best = sorted(
-        inputs["passages"], key=lambda passage: -_overlap(weight, passage.text, statistics)
-    )
+    description = inputs["description"]
+    weight = _weigh_description(description, statistics)
+
+    def score(passage: Any) -> float:
+        return -_overlap(weight, passage.text, statistics)
+
+    best = sorted(inputs["passages"], key=score)
     return [passage.id for passage in best]
 
 
-def score_overlap(inputs: Inputs, statistics: TermStatistics) -> float:
+def score_overlap(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> float:
     """Return, from 0 to 10, the passages' share of the weight of the criteria, the requirement or the description."""
-    criteria = inputs.get("criteria") or [inputs.get("requirement") or inputs["description"]]
+    description = inputs["description"]
+    criteria = inputs.get("criteria") or [inputs.get("requirement") or description]
     text = "\n".join(passage.text for passage in inputs["passages"])
     total = sum(_share(criterion, text, statistics) for criterion in criteria)
     return round(10 * total / len(criteria), 4)
 
 
-def list_criteria(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def list_criteria(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[str]:
     """Return the heaviest clauses of the description, at most `most` if that is given."""
-    return _rank_clauses(inputs["description"], statistics)[: inputs.get("most") or CLAUSES]
+    description = inputs["description"]
+    clauses = _rank_clauses(description, statistics)
+    return clauses[: inputs.get("most") or CLAUSES]
 
 
-def assess_criteria(inputs: Inputs, statistics: TermStatistics) -> str:
+def assess_criteria(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return the share of each criterion's weight, or the description's, in the passages, one on each line."""
+    description = inputs["description"]
     text = "\n".join(passage.text for passage in inputs["passages"])
-    criteria = inputs.get("criteria") or [inputs["description"]]
+    criteria = inputs.get("criteria") or [description]
     lines = [f"{_share(criterion, text, statistics):.0%} of: {criterion}" for criterion in criteria]
     return "\n".join(lines)
 
 
-def quote_best_sentence(inputs: Inputs, statistics: TermStatistics) -> list[str]:
+def quote_best_sentence(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[str]:
     """Return the sentence of each passage that has most of the description's weight."""
-    weight = _weigh(inputs["description"], statistics)
+    description = inputs["description"]
+    weight = _weigh(description, statistics)
     quotes = [_best_sentence(weight, passage.text) for passage in inputs["passages"]]
     return [quote for quote in quotes if quote]
 
 
-def describe(inputs: Inputs, statistics: TermStatistics) -> dict[str, str]:
+def describe(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> dict[str, str]:
     """Return the description's heaviest sentence and words."""
-    return _describe(inputs["description"], _weigh(inputs["description"], statistics))
+    description = inputs["description"]
+    weight = _weigh(description, statistics)
+    return _describe(description, weight)
 
 
-def describe_passages(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
+def describe_passages(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[dict[str, str]]:
     """Return, for each passage, the sentence with most of the description's weight and the heaviest shared words."""
-    weight = _weigh(inputs["description"], statistics)
-    return [{"id": passage.id, **_describe(passage.text, weight)} for passage in inputs["passages"]]
+    description = inputs["description"]
+    weight = _weigh(description, statistics)
+    rows = list[dict[str, str]]()
+    for passage in inputs["passages"]:
+        description_of_passage = _describe(passage.text, weight)
+        rows.append({"id": passage.id, **description_of_passage})
+    return rows
 
 
-def plan_clauses(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
+def plan_clauses(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[dict[str, str]]:
     """Return the description as a whole, then its clauses, heaviest first."""
-    text = inputs["description"].strip()
+    description = inputs["description"]
+    text = description.strip()
     clauses = [text]
     clauses += [clause for clause in _rank_clauses(text, statistics) if clause != text]
     return [{"question": clause, "search": clause} for clause in clauses[: inputs["most"]]]
 
 
-def find_missing(inputs: Inputs, statistics: TermStatistics) -> str:
+def find_missing(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return the words of the description that no note has, heaviest first."""
-    weight = _weigh(inputs["description"], statistics)
+    description = inputs["description"]
+    weight = _weigh(description, statistics)
     noted = set[str]()
     for note in inputs["notes"]:
         noted.update(content_words(note))
-    return " ".join(_heaviest({word: weight[word] for word in weight.keys() - noted}))
+    missing = {word: weight[word] for word in weight.keys() - noted}
+    return " ".join(_heaviest(missing))
 
 
-def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
+def plan_further(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[dict[str, str]]:
     """Return the missing words as a search, then the searches of `write_searches`."""
     missing = find_missing(inputs, statistics)
     texts = [missing] if missing else []
@@ -222,12 +305,16 @@ def plan_further(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, s
     return [{"question": text, "search": text} for text in texts[: inputs["most"]]]
 
 
-def grade_overlap(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+def grade_overlap(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[dict[str, Any]]:
     """Return a grade for the share of the description's weight that a passage has, with its best sentence."""
-    weight = _weigh(inputs["description"], statistics)
+    description = inputs["description"]
+    weight = _weigh(description, statistics)
     rows = []
     for passage in inputs["passages"]:
-        share = _share(inputs["description"], passage.text, statistics)
+        share = _share(description, passage.text, statistics)
         grade = sum(share >= least for least in GRADES)
         if grade:
             evidence = _best_sentence(weight, passage.text)
@@ -235,13 +322,17 @@ def grade_overlap(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, 
     return rows
 
 
-def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
+def find_common(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
     """Return words of half of the passages, but at least two, that the description lacks; by number times idf."""
+    description = inputs["description"]
     passage_count = Counter[str]()
     for passage in inputs["passages"]:
         passage_count.update(dict.fromkeys(content_words(passage.text), 1))
     least = max(2, len(inputs["passages"]) / 2)
-    described = set(content_words(inputs["description"]))
+    described = set(content_words(description))
     weight = dict[str, float]()
     for word, count in passage_count.items():
         if count >= least and word not in described:
@@ -249,7 +340,10 @@ def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
     return " ".join(_heaviest(weight)[:COMMON_WORDS])
 
 
-def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
+def call_tools(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> dspy.ToolCalls:
     """Select the best results of the last search, then search again with its words; finish in the last step."""
     history = _read_history(inputs["history"])
     calls = list[dict[str, Any]]()
@@ -328,8 +422,12 @@ def _cut_clauses(text: str, statistics: TermStatistics) -> list[_Piece]:
 
 
 def _rank_by_weight(text: str, statistics: TermStatistics) -> list[str]:
-    weight = {sentence: sum(_weigh(sentence, statistics).values()) for sentence in sentences(text)}
-    return sorted(weight, key=lambda sentence: -weight[sentence]) or [text]
+    weight = dict[str, float]()
+    for sentence in sentences(text):
+        words = _weigh(sentence, statistics)
+        weight[sentence] = sum(words.values())
+    ranked = sorted(weight, key=lambda sentence: -weight[sentence])
+    return ranked or [text]
 
 
 _CLAUSE_END = re.compile(r"(?<=[,;:.!?])\s+|\n+|\s+(?:and|but|or|which|who|where|when)\s+")
@@ -340,9 +438,11 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
     weight = dict[str, float]()
     for part in _CLAUSE_END.split(text):
         clause = part.strip(" ,;:.")
-        weight[clause] = sum(_weigh(clause, statistics).values(), 0.0)
+        words = _weigh(clause, statistics)
+        weight[clause] = sum(words.values(), 0.0)
     clauses = [clause for clause in weight if weight[clause] > 0]
-    return sorted(clauses, key=lambda clause: -weight[clause]) or [text]
+    ranked = sorted(clauses, key=lambda clause: -weight[clause])
+    return ranked or [text]
 
 
 def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
