@@ -48,13 +48,13 @@ COMMANDS = {
 def main() -> None:
     """Run the command that is named first; without one, list them."""
     typed = "python -m evals" if Path(sys.argv[0]).name == "__main__.py" else "sextant"
-    name, *rest = sys.argv[1:] or ["--help"]
+    name, *arguments = sys.argv[1:] or ["--help"]
     if name == "--version":
         show(installation.version())
     elif name in ("-h", "--help"):
         show(list_commands(typed))
     elif name in COMMANDS:
-        run_by_name(name, rest, typed)
+        run_by_name(name, arguments, typed)
     else:
         print_stderr(f"error: {UnknownName('command', name, COMMANDS)}")
         sys.exit(UnknownName.exit_code)
@@ -85,8 +85,8 @@ def run_by_name(name: str, arguments: list[str], typed: str) -> None:
 def list_commands(typed: str) -> str:
     """Return a line for each command: how it is called, the module behind it, and what it does."""
     lines = [f"usage: {typed} COMMAND ...     each command has --help", ""]
-    for name, (started_by, about) in COMMANDS.items():
-        lines.append(f"  sextant {name:<11} python -m {started_by:<20} {about}")
+    for name, (started_by, description) in COMMANDS.items():
+        lines.append(f"  sextant {name:<11} python -m {started_by:<20} {description}")
     return "\n".join(lines)
 
 

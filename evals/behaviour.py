@@ -16,11 +16,11 @@ from tools.errors import UsageError
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.behaviour",
         description="Say what searchers do, and where documents are lost.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "paths",
         type=Path,
@@ -33,9 +33,9 @@ def parser() -> CommandParser:
     add("--dry-run", action="store_true", help="say what naming will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object, with the steps of each figure")
     cli_options.add_options(
-        made, SharedRequest, without=("program", "task", "parameters", *SETTLED)
+        command_line, SharedRequest, without=("program", "task", "parameters", *SETTLED)
     )
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -44,19 +44,22 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
     from evals.scoring import behaviour  # NumPy and rich: not for --help
 
-    found = behaviour.compare_behaviour(arguments.paths)
-    text = behaviour.render_behaviour(found)
+    result = behaviour.compare_behaviour(arguments.paths)
+    text = behaviour.render_behaviour(result)
     if arguments.name_failures:
         from evals.judging import loss_causes  # DSPy
 
-        about = {"program": "programs.llm_tasks.loss_explainer:Explainer", "task": found["task"]}
-        request = cli_options.from_options(SharedRequest, vars(arguments) | about)
+        fixed_options = {
+            "program": "programs.llm_tasks.loss_explainer:Explainer",
+            "task": result["task"],
+        }
+        request = cli_options.from_options(SharedRequest, vars(arguments) | fixed_options)
         named = loss_causes.label_loss_causes(
             arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run
         )
-        found = found | named
+        result = result | named
         text = text + loss_causes.render_loss_causes(named)
-    print_stdout(json.dumps(found) + "\n" if arguments.json else text)
+    print_stdout(json.dumps(result) + "\n" if arguments.json else text)
     return 0
 
 

@@ -14,10 +14,10 @@ from tools.cli import CommandParser, print_stdout, run_and_leave
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.compare", description="Compare runs with a baseline, paired by query."
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "baseline",
         type=Path,
@@ -37,7 +37,7 @@ def parser() -> CommandParser:
         action="store_true",
         help="compare runs that were not asked the same; the tables say so",
     )
-    form = made.add_mutually_exclusive_group()
+    form = command_line.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     form.add_argument(
         "--markdown", action="store_true", help="print the tables for GitHub and the like"
@@ -45,7 +45,7 @@ def parser() -> CommandParser:
     form.add_argument(
         "--latex", action="store_true", help="print the tables for a paper, with booktabs"
     )
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -16,11 +16,11 @@ from tools.errors import UsageError
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.curves",
         description="A metric after each search, call, token and cent.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add(
         "runs",
         type=Path,
@@ -28,17 +28,17 @@ def parser() -> CommandParser:
         metavar="RUN",
         help="run folders, or folders with run folders in them",
     )
-    about = (
+    metric_help = (
         "the task's headline where none is named; any of a ranking, e.g. AP@100; also surfaced "
         "and shown: "
     )
-    about += "recall of what came back so far, and of what a model was shown"
-    add("--metric", default="", metavar="NAME", help=about)
+    metric_help += "recall of what came back so far, and of what a model was shown"
+    add("--metric", default="", metavar="NAME", help=metric_help)
     add("--by", default="all", metavar="WHAT", help="searches, calls, tokens, usd or all")
     add("--svg", type=Path, metavar="FILE", help="write a plot, one panel for each axis")
     add("--csv", type=Path, metavar="FILE", help="write every point")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -10,17 +10,19 @@ from tools.cli import CommandParser, run_and_leave
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.gather", description="Join the shards of a run, and score it."
     )
-    made.add_argument(
+    command_line.add_argument(
         "run",
         type=Path,
         metavar="RUN",
         help="RUNS/TASK/NAME, where the run goes, or one of its shards",
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    command_line.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:

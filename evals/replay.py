@@ -15,11 +15,11 @@ from tools.cli import CommandParser, positive, print_stdout, run_and_leave
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.replay",
         description="Issue the searches of a run again; no model is called.",
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add("run", type=Path, metavar="RUN", help="a run folder that has been scored")
     add(
         "--retriever",
@@ -31,7 +31,7 @@ def parser() -> CommandParser:
         "--depth", type=positive, metavar="K", help="documents a search; without it as many as then"
     )
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:

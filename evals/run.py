@@ -65,20 +65,20 @@ class _RemovedOption(argparse.Action):
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(prog="python -m evals.run", description=ABOUT)
-    cli_options.add_options(made, Request)
-    made.add_argument("--isolated", action=_RemovedOption, nargs=0, help=argparse.SUPPRESS)
-    made.lists.add("--task")
-    add = made.add_argument
+    command_line = CommandParser(prog="python -m evals.run", description=ABOUT)
+    cli_options.add_options(command_line, Request)
+    command_line.add_argument("--isolated", action=_RemovedOption, nargs=0, help=argparse.SUPPRESS)
+    command_line.lists.add("--task")
+    add = command_line.add_argument
     add(
         "--dry-run",
         action="store_true",
         help="say what it will cost and how long it will take; nothing is sent",
     )
-    add = made.add_mutually_exclusive_group().add_argument
+    add = command_line.add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--json-events", action="store_true", help="print one JSON object a line as things happen")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -105,9 +105,11 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
     if arguments.dry_run:
         from evals.running import cost_estimate  # as above
 
-        found = cost_estimate.forecast(request)
+        estimate = cost_estimate.forecast(request)
         print_stdout(
-            json.dumps(found) + "\n" if arguments.json else cost_estimate.render_estimate(found)
+            json.dumps(estimate) + "\n"
+            if arguments.json
+            else cost_estimate.render_estimate(estimate)
         )
         return 0
     result = run_request(request, arguments, events)
@@ -237,8 +239,10 @@ def summarise(problems: dict[str, SextantError], tasks: int, failed_queries: int
     codes = {problem.exit_code for problem in problems.values()} | (
         {RunIncomplete.exit_code} if failed_queries else set()
     )
-    kind = next((error for error in ERRORS_BY_WEIGHT if error.exit_code in codes), SextantError)
-    return kind(
+    error_type = next(
+        (error for error in ERRORS_BY_WEIGHT if error.exit_code in codes), SextantError
+    )
+    return error_type(
         f"{len(problems)} of {plural(tasks, 'task')} did not finish: {', '.join(problems)}; the "
         f"reasons are above"
     )
@@ -251,28 +255,32 @@ def show_programs(*, as_json: bool) -> None:
     rows = list[dict[str, Any]]()
     lines = list[str]()
     installed = {
-        name: whose
-        for name, whose in plugins.list_names(SYSTEMS, plugins.PROGRAMS).items()
-        if whose
+        name: origin
+        for name, origin in plugins.list_names(SYSTEMS, plugins.PROGRAMS).items()
+        if origin
     }
-    for kind, table in (("program", PROGRAMS), ("agent", AGENTS), ("installed program", installed)):
-        lines += [f"{kind}s"] * bool(table)
+    for label, table in (
+        ("program", PROGRAMS),
+        ("agent", AGENTS),
+        ("installed program", installed),
+    ):
+        lines += [f"{label}s"] * bool(table)
         for name in table:
             values = dict[str, Any]()
             try:
                 constructor = find_program(name)
-                about = (inspect.getdoc(constructor) or "").partition("\n")[0]
+                description = (inspect.getdoc(constructor) or "").partition("\n")[0]
                 values = {
                     key: parameter.default
                     for key, parameter in list_parameters(constructor).items()
                 }
             except UsageError as error:  # an installed package may be broken
-                about = f"cannot be used: {error}"
-            about = strip_control_characters(
-                f"{about} ({installed[name]})".strip() if name in installed else about
+                description = f"cannot be used: {error}"
+            description = strip_control_characters(
+                f"{description} ({installed[name]})".strip() if name in installed else description
             )
-            rows.append({"name": name, "kind": kind, "about": about, "parameters": values})
-            lines.append(f"  {strip_control_characters(name):<18}{about}")
+            rows.append({"name": name, "kind": label, "about": description, "parameters": values})
+            lines.append(f"  {strip_control_characters(name):<18}{description}")
             plain = {
                 key: str(value).lower() if isinstance(value, bool) else value
                 for key, value in values.items()

@@ -120,15 +120,15 @@ def find_other_shards(shard: Path) -> list[Path]:
     """Return the folders of shards of the same run that were cut by another number; `shard`
     is one's own folder.
     """
-    own = SHARD.fullmatch(shard.parents[1].name)
+    shard_name = SHARD.fullmatch(shard.parents[1].name)
     runs = shard.parents[2]
-    if own is None:
+    if shard_name is None:
         return []
-    found = sorted(runs.glob(f"shard-*-of-*/{shard.parent.name}/{glob.escape(shard.name)}"))
+    candidates = sorted(runs.glob(f"shard-*-of-*/{shard.parent.name}/{glob.escape(shard.name)}"))
     return [
         path
-        for path in found
-        if (cut := SHARD.fullmatch(path.parents[1].name)) and cut[2] != own[2]
+        for path in candidates
+        if (cut := SHARD.fullmatch(path.parents[1].name)) and cut[2] != shard_name[2]
     ]
 
 
@@ -245,17 +245,17 @@ class RunFolder:
         try:
             self.outcomes.starts[query_id] = files.append_line(path, sign_line(line, self.digest))
         except OSError as error:
-            what = (
+            problem = (
                 f"{path}: {error.strerror or error}; query {query_id!r} could not be written and "
                 f"is pending"
             )
             raise RunIncomplete(
-                f"{what}, the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
+                f"{problem}, the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
             ) from None
 
-    def note_left(self, query_id: str, used: Usage) -> None:
+    def note_left(self, query_id: str, usage: Usage) -> None:
         """Keep what a query that is left pending has used."""
-        line = files.dumps({"query_id": query_id, "usage": usage_json(used), "error": None})
+        line = files.dumps({"query_id": query_id, "usage": usage_json(usage), "error": None})
         with suppress(OSError):  # it is pending all the same
             files.append_line(self.path / LEFT, line.encode())
 
@@ -314,11 +314,11 @@ def read_config(path: Path, *, named: bool = True) -> Config:
         )
     ending = _NAME_DIGEST.search(path.resolve().name)
     if named and ending and ending[1] != digest(config):
-        what = (
+        problem = (
             f"{path} has the name of another configuration than config.json holds "
             f"({digest(config)})"
         )
-        raise DataError(f"{what}: it was edited; put it back, or run again")
+        raise DataError(f"{problem}: it was edited; put it back, or run again")
     return config
 
 
@@ -394,8 +394,8 @@ def first_error_line(error: str) -> str:
     """Return the first line of an outcome's error, and the line of a user's code that it ends
     with.
     """
-    first, _, rest = error.strip().partition("\n")
-    return first[:300] + "".join(re.findall(r" \([^()\n]+, line \d+\)$", rest))
+    first, _, details = error.strip().partition("\n")
+    return first[:300] + "".join(re.findall(r" \([^()\n]+, line \d+\)$", details))
 
 
 def write(path: Path, text: str) -> None:
@@ -472,8 +472,8 @@ def check_scores(scores: dict[str, Any], config_digest: str) -> None:
 class InvalidRanking(ValueError):
     """A ranking that its query cannot have; `doc_id` is the document that is wrong in it."""
 
-    def __init__(self, doc_id: str, why: str) -> None:
-        super().__init__(f"document {doc_id!r} {why}")
+    def __init__(self, doc_id: str, reason: str) -> None:
+        super().__init__(f"document {doc_id!r} {reason}")
         self.doc_id = doc_id
 
 
@@ -481,7 +481,7 @@ def check_ranking(
     ranking: Sequence[str],
     query: Query,
     documents: Mapping[str, Document],
-    known: set[str] | None = None,
+    checked: set[str] | None = None,
 ) -> None:
     """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found
     for the query.
@@ -491,14 +491,14 @@ def check_ranking(
     if len(set(ranking)) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
         raise InvalidRanking(twice, f"is there twice for query {query.query_id!r}")
-    for doc_id in set(ranking).difference(known or ()):
+    for doc_id in set(ranking).difference(checked or ()):
         if doc_id not in documents:
             raise InvalidRanking(doc_id, "is not in the corpus")
-        if known is not None:
-            known.add(doc_id)
+        if checked is not None:
+            checked.add(doc_id)
     if hidden := query.excluded.intersection(ranking):
-        why = f"is excluded for query {query.query_id!r}, so no system may find it"
-        raise InvalidRanking(min(hidden, key=ranking.index), why)
+        reason = f"is excluded for query {query.query_id!r}, so no system may find it"
+        raise InvalidRanking(min(hidden, key=ranking.index), reason)
     if query.candidates is not None and (outside := set(ranking) - query.candidates):
         raise InvalidRanking(
             min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}"
@@ -510,19 +510,19 @@ def load_environment(config: Config, qrels: str = "") -> Environment:
     has changed.
     """
     provenance = config[PROVENANCE]
-    where = provenance["folder"] or config["data"]
+    location = provenance["folder"] or config["data"]
     qrels = qrels or provenance["judgements"]
     named = {
         "qrels": qrels,
         "instruction": config["instruction"],
         "columns": provenance.get("columns"),
     }
-    chosen = environments.load(config["task"], where, config["split"], **named).asking(
+    chosen = environments.load(config["task"], location, config["split"], **named).asking(
         **config["asked"]
     )
     if chosen.fingerprint != config["data_fingerprint"]:
-        why = f"the data of {config['task']} in {where} is not what the run was made with"
+        problem = f"the data of {config['task']} in {location} is not what the run was made with"
         raise DataError(
-            f"{why} ({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
+            f"{problem} ({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
         )
     return chosen

@@ -13,22 +13,24 @@ from tools.cli import CommandParser, run_and_leave
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.score", description="Score a run again; nothing is run."
     )
-    made.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    made.add_argument(
+    command_line.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    command_line.add_argument(
         "--qrels", default="", metavar="NAME", help="which judgements lead; those of the run"
     )
-    made.add_argument(
+    command_line.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
         help=f"one more; repeatable: {LANGUAGE}",
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
+    command_line.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ DOORS = {
 # Options that say what a reward is, which nobody is told without --rewards.
 _OF_REWARDS = ("reward", "shaping", "search_cost", "token_cost", "allow_test")
 # Options of a run that an agent outside has no use for.
-_WITHOUT = {one.name for one in fields(ModelSettings)}
+_WITHOUT = {field.name for field in fields(ModelSettings)}
 _WITHOUT |= {
     "lm",
     "program",
@@ -45,18 +45,18 @@ _WITHOUT |= {
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m evals.serve", description="Hand the queries of a run out to agents outside."
     )
-    cli_options.add_options(made, Request, without=_WITHOUT)
-    add = made.add_argument
+    cli_options.add_options(command_line, Request, without=_WITHOUT)
+    add = command_line.add_argument
     add(
         "--agent",
         default="agent",
         metavar="NAME",
         help="what outputs call the agent: served:NAME (default: agent)",
     )
-    door = made.add_mutually_exclusive_group(required=True).add_argument
+    door = command_line.add_mutually_exclusive_group(required=True).add_argument
     door("--mcp", choices=("stdio", "http"), help="tools of the Model Context Protocol")
     door("--http", action="store_true", help="a REST interface, with its description at /docs")
     door("--openenv", action="store_true", help="an OpenEnv environment: reset, step, state")
@@ -108,7 +108,7 @@ def parser() -> CommandParser:
         action="store_true",
         help="go on when all is answered, for training; first answers are kept",
     )
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -117,16 +117,23 @@ def command(arguments: argparse.Namespace) -> int:
     """
     if not arguments.rewards:
         _refuse_options_of_rewards(arguments)
-    place = _place(arguments)
+    address = _place(arguments)
     arguments.program = f"served:{arguments.agent}"
     request = cli_options.from_options(Request, vars(arguments))
     if arguments.print_config:
-        again = [
+        command_words = [
             word for word in sys.argv[1:] if word != "--print-config"
         ]  # paths may be read in another folder
         print_config(
-            place,
-            [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())],
+            address,
+            [
+                sys.executable,
+                "-m",
+                "evals.serve",
+                *command_words,
+                "--runs",
+                str(request.runs.resolve()),
+            ],
         )
         if missing := _find_missing(arguments):
             print_stderr(f"before an agent can come in, {missing}")
@@ -143,7 +150,7 @@ def command(arguments: argparse.Namespace) -> int:
     name = next(door for door in DOORS if getattr(arguments, door))
     reward = episode.RewardSettings(*worth) if arguments.rewards else None
     result = episode_server.serve_command(
-        DOORS[name], request, place, reward, repeat=arguments.repeat
+        DOORS[name], request, address, reward, repeat=arguments.repeat
     )
     if result.problem:
         raise result.problem
@@ -151,11 +158,11 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_rewards(arguments: argparse.Namespace) -> None:
-    given = [f"--{name.replace('_', '-')}" for name in _OF_REWARDS if getattr(arguments, name)]
-    if given:
-        says = "says" if len(given) == 1 else "say"
+    options = [f"--{name.replace('_', '-')}" for name in _OF_REWARDS if getattr(arguments, name)]
+    if options:
+        says = "says" if len(options) == 1 else "say"
         raise UsageError(
-            f"{' and '.join(given)} {says} what a reward is, and none is told without --rewards; "
+            f"{' and '.join(options)} {says} what a reward is, and none is told without --rewards; "
             f"add --rewards, or leave it out"
         )
 
@@ -174,10 +181,10 @@ def _find_missing(arguments: argparse.Namespace) -> str:
 
 def _place(arguments: argparse.Namespace) -> ServerAddress:
     token = os.environ.get(TOKEN, "")
-    place = ServerAddress(
+    address = ServerAddress(
         arguments.address, arguments.port, token, arguments.mcp or "", arguments.rewards
     )
-    if not place.is_here and not token:
+    if not address.is_here and not token:
         proposal = secrets.token_urlsafe(24)
         raise UsageError(
             f"{arguments.address} can be reached by others; export {TOKEN}={proposal}, or another "
@@ -185,7 +192,7 @@ def _place(arguments: argparse.Namespace) -> ServerAddress:
         )
     if arguments.port > 65_535:
         raise UsageError(f"--port {arguments.port} is above 65535")
-    return place
+    return address
 
 
 if __name__ == "__main__":

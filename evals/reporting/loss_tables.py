@@ -76,7 +76,7 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | Non
         for group in groups
         for name in metrics or ("",)
         for bounds in references_per_program(group.runs, name)
-        if {"best", "ceiling"} & bounds.found.keys()
+        if {"best", "ceiling"} & bounds.bounds.keys()
     ]
     if not rows:
         return None

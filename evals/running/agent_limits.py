@@ -33,19 +33,19 @@ def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | No
     requests = 0
     for outcome in _read_all_outcomes(folder):
         query_id = outcome["query_id"]
-        used = usage_from_json(outcome["usage"])
+        usage = usage_from_json(outcome["usage"])
         if query_id in booked:  # retrievers that send something
-            by_agent = _subtract(used, booked[query_id])
-            booked[query_id] = _subtract(booked[query_id], used)
-            used = by_agent
-        if used == Usage() and outcome["error"] is not None:
+            by_agent = _subtract(usage, booked[query_id])
+            booked[query_id] = _subtract(booked[query_id], usage)
+            usage = by_agent
+        if usage == Usage() and outcome["error"] is not None:
             continue  # no agent was started
-        if used == Usage() and program.startswith("served:"):
-            used = UNREPORTED
-        elif not used.calls:
-            used += Usage(unmetered=1)  # it did not say how many tokens it took
-        used_by_all += used
-        requests += used.calls or 1
+        if usage == Usage() and program.startswith("served:"):
+            usage = UNREPORTED
+        elif not usage.calls:
+            usage += Usage(unmetered=1)  # it did not say how many tokens it took
+        used_by_all += usage
+        requests += usage.calls or 1
     budget.resume(used_by_all, requests, source=("agents", folder.resolve()))
 
 
@@ -55,14 +55,14 @@ def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
             yield outcome
 
 
-def _subtract(used: Usage, booked: Usage) -> Usage:
+def _subtract(reported: Usage, booked: Usage) -> Usage:
     """Return what is left of `used`; a price that is not known stays unknown."""
     return Usage(
-        calls=max(0, used.calls - booked.calls),
-        input_tokens=max(0, used.input_tokens - booked.input_tokens),
-        output_tokens=max(0, used.output_tokens - booked.output_tokens),
+        calls=max(0, reported.calls - booked.calls),
+        input_tokens=max(0, reported.input_tokens - booked.input_tokens),
+        output_tokens=max(0, reported.output_tokens - booked.output_tokens),
         paid_usd=None
-        if used.paid_usd is None
-        else max(0.0, used.paid_usd - (booked.paid_usd or 0.0)),
-        unmetered=max(0, used.unmetered - booked.unmetered),
+        if reported.paid_usd is None
+        else max(0.0, reported.paid_usd - (booked.paid_usd or 0.0)),
+        unmetered=max(0, reported.unmetered - booked.unmetered),
     )

@@ -43,7 +43,11 @@ class Pool:
         """Return the pool as a run's configuration has it; `names` are the complete names of
         its parts.
         """
-        known: dict[str, Any] = {"kind": self.kind, "size": self.size, "of": list(names)}
+        config: dict[str, Any] = {
+            "kind": self.kind,
+            "size": self.size,
+            "of": list(names),
+        }
         if self.kind == "oracle":
             gold = json.dumps(
                 {
@@ -51,24 +55,22 @@ class Pool:
                     for query in environment.queries
                 }
             )
-            known["gold"] = hashlib.sha256(gold.encode()).hexdigest()[:16]
-        return known
+            config["gold"] = hashlib.sha256(gold.encode()).hexdigest()[:16]
+        return config
 
     def check_room(self, environment: Environment) -> None:
-        """Raise NotApplicable where a query has more relevant documents than its pool has
-        places.
-        """
-        counts = {
-            query.query_id: len(_relevant(environment, query)) for query in environment.queries
-        }
+        """Raise NotApplicable if a query has more relevant documents than its pool has places."""
+        counts = {}
+        for query in environment.queries:
+            counts[query.query_id] = len(_relevant(environment, query))
         query_id = max(counts, key=counts.__getitem__)
         if self.kind == "oracle" and counts[query_id] > self.size:
-            why = (
+            problem = (
                 f"{self} has no room for the {counts[query_id]} relevant documents of query "
                 f"{query_id!r}"
             )
             raise NotApplicable(
-                f"{why}; use oracle:{4 * counts[query_id]}, so that they are a quarter of it"
+                f"{problem}; use oracle:{4 * counts[query_id]}, so that they are a quarter of it"
             )
 
     def add_to(self, environment: Environment, retrievers: Sequence[Retriever]) -> Environment:
@@ -77,83 +79,95 @@ class Pool:
         depth = len(environment.documents) if self.kind == "oracle" else self.size
         queries = environment.queries
         at_once = max(1, HELD // depth)
-        made = list[Query]()
-        for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
-            searches = [Search(query.text, query.objective, query.excluded) for query in some]
+        pooled_queries = list[Query]()
+        for start in range(0, len(queries), at_once):
+            batch = queries[start : start + at_once]
+            searches = [Search(query.text, query.objective, query.excluded) for query in batch]
             lists = [retriever.search_many(searches, depth) for retriever in retrievers]
-            for query, *found in zip(some, *lists, strict=True):
-                order = round_robin(found)
+            for query, *hits in zip(batch, *lists, strict=True):
+                order = round_robin(hits)
                 if self.kind == "oracle":
                     order = _put_in_relevant(order, environment, query, self.size)
-                made.append(replace(query, candidates=frozenset(order[: self.size])))
-        return replace(environment, queries=tuple(made))
+                pooled_queries.append(replace(query, candidates=frozenset(order[: self.size])))
+        return replace(environment, queries=tuple(pooled_queries))
 
 
-def round_robin(found: Sequence[Sequence[Hit]]) -> list[str]:
+def round_robin(results: Sequence[Sequence[Hit]]) -> list[str]:
     """Return the documents of several searches rank by rank, each once."""
-    ranks = zip_longest(*([hit.doc_id for hit in hits] for hits in found))
-    return list(dict.fromkeys(doc_id for rank in ranks for doc_id in rank if doc_id is not None))
+    doc_ids = dict[str, None]()
+    for hits_of_rank in zip_longest(*results):
+        for hit in hits_of_rank:
+            if hit is not None:
+                doc_ids.setdefault(hit.doc_id)
+    return list(doc_ids)
 
 
 def read(text: str, retriever: RetrieverSpec) -> Pool:
-    """Return the pool that `text` describes: "oracle:300", or "oracle:300(bm25,dense)" to name the
-    retrievers.
+    """Return the pool that `text` describes, such as "oracle:300" or "oracle:300(bm25,dense)".
 
-    By default they are the run's own `retriever`, or its parts where it is a fusion. UsageError for
-    another form.
+    The retrievers of a text without them are the run's own `retriever`, or its parts if it is a
+    fusion. UsageError for another form.
     """
     spec = parse(text)
     size = int(spec.subject) if spec.subject.isdecimal() and len(spec.subject) < 10 else 0
     if spec.kind not in ("oracle", "union") or size < 1 or spec.options:
         form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
         raise UsageError(f"--pool {text!r} is no pool; {form}")
-    own = retriever.parts if retriever.kind == "fusion" else (retriever,)
-    return Pool(spec.kind, size, tuple(canonicalize(str(part)) for part in spec.parts) or own)
+    default_parts = retriever.parts if retriever.kind == "fusion" else (retriever,)
+    parts = tuple(canonicalize(str(part)) for part in spec.parts)
+    return Pool(spec.kind, size, parts or default_parts)
 
 
 def _put_in_relevant(
-    order: list[str], environment: Environment, query: Query, size: int
+    order: list[str],
+    environment: Environment,
+    query: Query,
+    size: int,
 ) -> list[str]:
-    """Return `size` documents, all relevant ones among them; where parents are judged, the best
-    passage of each.
+    """Return `size` documents, all relevant ones among them.
 
-    Half are the first in `order`, fewer where more than a quarter would be relevant. The other
-    places are shared among the relevant documents further down: each brings its neighbours, among
-    which its place is drawn by lot. A query that lacks none gets the neighbours of a document that
-    is drawn by lot.
+    If parents are judged, the best passage of each relevant parent counts as relevant. Half of the
+    documents are the first in `order`, fewer if more than a quarter would be relevant. The other
+    places are shared among the relevant documents further down: each brings its neighbours, and its
+    place among them is drawn by lot. A query that lacks no relevant document gets the neighbours of
+    a document that is drawn by lot.
     """
     judgements = environment.judgements[environment.headline]
     lots = Random(f"{environment.fingerprint}:{query.query_id}")
     unit_of = judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str
     relevant = set(_relevant(environment, query))
-    if not relevant <= {
-        unit_of(doc_id) for doc_id in order
-    }:  # a retriever may leave out what shares no word
+    if not relevant <= {unit_of(doc_id) for doc_id in order}:
+        # A retriever may leave out documents that share no word with the query.
         unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
         order += lots.sample(unranked, len(unranked))
-    head = max(0, min(size // 2, size - 2 * len(relevant)))
-    met = relevant.intersection(map(unit_of, order[:head]))
-    rest = list[str]()
-    places = list[int]()
-    for doc_id in order[head:]:
-        if (unit := unit_of(doc_id)) not in relevant:
-            rest.append(doc_id)
-        elif unit not in met:
-            met.add(unit)
-            places.append(len(rest))
-            rest.append(doc_id)
-    places = places or [int(len(rest) ** lots.random()) - 1]
-    each = (size - head) // len(places)
-    starts = [
-        min(max(0, place - lots.randrange(each)), max(0, len(rest) - each)) for place in places
-    ]
-    blocks = dict.fromkeys(number for start in starts for number in range(start, start + each))
-    others = (number for number in range(len(rest)) if number not in blocks)
-    chosen = [*blocks, *islice(others, size - head - len(blocks))]
-    return order[:head] + [rest[number] for number in chosen if number < len(rest)]
+    head_size = max(0, min(size // 2, size - 2 * len(relevant)))
+    head = order[:head_size]
+    # Documents after the head, and which of them are the best of a relevant unit.
+    candidates = list[str]()
+    relevant_positions = list[int]()
+    units_before = relevant.intersection(map(unit_of, head))
+    for doc_id in order[head_size:]:
+        unit = unit_of(doc_id)
+        if unit not in relevant:
+            candidates.append(doc_id)
+        elif unit not in units_before:
+            units_before.add(unit)
+            relevant_positions.append(len(candidates))
+            candidates.append(doc_id)
+    if not relevant_positions:
+        relevant_positions = [int(len(candidates) ** lots.random()) - 1]
+    block_size = (size - head_size) // len(relevant_positions)
+    last_start = max(0, len(candidates) - block_size)
+    in_blocks = dict[int, None]()
+    for position in relevant_positions:
+        start = min(max(0, position - lots.randrange(block_size)), last_start)
+        in_blocks |= dict.fromkeys(range(start, start + block_size))
+    outside = (number for number in range(len(candidates)) if number not in in_blocks)
+    filling = islice(outside, size - head_size - len(in_blocks))
+    chosen = [*in_blocks, *filling]
+    return head + [candidates[number] for number in chosen if number < len(candidates)]
 
 
 def _relevant(environment: Environment, query: Query) -> list[str]:
-    return [
-        judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0
-    ]
+    grades = environment.qrels.get(query.query_id, {})
+    return [judged for judged, grade in grades.items() if grade > 0]

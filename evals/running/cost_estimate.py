@@ -114,42 +114,42 @@ class EstimatedTotals(NamedTuple):
     hours: Range  # with all workers at work
 
 
-def render_estimate(found: dict[str, Any], about: Sequence[str] = ()) -> str:
+def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ()) -> str:
     """Return a forecast as a person reads it; `about` says what is asked, where that is no
     run of a task.
     """
-    before = f"; {found['answered']} answered before" if found["answered"] else ""
-    by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
-    pending = f"{queries(found['queries'])} to be asked{before}{by}"
+    before = f"; {estimate['answered']} answered before" if estimate["answered"] else ""
+    by = f"; rehearsed on {', '.join(estimate['rehearsed'])}" if estimate["rehearsed"] else ""
+    pending = f"{queries(estimate['queries'])} to be asked{before}{by}"
     headings = [
         "dry run: nothing was sent",
-        *(about or (describe_task(found), describe_system(found), pending)),
+        *(subject_lines or (describe_task(estimate), describe_system(estimate), pending)),
     ]
     named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
-    rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
-    usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
+    rows = [[name, *(f"{value:,.0f}" for value in estimate[key].values())] for name, key in named]
+    usd = [f"${value:,.4f}" for value in (estimate["list_usd"] or {}).values()]
     rows += [
         ["list price", *(usd or ("price unknown", "", ""))],
-        ["time", *map(_clock, found["hours"].values())],
+        ["time", *map(_clock, estimate["hours"].values())],
     ]
     table = TextTable("", ["to expect", "low", "likely", "high"], rows)
-    return render_terminal([*headings, table, *_footings(found), *found["notes"]])
+    return render_terminal([*headings, table, *_footings(estimate), *estimate["notes"]])
 
 
-def _footings(found: dict[str, Any]) -> list[str]:
+def _footings(estimate: dict[str, Any]) -> list[str]:
     lines = []
-    if found["largest_prompt"]:
+    if estimate["largest_prompt"]:
         takes = (
             "whose window is not known"
-            if found["window"] is None
-            else f"which takes {found['window']:,}"
+            if estimate["window"] is None
+            else f"which takes {estimate['window']:,}"
         )
         lines.append(
-            f"largest prompt: {found['largest_prompt']:,} tokens (o200k_base), for a model {takes}"
+            f"largest prompt: {estimate['largest_prompt']:,} tokens (o200k_base), for a model {takes}"
         )
-    if found["price"] is not None:
-        lines.append(f"price: {found['price']}")
-    elif found["lm"] == "offline":
+    if estimate["price"] is not None:
+        lines.append(f"price: {estimate['price']}")
+    elif estimate["lm"] == "offline":
         lines.append("offline asks no model: the tokens are what a model would be asked")
     words = {
         "yes": "will do",
@@ -157,10 +157,12 @@ def _footings(found: dict[str, Any]) -> list[str]:
         "perhaps": "may not do",
         "unknown": "cannot be told",
     }
-    for one in found["budgets"]:
-        line = f"{one['option']} {one['value']:g} {words[one['enough']]}"
-        if one["enough"] != "yes" and one["lasts"] is not None:
-            line += f"; it is likely to last for {one['lasts']} of {queries(found['queries'])}"
+    for budget in estimate["budgets"]:
+        line = f"{budget['option']} {budget['value']:g} {words[budget['enough']]}"
+        if budget["enough"] != "yes" and budget["lasts"] is not None:
+            line += (
+                f"; it is likely to last for {budget['lasts']} of {queries(estimate['queries'])}"
+            )
         lines.append(line)
     return lines
 
@@ -218,13 +220,15 @@ def extrapolate(
     `spent` counts.
     """
     habits = _habits(request, model, rehearsal, earlier)
-    (factors, why) = rehearsal.factors
+    (factors, reason) = rehearsal.factors
     price = None if request.lm == "offline" else model.price
     workers = min(request.at_once, max(1, len(pending)))
     notes = [*rehearsal.notes, *habits.notes]
     figures = _multiply(rehearsal, pending, habits, price, factors, workers)
     if rehearsal.all_calls:
-        calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
+        calls = (
+            f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {reason}"
+        )
         notes.insert(
             0,
             f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and "
@@ -256,7 +260,7 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
     return {level: round(value, digits) for level, value in pairs} or None
 
 
-def find_existing_run(opened: LoadedRun, asked: run_folder.Config) -> Path | None:
+def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path | None:
     """Return the folder of the run under these `run_conditions`, if there is one.
 
     Retrievers are not opened, so their complete names are not compared. To digest the sources takes
@@ -264,58 +268,67 @@ def find_existing_run(opened: LoadedRun, asked: run_folder.Config) -> Path | Non
     """
     pool = opened.resolved.pool
     request = opened.resolved.request
-    asked = asked | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
+    conditions = conditions | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
 
     def comparable(config: run_folder.Config) -> Any:
         pool = config["pool"] and [config["pool"]["kind"], config["pool"]["size"]]
-        same = {key: config[key] for key in asked} | {
+        compared = {key: config[key] for key in conditions} | {
             "retriever": config["retriever"]["name"],
             "pool": pool,
         }
-        return json.loads(json.dumps(same))
+        return json.loads(json.dumps(compared))
 
-    for path in sorted(run_folder.run_path(request.runs, asked).parent.glob("*/config.json")):
+    for path in sorted(run_folder.run_path(request.runs, conditions).parent.glob("*/config.json")):
         with suppress(
             DataError, LookupError
         ):  # a neighbour that is damaged, or of a version before
             config = run_folder.read_config(path.parent)
-            if comparable(config) == comparable(asked):
-                used = code_identity(opened.resolved, opened.environment)
-                if used == {key: config[key] for key in used}:
+            if comparable(config) == comparable(conditions):
+                identity = code_identity(opened.resolved, opened.environment)
+                if identity == {key: config[key] for key in identity}:
                     return path.parent
     return None
 
 
 def _choose(pending: Sequence[Query]) -> list[Query]:
     ordered = sorted(
-        pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id)
+        pending,
+        key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id),
     )
     return [
-        ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered
+        ordered[position]
+        for position in sorted({len(ordered) // 3, len(ordered) * 2 // 3})
+        if ordered
     ]
 
 
 def _habits(
-    request: SharedRequest, model: ConnectedModel, rehearsal: RehearsedRun, earlier: Path
+    request: SharedRequest,
+    model: ConnectedModel,
+    rehearsal: RehearsedRun,
+    earlier: Path,
 ) -> AnswerAssumptions:
     if request.lm == "offline":
         return AnswerAssumptions(np.ones(3), NONE, NONE)
     calls = rehearsal.all_calls
     mean = sum(call.answer for call in calls) / max(1, len(calls))
-    if found := _read_earlier(earlier, str(model.lm.model)):
-        many, seconds, tokens, thinking, streamed, first, rate = found
+    if habits := _read_earlier(earlier, str(model.lm.model)):
+        answer_count, seconds, tokens, thinking, streamed, first, rate = habits
         factors = np.array([1 / 1.5, 1, 1.5])
         takes = f"{seconds:.2f} s"
         took = factors * seconds
         if streamed >= ENOUGH and rate:
             takes = f"{first:.2f} s to the first token, then {rate:,.0f} tokens a second"
             took = first + factors * tokens / rate
-        note = f"answers as in {many:,} earlier calls of this program with this model: {takes}, "
+        note = f"answers as in {answer_count:,} earlier calls of this program with this model: {takes}, "
         note += (
             f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         )
         return AnswerAssumptions(
-            factors * (tokens - thinking) / max(1.0, mean), factors * thinking, took, (note,)
+            factors * (tokens - thinking) / max(1.0, mean),
+            factors * thinking,
+            took,
+            (note,),
         )
     effort = model.settings.get("reasoning_effort")
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
@@ -329,7 +342,10 @@ def _habits(
     note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
     return AnswerAssumptions(
-        ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace)
+        ANSWER,
+        thought,
+        (DELAY * PACE + (ANSWER * mean + thought)) / paces,
+        (note, pace),
     )
 
 
@@ -354,10 +370,10 @@ def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True)) as opened:
             if "first" not in [name for _, name, *_ in opened.execute("PRAGMA table_info(calls)")]:
                 statement = statement.replace("first", "NULL")  # a file of an earlier version
-            found = opened.execute(statement, (model, f"/{runs.name}-")).fetchone()
+            row = opened.execute(statement, (model, f"/{runs.name}-")).fetchone()
     except sqlite3.Error:  # no file, or the run will say what is wrong with it
         return None
-    return tuple(found) if found[0] >= ENOUGH else None
+    return tuple(row) if row[0] >= ENOUGH else None
 
 
 def _multiply(
@@ -384,26 +400,27 @@ def _multiply(
     )
     # Prompts are shorter where there are fewer calls.
     shrinks = np.array([factors[0] if program.cumulative else 1.0, 1.0, 1.0])
-    many = factors * (share * len(calls))
+    call_counts = factors * (share * len(calls))
     answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
     usd = None
     if price is not None:
         each = []  # some models take more a token for long prompts, so calls are priced one by one
-        for long, more, thought in zip(
+        for long, factor, thought in zip(
             PROMPTS, habits.answers, np.rint(habits.thinking), strict=True
         ):
             tokens = (
-                (round(one.prompt * long), round(one.answer * more) + int(thought)) for one in calls
+                (round(call.prompt * long), round(call.answer * factor) + int(thought))
+                for call in calls
             )
             each.append(sum(price.of(prompt, 0, output, int(thought)) for prompt, output in tokens))
         usd = factors * shrinks * share * np.array(each)
     longest = factors * max(map(len, rehearsal.calls), default=0)
     return EstimatedTotals(
-        calls=np.array([int(many[0]), round(many[1]), ceil(many[2])]),
+        calls=np.array([int(call_counts[0]), round(call_counts[1]), ceil(call_counts[2])]),
         input_tokens=factors * shrinks * PROMPTS * (share * sum(call.prompt for call in calls)),
         output_tokens=answers * factors * share,
         list_usd=usd,
-        hours=habits.seconds * np.maximum(many / workers, longest) / 3600,
+        hours=habits.seconds * np.maximum(call_counts / workers, longest) / 3600,
     )
 
 
@@ -430,7 +447,10 @@ def _factors(resolved: ResolvedRequest, rehearsal: RehearsedRun) -> tuple[Range,
 
 
 def _check_budgets(
-    request: SharedRequest, figures: EstimatedTotals, pending: int, spent: Usage
+    request: SharedRequest,
+    figures: EstimatedTotals,
+    pending: int,
+    spent: Usage,
 ) -> list[dict[str, Any]]:
     # What earlier sittings used counts; a time limit is for each sitting.
     needs: dict[str, tuple[Range | None, float]] = {
@@ -442,26 +462,26 @@ def _check_budgets(
         ),
         "time_limit": (figures.hours * 3600, 0.0),
     }
-    found = []
-    for name, (need, used) in needs.items():
-        if (given := getattr(request, name)) is None:
+    verdicts = []
+    for name, (need, spent_before) in needs.items():
+        if (limit := getattr(request, name)) is None:
             continue
         enough = "unknown"
         lasts = None
-        left = given - used
+        remaining = limit - spent_before
         if need is not None:
             low, expected, high = need.tolist()
-            enough = "yes" if high <= left else "no" if low > left else "perhaps"
-            lasts = min(pending, int(pending * left / expected)) if expected else None
-        found.append(
+            enough = "yes" if high <= remaining else "no" if low > remaining else "perhaps"
+            lasts = min(pending, int(pending * remaining / expected)) if expected else None
+        verdicts.append(
             {
                 "option": f"--{name.replace('_', '-')}",
-                "value": given,
+                "value": limit,
                 "enough": enough,
                 "lasts": lasts,
             }
         )
-    return found
+    return verdicts
 
 
 def rehearse(
@@ -483,26 +503,26 @@ def rehearse(
 
     def build(spec: retrievers.RetrieverSpec) -> Retriever:
         if not any(
-            made.sends or made.loads_weights or made.needs_lens
-            for _, made in retrievers.iter_classes(spec)
+            part.sends or part.loads_weights or part.needs_lens
+            for _, part in retrievers.iter_classes(spec)
         ):
             return retrievers.build(spec, environment.documents, sextant_home())
         sends = retrievers.find_api_parts(spec) or retrievers.find_lenses(spec)
-        more = ", and what it sends for its index and searches comes on top" if sends else ""
-        notes.append(f"{spec} is not opened here; bm25 takes its place{more}")
+        addition = ", and what it sends for its index and searches comes on top" if sends else ""
+        notes.append(f"{spec} is not opened here; bm25 takes its place{addition}")
         return index
 
     retriever = build(resolved.retriever)
-    others = {name: build(spec) for name, spec in resolved.others.items()}
+    named_retrievers = {name: build(spec) for name, spec in resolved.others.items()}
     if resolved.pool:
         environment = resolved.pool.add_to(
-            environment, [build(part) for part in resolved.pool.parts]
+            environment, [build(spec) for spec in resolved.pool.parts]
         )
-    system = make_system(resolved, environment, retriever, others)
-    found = StandInModel(index.statistics, model).watch(
+    system = make_system(resolved, environment, retriever, named_retrievers)
+    rehearsal = StandInModel(index.statistics, model).watch(
         system, environment.queries, environment.documents
     )
-    return found._replace(program=program, notes=[*notes, *found.notes])
+    return rehearsal._replace(program=program, notes=[*notes, *rehearsal.notes])
 
 
 class StandInModel(session.SharedOnDeepcopy, dspy.LM):
@@ -521,7 +541,12 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
         self.calls: list[CallTokens] = []  # of the last query
 
-    def watch(self, system: Any, queries: Sequence[Query], documents: Corpus) -> RehearsedRun:
+    def watch(
+        self,
+        system: Any,
+        queries: Sequence[Query],
+        documents: Corpus,
+    ) -> RehearsedRun:
         """Return the calls that a program makes for the queries.
 
         RunIncomplete where all of them fail.
@@ -561,21 +586,21 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         """
         self._allow()
         outputs = self.rules.fill().values()
-        thought = "\n".join(one for one in outputs if isinstance(one, str))
+        thought = "\n".join(value for value in outputs if isinstance(value, str))
         calls = [
             {
-                "id": f"call_{len(messages)}_{place}",
+                "id": f"call_{len(messages)}_{position}",
                 "name": call.name,
                 "arguments": json.dumps(call.args),
             }
             for output in outputs
             if isinstance(output, dspy.ToolCalls)
-            for place, call in enumerate(output.tool_calls)
+            for position, call in enumerate(output.tool_calls)
         ]
         self._book(
             messages,
             [json.dumps(list(tools))],
-            [thought, *(part for one in calls for part in one.values())],
+            [thought, *(value for call in calls for value in call.values())],
         )
         return {"content": thought, "tool_calls": calls, "finish": "tool_calls"}
 
@@ -584,11 +609,20 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
             payer.allow_call()
 
     def _book(
-        self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        extra_texts: Sequence[str],
+        written: Sequence[str],
     ) -> None:
-        asked = [one["function"] for message in messages for one in message.get("tool_calls", ())]
-        texts = [*beside, *(str(message["content"]) for message in messages)]
-        texts += [text for one in asked for text in (one["name"], one["arguments"])]
+        requested = [
+            tool_call["function"]
+            for message in messages
+            for tool_call in message.get("tool_calls", ())
+        ]
+        texts = [*extra_texts, *(str(message["content"]) for message in messages)]
+        texts += [
+            text for function in requested for text in (function["name"], function["arguments"])
+        ]
         call = CallTokens(
             MESSAGE * len(messages) + sum(map(context_window.tokens, texts)),
             sum(map(context_window.tokens, written)),

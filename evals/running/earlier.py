@@ -65,8 +65,8 @@ def count(budget: Budget, folder: Path) -> None:
     if brings_agents(program := run_folder.read_config(folder)["program"]):
         count_agents(program, budget, folder, ledger)
     elif not ledger:  # it sent nothing
-        used = total(
+        usage = total(
             usage_from_json(outcome["usage"])
             for outcome in run_folder.read_outcomes(folder).values()
         )
-        budget.resume(Usage(calls=used.calls), source=folder.resolve())
+        budget.resume(Usage(calls=usage.calls), source=folder.resolve())

@@ -79,8 +79,8 @@ class Result:
     def metrics(self) -> dict[str, MetricMean]:
         """Every metric by its name; none while queries are pending."""
         return {
-            name: MetricMean(*(one.get(key) for key in MetricMean._fields))
-            for name, one in self._json["metrics"].items()
+            name: MetricMean(*(measured.get(key) for key in MetricMean._fields))
+            for name, measured in self._json["metrics"].items()
         }
 
     @property
@@ -128,17 +128,17 @@ def answer_queries(
 ) -> str | None:
     """Have the run's own program answer."""
     request = ready.resolved.request
-    asked = (ready.environment.queries, ready.environment.documents)
+    inputs = (ready.environment.queries, ready.environment.documents)
     if not ready.start:
         return runner.run_queries(
-            ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks
+            ready.system, *inputs, folder, ready.model, workers=request.at_once, **hooks
         )
     from evals.running.workers.coordinator import Coordinator  # few runs need it
 
     keeper = Coordinator(ready, folder.path, request.processes)
     with closing(keeper):
         return runner.run_queries(
-            keeper, *asked, folder, ready.model, workers=request.at_once, **hooks
+            keeper, *inputs, folder, ready.model, workers=request.at_once, **hooks
         )
 
 
@@ -208,17 +208,17 @@ def _run(
     cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
     ready = prepare_loaded(opened)
     ready.start = start
-    place = run_folder.run_path(request.runs, ready.config)
-    if not (place / "outcomes.jsonl").exists() and not terms.cassette:
+    run_path = run_folder.run_path(request.runs, ready.config)
+    if not (run_path / "outcomes.jsonl").exists() and not terms.cassette:
         check_key(request.lm, request.headers)
-    if request.shard and (others := run_folder.find_other_shards(place)):
-        what = f"shards of the same run by another number, {others[0].parents[1].name} among them"
+    if request.shard and (other_shards := run_folder.find_other_shards(run_path)):
+        conflict = f"shards of the same run by another number, {other_shards[0].parents[1].name} among them"
         _LOG.warning(
-            f"warning: {request.runs.parent} has {what}: their answers are not taken, and "
+            f"warning: {request.runs.parent} has {conflict}: their answers are not taken, and "
             f"evals.gather joins shards "
             "of one number alone; go on with that number, or remove them"
         )
-    with run_folder.claim(place, ready.config) as folder:
+    with run_folder.claim(run_path, ready.config) as folder:
         if request.again:
             ready.model.lm.anew = folder.ask_failed_again()
         if brings_agents(request.program):
@@ -287,7 +287,7 @@ def connect(
         ).statistics()
 
     spec = spec or request.lm
-    named = {one.name: getattr(request, one.name) for one in fields(ModelSettings)}
+    named = {field.name: getattr(request, field.name) for field in fields(ModelSettings)}
     settings = ModelSettings(
         **named | {"seed": seed, "context": request.context if spec == request.lm else None}
     )
@@ -310,30 +310,34 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
     resolved, environment, engines, terms = opened
     request = resolved.request
     retriever = engines.build(resolved.retriever)
-    others = {name: engines.build(spec) for name, spec in resolved.others.items()}
+    named_retrievers = {name: engines.build(spec) for name, spec in resolved.others.items()}
     model = connect(request, terms, environment.documents, retriever, seed=request.seed)
     model.lm.meet()
     opened_by = [
         (resolved.retriever, retriever),
-        *((resolved.others[name], other) for name, other in others.items()),
+        *((resolved.others[name], retriever) for name, retriever in named_retrievers.items()),
     ]
     config = {} if folder else run_config(resolved, environment, retriever, model)
     if config:
-        config["retriever"]["others"] = {name: other.name for name, other in others.items()}
+        config["retriever"]["others"] = {
+            name: retriever.name for name, retriever in named_retrievers.items()
+        }
     if config and resolved.pool:
         config["pool"] = resolved.pool.config(
-            [engines.build(part).name for part in resolved.pool.parts], environment
+            [engines.build(spec).name for spec in resolved.pool.parts], environment
         )
     if config and is_ours(resolved, environment):
         config = run_folder.keep_identity(request.runs, config)
     if resolved.pool:
         retriever = ScoreHidingRetriever(retriever)
-        others = {name: ScoreHidingRetriever(other) for name, other in others.items()}
+        named_retrievers = {
+            name: ScoreHidingRetriever(retriever) for name, retriever in named_retrievers.items()
+        }
     system = make_system(
         resolved,
         environment,
         retriever,
-        others,
+        named_retrievers,
         folder or run_folder.run_path(request.runs, config),
     )
     return PreparedRun(resolved, environment, model, config, system, opened_by)
@@ -343,14 +347,18 @@ def make_system(
     resolved: ResolvedRequest,
     environment: Environment,
     retriever: Retriever,
-    others: Mapping[str, Retriever],
+    named_retrievers: Mapping[str, Retriever],
     checkpoints: Path | None = None,
 ) -> Any:
     """Return the program of a request over these retrievers, with its compiled prompts."""
     depth = resolved.request.k or environment.depth
     limits = Limits(**{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth)
     toolbox = Toolbox(
-        environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints
+        environment.documents,
+        retriever,
+        others=named_retrievers,
+        limits=limits,
+        checkpoints=checkpoints,
     )
     system = resolved.constructor(toolbox, depth=depth, **resolved.values)
     return resolved.compiled.assemble(system) if resolved.compiled else system
@@ -365,18 +373,18 @@ def _answer(
         with report(ready, folder) if report else nullcontext() as watch:
             if watch:
                 hooks = {
-                    "on_outcome": lambda one: watch.add(one, ready.value(one)),
+                    "on_outcome": lambda outcome: watch.add(outcome, ready.value(outcome)),
                     "on_pending": watch.leave,
                 }
             fault = answer(ready, folder, hooks)
     except FAULTS as problem:
         return problem
     except KeyboardInterrupt:
-        done = (
+        progress = (
             f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in "
             f"{folder.path}"
         )
-        _LOG.warning("%s; the same command answers the others", done)
+        _LOG.warning("%s; the same command answers the others", progress)
         raise
     finally:
         if folder.outcomes:  # their values have been shown, also where the others are never asked
@@ -392,29 +400,29 @@ def _conclude(
     query_ids = [query.query_id for query in environment.queries]
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
     if pending:
-        found = summarise_unfinished(config, environment, folder.outcomes)
+        summary = summarise_unfinished(config, environment, folder.outcomes)
         if isinstance(problem, BudgetReached):
             problem = ready.model.terms.budget.describe_end(problem)
         larger = (
             " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
         )
         problem = problem or RunIncomplete("the run broke off")
-        rest = (
+        remedy = (
             f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} "
             f"goes on with them"
         )
-        problem = problem.saying(f"{problem}; {rest}")
+        problem = problem.saying(f"{problem}; {remedy}")
     elif ready.whole:
-        found = summarise_unfinished(config, environment, folder.outcomes)
+        summary = summarise_unfinished(config, environment, folder.outcomes)
         problem = None
         joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
-        found["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
+        summary["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
     else:
-        found = score(folder.path, environment, folder.outcomes)
+        summary = score(folder.path, environment, folder.outcomes)
         problem = None
-        found["bounds"] = read_reference_bounds(folder.path)
+        summary["bounds"] = read_reference_bounds(folder.path)
     if ledger := ready.model.terms.ledger:
-        found["ledger"] = ledger.books.json() | ledger.speed()
-    found |= {"looks": count_test_uses(config), "seconds": round(time.monotonic() - started, 2)}
-    return Result(folder.path, problem, {"run": str(folder.path), **found})
+        summary["ledger"] = ledger.books.json() | ledger.speed()
+    summary |= {"looks": count_test_uses(config), "seconds": round(time.monotonic() - started, 2)}
+    return Result(folder.path, problem, {"run": str(folder.path), **summary})

@@ -140,7 +140,7 @@ _WORDS = (
     "ended",
 )  # in the order of Event
 EVENTS: dict[str, type[Event]] = dict(zip(_WORDS, get_args(Event), strict=True))
-_NAMES = {kind: name for name, kind in EVENTS.items()}
+_NAMES = {event_type: name for name, event_type in EVENTS.items()}
 Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the end
 
 
@@ -213,19 +213,19 @@ class EventWriter:
         self._writer.start()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, traceback: object) -> None:
         code = self.code
         words = None
         interrupted = isinstance(error, KeyboardInterrupt)
         if error:  # as tools.cli says it
-            known = (
+            exit_code = (
                 INTERRUPTED
                 if interrupted
                 else DataError.exit_code
                 if isinstance(error, OSError)
                 else 1
             )
-            code = getattr(error, "exit_code", known)
+            code = getattr(error, "exit_code", exit_code)
             words = "interrupted" if interrupted else " ".join(str(error).split())
         self.tell(RunEnded(code, words, self.result))
         self._queue.put(None)
@@ -239,19 +239,19 @@ class WaitDetector:
         self._since: float | None = None  # when they were first seen waiting
         self._reason = ""  # that was told last
 
-    def look(self, calls: CallStats, now: float) -> WaitStarted | WaitEnded | None:
+    def look(self, calls: CallStats, clock: float) -> WaitStarted | WaitEnded | None:
         """Return what has changed since the last look; `now` in seconds by a monotonic clock."""
         if not (calls.waiting and calls.reason):
             resumed = (
-                WaitEnded(round(now - self._since, 3))
+                WaitEnded(round(clock - self._since, 3))
                 if self._reason and self._since is not None
                 else None
             )
             self._since = None
             self._reason = ""
             return resumed
-        self._since = now if self._since is None else self._since
-        long = self._reason or calls.seconds > SHORT_WAIT or now - self._since > SHORT_WAIT
+        self._since = clock if self._since is None else self._since
+        long = self._reason or calls.seconds > SHORT_WAIT or clock - self._since > SHORT_WAIT
         if not long or calls.reason == self._reason:
             return None
         self._reason = calls.reason
@@ -312,20 +312,21 @@ class RunMonitor:
         status = self._status()
         elapsed = self._clock() - self._started
         with self._counting:
-            used = self._used
-            done = self.earlier + self._finished
-            left = self.queries - done
+            usage = self._used
+            finished = self.earlier + self._finished
+            remaining = self.queries - finished
             return Progress(
                 queries=self.queries,
-                done=done,
+                done=finished,
                 failed=self._failed,
                 owed=len(self._pending),
                 metric=self._metric,
                 mean=sum(self._values) / len(self._values) if self._values else None,
                 elapsed=round(elapsed, 3),
-                left=self._extrapolate(elapsed, left),
+                left=self._extrapolate(elapsed, remaining),
                 to_come=CostReport(
-                    self._extrapolate(used.paid_usd, left), self._extrapolate(used.list_usd, left)
+                    self._extrapolate(usage.paid_usd, remaining),
+                    self._extrapolate(usage.list_usd, remaining),
                 ),
                 status=status,
             )

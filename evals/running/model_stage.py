@@ -53,9 +53,9 @@ OF_RUNS = (
 REHEARSED = 50  # units of a rehearsal at most, from the smallest to the largest
 
 
-def digest(*parts: str) -> str:
+def digest(*texts: str) -> str:
     """Return hex digits by which texts are told apart, and ordered the same on every machine."""
-    return hashlib.sha256(":".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(":".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ModelStage:
@@ -65,7 +65,7 @@ class ModelStage:
         self,
         program: Program,
         documents: Corpus,
-        where: Path,
+        folder: Path,
         config: run_folder.Config,
         request: SharedRequest,
         terms: RunResources | None = None,
@@ -83,16 +83,20 @@ class ModelStage:
         self._own = terms is None
         self.model = connect(request, terms or make_resources(request), documents)
         self.model.lm.meet()
-        asked = [
-            part
+        prompt_parts = [
+            source
             for predictor in program.predictors()
-            for part in (predictor.signature, *predictor.demos)
+            for source in (predictor.signature, *predictor.demos)
         ]
         lm = {"name": self.model.name, **self.model.settings}
-        made = {"program": request.program_label, "prompt": digest(*map(str, asked))[:16], "lm": lm}
-        self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | made
-        self._kind = where.resolve()
-        self.path = self._kind.with_name(f"{where.name}-{run_folder.digest(self.config)}")
+        identity = {
+            "program": request.program_label,
+            "prompt": digest(*map(str, prompt_parts))[:16],
+            "lm": lm,
+        }
+        self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | identity
+        self._kind = folder.resolve()
+        self.path = self._kind.with_name(f"{folder.name}-{run_folder.digest(self.config)}")
 
     @property
     def outcomes(self) -> Outcomes:
@@ -118,9 +122,9 @@ class ModelStage:
                     self.model.terms.budget.resume(Usage(calls=folder.usage.calls))
 
                 def ask(units: Sequence[Query], **hooks: Any) -> Outcomes:
-                    asked = (units, self._documents, folder, self.model)
+                    inputs = (units, self._documents, folder, self.model)
                     if fault := runner.run_queries(
-                        self._program, *asked, workers=self._request.at_once, **hooks
+                        self._program, *inputs, workers=self._request.at_once, **hooks
                     ):
                         raise RunIncomplete(fault)
                     return folder.outcomes
@@ -134,13 +138,15 @@ class ModelStage:
         sent or written.
         """
         before = self.outcomes
-        left = [unit for unit in units if unit.query_id not in before]
-        pending = sorted(left, key=lambda one: (len(one.candidates or ()), len(one.text)))
+        unanswered = [unit for unit in units if unit.query_id not in before]
+        pending = sorted(unanswered, key=lambda unit: (len(unit.candidates or ()), len(unit.text)))
         statistics = BM25(self._documents, sextant_home()).statistics
         chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
-        seen = forecast.StandInModel(statistics, self.model).watch(
+        rehearsal = forecast.StandInModel(statistics, self.model).watch(
             self._program, chosen, self._documents
         )
         spent = total(usage_from_json(row["usage"]) for row in before.values())
-        found = forecast.extrapolate(self._request, self.model, seen, pending, spent, self._kind)
-        return found | {"answered": len(units) - len(left)}
+        estimate = forecast.extrapolate(
+            self._request, self.model, rehearsal, pending, spent, self._kind
+        )
+        return estimate | {"answered": len(units) - len(unanswered)}

@@ -96,9 +96,12 @@ class LiveProgress:
         self._console = console
         self._waits = False
         # What others say on stderr goes above it; on stdout too, where that is the same terminal.
-        same = is_terminal(sys.stdout)
+        shares_terminal = is_terminal(sys.stdout)
         self._live = Live(
-            console=console, auto_refresh=False, redirect_stdout=same, vertical_overflow="crop"
+            console=console,
+            auto_refresh=False,
+            redirect_stdout=shares_terminal,
+            vertical_overflow="crop",
         )
 
     def tell(self, event: Event, *, last: bool = False) -> None:
@@ -132,23 +135,23 @@ def columns(progress: Progress) -> list[ProgressColumn]:
     """Return the columns of the table: up to three lines under each heading."""
     calls = progress.status
     usage = progress.status.usage
-    done = [
+    counts = [
         f"{progress.done}/{progress.queries}",
         _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
     ]
-    made = [ProgressColumn("queries", done, 8, 0, ("green", "yellow", "yellow"))]
-    made += [ProgressColumn("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
+    table_columns = [ProgressColumn("queries", counts, 8, 0, ("green", "yellow", "yellow"))]
+    table_columns += [ProgressColumn("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
     if calls.limit:
         flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
-        made.append(ProgressColumn("in flight", flight, 9, 2))
+        table_columns.append(ProgressColumn("in flight", flight, 9, 2))
     if _is_paid(usage):
         tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
-        made += [
+        table_columns += [
             ProgressColumn("tokens", tokens, 8, 6),
             ProgressColumn("dollars", _dollars(progress), 14, 1),
         ]
-    made.append(
+    table_columns.append(
         ProgressColumn(
             progress.metric,
             [] if progress.mean is None else [f"{progress.mean:.4f}", "so far"],
@@ -156,7 +159,10 @@ def columns(progress: Progress) -> list[ProgressColumn]:
             4,
         )
     )
-    return [*made, ProgressColumn("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3)]
+    return [
+        *table_columns,
+        ProgressColumn("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3),
+    ]
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
@@ -166,16 +172,16 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
     shown = columns(progress)
     while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
         shown.remove(max(shown, key=lambda column: column.place))
-    made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column in shown:
-        made.add_column(
+        drawn.add_column(
             Text(strip_control_characters(column.heading)), no_wrap=True, min_width=column.width
         )
     lines = [([*filter(None, column.cells), "", "", ""], column.colours) for column in shown]
     for row in range(3):
-        made.add_row(*(Text(cells[row], colours[row]) for cells, colours in lines))
+        drawn.add_row(*(Text(cells[row], colours[row]) for cells, colours in lines))
     words = waiting_words(progress.status) if waits else ""
-    return Group(made, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
+    return Group(drawn, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
 
 
 def plain_line(progress: Progress) -> str:
@@ -183,7 +189,7 @@ def plain_line(progress: Progress) -> str:
     calls = progress.status
     usage = progress.status.usage
     apart = ", ".join(_apart(calls))
-    parts = [
+    figures = [
         f"{progress.done}/{progress.queries} queries",
         _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
@@ -193,23 +199,23 @@ def plain_line(progress: Progress) -> str:
         _some(calls.waiting, "waiting"),
     ]
     if _is_paid(usage):
-        parts.append(f"{_count(usage.input_tokens)} tokens in, {_count(usage.output_tokens)} out")
-        parts.append(", ".join(_dollars(progress)))
-    parts += [f"{clock(progress.elapsed)} elapsed", _left(progress)]
-    return "  ".join(filter(None, parts))
+        figures.append(f"{_count(usage.input_tokens)} tokens in, {_count(usage.output_tokens)} out")
+        figures.append(", ".join(_dollars(progress)))
+    figures += [f"{clock(progress.elapsed)} elapsed", _left(progress)]
+    return "  ".join(filter(None, figures))
 
 
 def waiting_words(calls: CallStats) -> str:
     """Return what is waited for, in one line."""
-    known = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
-    many = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
-    return f"waiting{known}: {strip_control_characters(calls.reason)}; {many}"
+    duration = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
+    waiting_calls = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
+    return f"waiting{duration}: {strip_control_characters(calls.reason)}; {waiting_calls}"
 
 
 def clock(seconds: float) -> str:
     """Write seconds as 12:34, or 5h06m from an hour on."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}:{rest:02}"
+    minutes, remaining = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}:{remaining:02}"
 
 
 def _left(progress: Progress) -> str:
@@ -242,18 +248,18 @@ def _dollars(progress: Progress) -> list[str]:
         if usage.list_usd is None or usage.list_usd == usage.paid_usd
         else f"{_usd(usage.list_usd)} list"
     )
-    more = (
+    to_pay = (
         "" if to_come is None or progress.done == progress.queries else f"{_usd(to_come)} to come"
     )
-    return list(filter(None, (f"{_usd(usage.paid_usd)} so far", more, listed)))
+    return list(filter(None, (f"{_usd(usage.paid_usd)} so far", to_pay, listed)))
 
 
 def _usd(amount: float) -> str:
     return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
 
 
-def _some(count: int, what: str) -> str:
-    return f"{_count(count)} {what}" if count else ""
+def _some(count: int, label: str) -> str:
+    return f"{_count(count)} {label}" if count else ""
 
 
 def _count(number: float) -> str:

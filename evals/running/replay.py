@@ -40,19 +40,23 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     environment = load_environment(run.config)
     searcher = _SearchReplay(run.config, environment, retriever, depth)
     judgements = environment.judgements[environment.headline]
-    same = 0
+    unchanged = 0
     hops = Counter[int]()
     relevant = list[Result]()
     for start in range(0, len(searcher.queries), CHUNK):
         queries = searcher.queries[start : start + CHUNK]
         steps_of = [searches(run.outcomes[query.query_id]) for query in queries]
-        for query, steps, now in zip(
+        for query, steps, new_results in zip(
             queries, steps_of, searcher.search(queries, steps_of), strict=True
         ):
-            then = [list(step["doc_ids"]) for step in steps]
-            same += sum(before == after for before, after in zip(then, now, strict=True))
+            old_results = [list(step["doc_ids"]) for step in steps]
+            unchanged += sum(
+                before == after for before, after in zip(old_results, new_results, strict=True)
+            )
             hops.update(step.get("hop", 0) for step in steps)
-            relevant += _compare_documents(query.query_id, steps, then, now, judgements)
+            relevant += _compare_documents(
+                query.query_id, steps, old_results, new_results, judgements
+            )
     if not hops:
         raise UsageError(
             f"{path} has no search in its trajectories, so there is nothing to issue again"
@@ -63,7 +67,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
         "compiled": run.scores.get("compiled"),
         "replayed": {"retriever": searcher.name, "depth": depth, "distinct": searcher.distinct},
         "searches": hops.total(),
-        "same": same,
+        "same": unchanged,
         **_add_up(relevant, hops),
         "relevant": relevant,
     }
@@ -82,14 +86,16 @@ def searches(outcome: Mapping[str, Any]) -> list[Row]:
 def _compare_documents(
     query_id: str,
     steps: Sequence[Row],
-    then: Sequence[list[str]],
-    now: Sequence[list[str]],
+    old_results: Sequence[list[str]],
+    new_results: Sequence[list[str]],
     judgements: Judgements,
 ) -> list[Result]:
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
     rows: dict[str, Result] = {}
-    for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
+    for unit, grade in sorted(
+        grades.items(), key=lambda graded_unit: (-graded_unit[1], graded_unit[0])
+    ):
         rows[unit] = {
             "query_id": query_id,
             "unit": unit,
@@ -98,8 +104,8 @@ def _compare_documents(
             "then": None,
             "now": None,
         }
-    for when, found in (("then", then), ("now", now)):
-        for step, doc_ids in zip(steps, found, strict=True):
+    for when, results in (("then", old_results), ("now", new_results)):
+        for step, doc_ids in zip(steps, results, strict=True):
             for rank, doc_id in enumerate(doc_ids, start=1):
                 row = rows.get(unit_of(doc_id))
                 if row is not None and row[when] is None:
@@ -113,37 +119,46 @@ def _compare_documents(
 
 
 def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
-    kinds = {
-        "both": (True, True),
-        "only_then": (True, False),
-        "only_now": (False, True),
-        "neither": (False, False),
+    labels = {
+        (True, True): "both",
+        (True, False): "only_then",
+        (False, True): "only_now",
+        (False, False): "neither",
     }
-    surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in relevant)
-    of = {row["query_id"]: row["of"] for row in relevant}
-    found = [Counter(row["query_id"] for row in relevant if row[when]) for when in ("then", "now")]
-    then, now = ([hits[query_id] / many for query_id, many in of.items()] for hits in found)
-    many = len(then)
+    documents = dict.fromkeys(labels.values(), 0)
+    for document in relevant:
+        documents[labels[bool(document["then"]), bool(document["now"])]] += 1
+    old_recall = _recall_by_query(relevant, "then")
+    new_recall = _recall_by_query(relevant, "now")
+    queries = len(old_recall)
     rows = []
     for hop in sorted(hops):
         row: Result = {"hop": hop, "searches": hops[hop]}
         for when in ("then", "now"):
-            places = [(one[when]["hop"], one["of"]) for one in relevant if one[when]]
-            share = math.fsum(1 / wanted for at, wanted in places if at <= hop)
+            surfaced = [document for document in relevant if document[when]]
+            earlier = [document for document in surfaced if document[when]["hop"] <= hop]
+            recall = math.fsum(1 / document["of"] for document in earlier)
             row[when] = {
-                "first": sum(at == hop for at, _ in places),
-                "recall": share / many if many else None,
+                "first": sum(document[when]["hop"] == hop for document in surfaced),
+                "recall": recall / queries if queries else None,
             }
         rows.append(row)
     return {
-        "documents": {name: surfaced[kind] for name, kind in kinds.items()},
+        "documents": documents,
         "recall": {
-            "then": math.fsum(then) / many if many else None,
-            "now": math.fsum(now) / many if many else None,
-            "paired": paired(then, now)._asdict() if many else None,
+            "then": math.fsum(old_recall) / queries if queries else None,
+            "now": math.fsum(new_recall) / queries if queries else None,
+            "paired": paired(old_recall, new_recall)._asdict() if queries else None,
         },
         "hops": rows,
     }
+
+
+def _recall_by_query(relevant: Sequence[Result], when: str) -> list[float]:
+    """Return the share of each query's relevant documents that surfaced "then" or "now"."""
+    relevant_counts = {row["query_id"]: row["of"] for row in relevant}
+    surfaced = Counter(row["query_id"] for row in relevant if row[when])
+    return [surfaced[query_id] / count for query_id, count in relevant_counts.items()]
 
 
 class _SearchReplay:
@@ -153,8 +168,8 @@ class _SearchReplay:
         spec = retrievers.canonicalize(retriever) if retriever else None
         for lens in retrievers.find_lenses(spec) if spec else ():
             if lens.options.get("model", "offline") != "offline":
-                why = "asks a model about every search, and a replay asks none"
-                raise UsageError(f"{lens} {why}; name another retriever")
+                problem = "asks a model about every search, and a replay asks none"
+                raise UsageError(f"{lens} {problem}; name another retriever")
         pooled = bool(config.get("pool")) or all(
             query.candidates is not None for query in environment.queries
         )
@@ -169,11 +184,11 @@ class _SearchReplay:
         self._engines = RunRetrievers(
             environment, RunResources(budget=Budget(calls=0))
         )  # a lens that needs a model is refused
-        others = config["retriever"].get("others") or {}
+        named_retrievers = config["retriever"].get("others") or {}
         self._expressions = {
             config["retriever"].get("with", ""): config["retriever"]["name"]
         }  # by complete name
-        self._expressions |= {name: expression for expression, name in others.items()}
+        self._expressions |= {name: expression for expression, name in named_retrievers.items()}
         self.queries = (
             _pool(config, environment, self._engines) if config.get("pool") else environment
         ).queries
@@ -184,19 +199,22 @@ class _SearchReplay:
         self, queries: Sequence[Query], steps: Sequence[Sequence[Row]]
     ) -> list[list[list[str]]]:
         keys = [
-            [self._key(query, step) for step in of]
-            for query, of in zip(queries, steps, strict=True)
+            [self._key(query, step) for step in steps_of_query]
+            for query, steps_of_query in zip(queries, steps, strict=True)
         ]
-        found: dict[tuple[str, int], dict[Search, list[str]]] = {}
-        for name, k, search in (key for of in keys for key in of):
-            found.setdefault((name, k), {})[search] = []
-        for (name, k), results in found.items():
+        results_by_engine: dict[tuple[str, int], dict[Search, list[str]]] = {}
+        for name, k, search in (key for keys_of_query in keys for key in keys_of_query):
+            results_by_engine.setdefault((name, k), {})[search] = []
+        for (name, k), results in results_by_engine.items():
             hits = self._engine(name).search_many(list(results), k)
             results.update(
                 zip(results, ([hit.doc_id for hit in each] for each in hits), strict=True)
             )
             self.distinct += len(results)
-        return [[found[name, k][search] for name, k, search in of] for of in keys]
+        return [
+            [results_by_engine[name, k][search] for name, k, search in keys_of_query]
+            for keys_of_query in keys
+        ]
 
     def _key(self, query: Query, step: Row) -> tuple[str, int, Search]:
         k = self._depth or step.get("k") or len(step["doc_ids"])
@@ -210,9 +228,9 @@ class _SearchReplay:
         try:
             spec = retrievers.canonicalize(self._expressions.get(name, ""))
         except UsageError:  # another program's, or one that this installation does not have
-            what = name or "a retriever without a name"
+            searcher = name or "a retriever without a name"
             raise UsageError(
-                f"the run searched with {what}, which cannot be made here; give --retriever"
+                f"the run searched with {searcher}, which cannot be made here; give --retriever"
             ) from None
         engine = self._engines.build(spec)
         if engine.name != name:
@@ -229,20 +247,20 @@ def _pool(
 
     UsageError where they cannot be made again.
     """
-    kept = config["pool"]
-    own = retrievers.canonicalize(config["retriever"]["name"])
-    what = f"{kept['kind']}:{kept['size']}"
-    names = ",".join(kept["of"])
-    for text in (what, f"{what}({names})"):
+    pool_config = config["pool"]
+    run_retriever = retrievers.canonicalize(config["retriever"]["name"])
+    size_text = f"{pool_config['kind']}:{pool_config['size']}"
+    names = ",".join(pool_config["of"])
+    for text in (size_text, f"{size_text}({names})"):
         try:
-            pool = candidate_pools.read(text, own)
+            pool = candidate_pools.read(text, run_retriever)
         except UsageError:  # a complete name is not always an expression
             continue
-        parts = [engines.build(part) for part in pool.parts]
-        if pool.config([part.name for part in parts], environment) == kept:
+        parts = [engines.build(spec) for spec in pool.parts]
+        if pool.config([retriever.name for retriever in parts], environment) == pool_config:
             return pool.add_to(environment, parts)
-    made = (
-        f"the run's pools were made with {', '.join(kept['of'])}, which cannot be told apart from "
+    problem = (
+        f"the run's pools were made with {', '.join(pool_config['of'])}, which cannot be told apart from "
         f"here"
     )
-    raise UsageError(f"{made}, or by an earlier version; replay another run")
+    raise UsageError(f"{problem}, or by an earlier version; replay another run")

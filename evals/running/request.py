@@ -177,9 +177,9 @@ class SharedRequest(ModelSettings):
             tasks = environments.expand_tasks(self.task)
             places = [(task, environments.choose_data(task, self.data, tasks)) for task in tasks]
             names = [environments.locate_task(task, data)[0] for task, data in places]
-            told = [environments.read_instruction(self.instruction, name) for name in names]
-            if len(told) == 1:  # else each task reads its own, where it is loaded
-                object.__setattr__(self, "instruction", told[0])
+            instructions = [environments.read_instruction(self.instruction, name) for name in names]
+            if len(instructions) == 1:  # else each task reads its own, where it is loaded
+                object.__setattr__(self, "instruction", instructions[0])
 
     @property
     def program_label(self) -> str:
@@ -193,9 +193,9 @@ class SharedRequest(ModelSettings):
 
 
 def _shard(text: str) -> str:
-    number, _, of = text.partition("/")
-    if number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
-        return f"{int(number)}/{int(of)}"
+    number, _, count = text.partition("/")
+    if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+        return f"{int(number)}/{int(count)}"
     raise ArgumentTypeError("a shard is K/N, from 1/N to N/N")
 
 
@@ -262,22 +262,24 @@ class Request(SharedRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shard and self.runs.name != (place := f"shard-{self.shard.replace('/', '-of-')}"):
+        if self.shard and self.runs.name != (
+            folder_name := f"shard-{self.shard.replace('/', '-of-')}"
+        ):
             object.__setattr__(
-                self, "runs", self.runs / place
+                self, "runs", self.runs / folder_name
             )  # as SQLite shares no file among machines
 
     def share(self, queries: Sequence[Query]) -> Sequence[Query]:
         """Return those of a run's `queries` that this shard of it asks; all of them where
         there are no shards.
         """
-        number, of = map(int, (self.shard or "1/1").split("/"))
-        if of > max(1, len(queries)):
+        number, count = map(int, (self.shard or "1/1").split("/"))
+        if count > max(1, len(queries)):
             raise UsageError(
                 f"--shard {self.shard} of a run that asks {len(queries)}: make no more shards "
                 f"than that"
             )
-        return queries[number - 1 :: of]
+        return queries[number - 1 :: count]
 
     @property
     def at_once(self) -> int:
@@ -323,10 +325,10 @@ def resolve_program(name: str) -> str:
 
     UnknownName for none.
     """
-    scheme, _, rest = name.partition(":")
+    scheme, _, location = name.partition(":")
     return (
         SCHEMES[scheme]
-        if scheme in SCHEMES and rest
+        if scheme in SCHEMES and location
         else names.resolve("program", name, SYSTEMS, names.PROGRAMS)
     )
 
@@ -335,20 +337,20 @@ def find_program(name: str) -> Any:
     """Return the constructor of a program: a class of ours, or made of what a user's name
     stands for.
     """
-    made = names.load_object(
+    constructor = names.load_object(
         "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
     )
     scheme, _, called = name.partition(":")
     if scheme in SCHEMES:
-        attributes = {"__doc__": made.__doc__, "called": called}
+        attributes = {"__doc__": constructor.__doc__, "called": called}
         if scheme in SERVERS:
             attributes["open_clients"] = staticmethod(partial(_open_clients, scheme))
-        return type(made.__name__, (made,), attributes)
+        return type(constructor.__name__, (constructor,), attributes)
     if name in SYSTEMS:
-        return made
+        return constructor
     from programs.custom import make_program_class  # takes time to import
 
-    return make_program_class(made, name)
+    return make_program_class(constructor, name)
 
 
 def _open_clients(scheme: str) -> Any:
@@ -356,7 +358,10 @@ def _open_clients(scheme: str) -> Any:
 
 
 def parse_parameters(
-    program: str, constructor: Any, given: Mapping[str, Any], kept: Mapping[str, Any] | None = None
+    program: str,
+    constructor: Any,
+    assignments: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return every parameter of the program: as `given`, or as `kept` in a compiled program, or
     with its default.
@@ -365,31 +370,36 @@ def parse_parameters(
     with one, lines of work that could be `parallel` go one after another: which of them it ends
     must not depend on their threads.
     """
-    known = list_parameters(constructor)
-    limited = query_limits(given)
+    parameters = list_parameters(constructor)
+    limited = query_limits(assignments)
     values = {
-        name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()
+        name: _checked(parameter.default, parameter.annotation)
+        for name, parameter in parameters.items()
     }
-    for name, value in (kept or {}).items():
-        if name in known and value == known[name].default:
+    for name, value in (defaults or {}).items():
+        if name in parameters and value == parameters[name].default:
             continue
-        kind: Any = known[name].annotation if name in known else None
+        annotation: Any = parameters[name].annotation if name in parameters else None
         written = (
-            (int, float) if kind is float else str if kind and issubclass(kind, str) else kind
+            (int, float)
+            if annotation is float
+            else str
+            if annotation and issubclass(annotation, str)
+            else annotation
         )  # as JSON has it
-        if not kind or not isinstance(value, written):
+        if not annotation or not isinstance(value, written):
             raise UsageError(
                 f"the compiled program has {name}={value!r}, which {program} does not take; "
                 f"compile again"
             )
-        values[name] = _checked(kind(value), kind)
-    for name, text in given.items():
+        values[name] = _checked(annotation(value), annotation)
+    for name, text in assignments.items():
         if name in limited:
             continue
-        if name not in known:
-            near = LIMITS if known else difflib.get_close_matches(name, LIMITS)
-            raise UnknownName(f"parameter of {program}", name, [*known, *near])
-        values[name] = read_value(name, str(text), known[name].annotation)
+        if name not in parameters:
+            near = LIMITS if parameters else difflib.get_close_matches(name, LIMITS)
+            raise UnknownName(f"parameter of {program}", name, [*parameters, *near])
+        values[name] = read_value(name, str(text), parameters[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
             raise UsageError(
                 f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out"
@@ -399,15 +409,19 @@ def parse_parameters(
     return values
 
 
-def query_limits(given: Mapping[str, Any]) -> dict[str, int]:
+def query_limits(assignments: Mapping[str, Any]) -> dict[str, int]:
     """Return those of `LIMITS` that are `given`, in their order.
 
     UsageError for one that is no number from 1.
     """
-    found = {name: read_value(name, str(given[name]), int) for name in LIMITS if name in given}
-    if low := [f"{name}={most}" for name, most in found.items() if most < 1]:
+    limits = {
+        name: read_value(name, str(assignments[name]), int)
+        for name in LIMITS
+        if name in assignments
+    }
+    if low := [f"{name}={most}" for name, most in limits.items() if most < 1]:
         raise UsageError(f"-P {low[0]!r}: a limit is at least 1")
-    return found
+    return limits
 
 
 def apply_hints(
@@ -436,37 +450,41 @@ def hash_input_files(values: Mapping[str, Any]) -> dict[str, str]:
 
     DataError for one that is not there.
     """
-    found = {}
+    digests = {}
     for name, value in values.items():
         if isinstance(value, InputFilePath) and value:
             try:
-                found[name] = files.sha256(Path(value))
+                digests[name] = files.sha256(Path(value))
             except OSError as error:
                 raise DataError(
                     f"-P {name}={value} cannot be read: {error.strerror or error}"
                 ) from None
-    return found
+    return digests
 
 
-def read_value(name: str, text: str, kind: type, option: str = "-P") -> Any:
+def read_value(name: str, text: str, value_type: type, option: str = "-P") -> Any:
     """Return the value of NAME=VALUE.
 
     UsageError, with the option, for one that is not of its kind.
     """
     try:
-        return _BOOLEANS[text.lower()] if kind is bool else _checked(kind(text), kind)
+        return (
+            _BOOLEANS[text.lower()]
+            if value_type is bool
+            else _checked(value_type(text), value_type)
+        )
     except (ValueError, KeyError):
-        words = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        words = {int: "a whole number", float: "a number", bool: "true or false"}[value_type]
         raise UsageError(f"{option} '{name}={text}': the value has to be {words}") from None
 
 
-def _checked(value: Any, kind: type) -> Any:
+def _checked(value: Any, value_type: type) -> Any:
     """Return `value`; of a retriever its canonical expression, after the checks that need no
     data.
     """
-    if kind is Expression and value:
+    if value_type is Expression and value:
         return Expression(_canonical(value))
-    if kind is Expressions:
+    if value_type is Expressions:
         return Expressions(",".join(_canonical(text) for text in Expressions(value).each()))
     return value
 

@@ -81,8 +81,8 @@ class ResolvedRequest:
 def resolve(request: Request) -> ResolvedRequest:
     """Look up every name of a request. UsageError, UnknownName or DataError for unknown names."""
     if request.has_own_processes and request.workers not in (None, 1):
-        why = f"--workers {request.workers} does not go with --program {request.program}"
-        raise UsageError(f"{why}, which has processes of its own; leave it out")
+        conflict = f"--workers {request.workers} does not go with --program {request.program}"
+        raise UsageError(f"{conflict}, which has processes of its own; leave it out")
     compiled = _read_compiled(request)
     constructor = find_program(request.program)
     limits = query_limits(request.parameters)
@@ -91,18 +91,22 @@ def resolve(request: Request) -> ResolvedRequest:
             "an ensemble has no limits of a query: each member has a session of its own; leave "
             "them out"
         )
-    kept = compiled.parameters if compiled else {}
-    values = parse_parameters(request.program_label, constructor, request.parameters, kept)
-    own = compiled.retriever if compiled else "bm25"
-    spec = retrievers.canonicalize(own if request.retriever is None else request.retriever)
+    compiled_parameters = compiled.parameters if compiled else {}
+    values = parse_parameters(
+        request.program_label, constructor, request.parameters, compiled_parameters
+    )
+    default_retriever = compiled.retriever if compiled else "bm25"
+    spec = retrievers.canonicalize(
+        default_retriever if request.retriever is None else request.retriever
+    )
     pool = None if request.pool is None else candidate_pools.read(request.pool, spec)
-    for one in (spec, *(pool.parts if pool else ())):
-        retrievers.validate(one)
+    for part in (spec, *(pool.parts if pool else ())):
+        retrievers.validate(part)
     environments.locate_task(request.task, request.data)
     parse_model(request.lm)
     for metric in request.metrics:
         check_metric(metric)
-    fixed = frozenset(request.parameters) | kept.keys()
+    fixed = frozenset(request.parameters) | compiled_parameters.keys()
     resolved = ResolvedRequest(request, constructor, values, fixed, limits, spec, pool, compiled)
     check_prices(request, [request.lm], resolved.all_retrievers)
     run_folder.check_place(request.runs)
@@ -143,15 +147,23 @@ def _read_compiled(request: Request) -> "Compiled | None":
 
     if request.prompts or file.suffix == ".toml":
         return prompts.read(file, request.program_label)
-    found = compiled.read(file)
-    if found.program != (program := request.program_label):
-        raise UsageError(f"{file} was compiled for --program {found.program}, not {program}")
-    named = f"{found.parameters} {'' if request.retriever else found.retriever}"
+    compiled_program = compiled.read(file)
+    if compiled_program.program != (program := request.program_label):
+        raise UsageError(
+            f"{file} was compiled for --program {compiled_program.program}, not {program}"
+        )
+    named = (
+        f"{compiled_program.parameters} {'' if request.retriever else compiled_program.retriever}"
+    )
     retrievers.refuse_user_code(named, file)
     if "run_code" in named:
-        why = f"{file} names a model whose own Python code is to be run, which only you can allow"
-        raise UsageError(f"{why}: read that code, and give --retriever {found.retriever!r}")
-    return found
+        problem = (
+            f"{file} names a model whose own Python code is to be run, which only you can allow"
+        )
+        raise UsageError(
+            f"{problem}: read that code, and give --retriever {compiled_program.retriever!r}"
+        )
+    return compiled_program
 
 
 def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> ResolvedRequest:
@@ -222,8 +234,10 @@ def _check_pools(resolved: ResolvedRequest, environment: Environment) -> None:
             )
     if pool:
         pool.check_room(environment)
-        if part := next(filter(retrievers.needs_pool, pool.parts), None):
-            raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
+        if pooled_part := next(filter(retrievers.needs_pool, pool.parts), None):
+            raise UsageError(
+                f"{pooled_part} needs a pool, so no pool can be made of it; use another"
+            )
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
     if k and environment.comparisons and k < largest:
         raise NotApplicable(

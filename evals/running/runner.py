@@ -104,9 +104,9 @@ def run_queries(
             faults.add_fault(result)
             if (
                 getattr(system, "starts_agents", False)
-                and (used := getattr(result, "used", Usage())) != Usage()
+                and (usage := getattr(result, "used", Usage())) != Usage()
             ):
-                folder.note_left(query_id, used)
+                folder.note_left(query_id, usage)
             on_pending(query_id, str(result).strip().partition("\n")[0])
         if faults.ending or faults.in_a_row >= OUTAGE:
             crew.stopped.set()
@@ -197,10 +197,12 @@ class _WorkerThreads:
 
     def give_up_overdue(self) -> None:
         """Give up queries that hang outside of any call; calls have deadlines of their own."""
-        now = time.monotonic()
+        clock = time.monotonic()
         with self._giving_up:
             late = {
-                thread: query_id for thread, (query_id, due) in list(self._at.items()) if now > due
+                thread: query_id
+                for thread, (query_id, due) in list(self._at.items())
+                if clock > due
             }
             for thread in late:
                 del self._at[thread]
@@ -235,8 +237,8 @@ def _collect(crew: _WorkerThreads, take: Callable[[str, Outcome | Exception], No
     looked = 0.0
     while crew.working or not crew.done.empty():
         check_interrupts()
-        if (now := time.monotonic()) >= looked + TICK:
-            looked = now
+        if (clock := time.monotonic()) >= looked + TICK:
+            looked = clock
             crew.give_up_overdue()
         with suppress(queue.Empty):
             take(*crew.done.get(timeout=TICK))
@@ -259,7 +261,7 @@ class _FailurePolicy:
         """`earlier` are the errors of outcomes that are there already."""
         counts = Counter(error_template(error) for error in earlier if error is not None)
         # An earlier sitting has stopped at these, and the command was given again.
-        self._known = {kind for kind, count in counts.items() if count >= ALIKE}
+        self._known = {template for template, count in counts.items() if count >= ALIKE}
         self._model = model
         self._ended = 0
         self._kinds = Counter[str]()
@@ -280,22 +282,22 @@ class _FailurePolicy:
             self.ending = self.ending or format_refusal(error, self._model.name)
         else:
             self.in_a_row += 1
-            whose = (
+            origin = (
                 ""
                 if isinstance(error, QueryTimeout | TimeoutError)
                 else "the model's provider failed: "
             )
-            self._model.terms.gate.lost += bool(whose)
-            self.last = whose + str(error).strip().partition("\n")[0]
+            self._model.terms.gate.lost += bool(origin)
+            self.last = origin + str(error).strip().partition("\n")[0]
             self._count(self.last)
 
     def _count(self, error: str | None) -> None:
         """End the run where most queries end alike, so that somebody looks."""
         self._ended += 1
-        if error is None or (kind := error_template(error)) in self._known:
+        if error is None or (template := error_template(error)) in self._known:
             return
-        self._kinds[kind] += 1
-        count = self._kinds[kind]
+        self._kinds[template] += 1
+        count = self._kinds[template]
         if count >= ALIKE and 2 * count > self._ended and not self.ending:
             self.ending = RunIncomplete(
                 f"{count} of {self._ended} queries ended alike: {first_error_line(error)}"

@@ -63,9 +63,9 @@ class AnytimeRanking:
             hop = step.get("hop", 0)
             if not set(numbers).isdisjoint(self._head):
                 self._head = []
-            for place, number in enumerate(numbers):
+            for position, number in enumerate(numbers):
                 self._dropped.discard(number)
-                self._kept.setdefault(number, (hop, place, self._steps))
+                self._kept.setdefault(number, (hop, position, self._steps))
         elif tool == "drop":
             for number in numbers:
                 self._kept.pop(number, None)
@@ -87,7 +87,10 @@ class AnytimeRanking:
             if units:
                 self._units.append(self._unit_index.setdefault(unit, len(self._unit_index)))
         if len(index) > len(self._sums):
-            self._sums = np.pad(self._sums, (0, 2 * len(index) - len(self._sums)))
+            self._sums = np.pad(
+                self._sums,
+                (0, 2 * len(index) - len(self._sums)),
+            )
         return [index[doc_id] for doc_id in once]
 
     def _order(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
@@ -118,19 +121,19 @@ class AnytimeRanking:
             first_of_unit[np.unique(np.asarray(self._units)[order], return_index=True)[1]] = 1
         place_of = np.zeros(len(self._index), dtype=np.int64)
         place_of[order] = np.cumsum(first_of_unit)
-        found: dict[str, int] = {}
+        ranking: dict[str, int] = {}
         for number, unit in self._gold:
-            if place := int(place_of[number]):
-                found[unit] = min(place, found.get(unit, place))
-        return found
+            if rank := int(place_of[number]):
+                ranking[unit] = min(rank, ranking.get(unit, rank))
+        return ranking
 
 
-def submit_anytime(session: Session, *, why: str = "budget") -> Submission:
+def submit_anytime(session: Session, *, reason: str = "budget") -> Submission:
     """Submit the ranking that the trace has by now, for a session that ended without one; by
     default, by a limit.
     """
     session.join()
-    return session.submit(anytime_ranking(session), why=why)
+    return session.submit(anytime_ranking(session), why=reason)
 
 
 def anytime_ranking(session: Session) -> tuple[str, ...]:

@@ -42,7 +42,12 @@ class DocumentHistory:
         """How far the document came: the larger the further."""
         return (self.decision == "select", self.chars > 0, self.rank > 0)
 
-    def add(self, number: int, step: Step, place: int) -> None:
+    def add(
+        self,
+        number: int,
+        step: Step,
+        place: int,
+    ) -> None:
         """Record what a step did with the document, which is at `place` among the step's
         documents.
         """
@@ -73,9 +78,9 @@ def read_histories(
     histories: dict[str, DocumentHistory] = {}
     unit_of = cache(unit_of)
     for number, step in steps:
-        for place, doc_id in enumerate(step.doc_ids):
+        for position, doc_id in enumerate(step.doc_ids):
             if unit_of(doc_id) in units:
-                histories.setdefault(doc_id, DocumentHistory(doc_id)).add(number, step, place)
+                histories.setdefault(doc_id, DocumentHistory(doc_id)).add(number, step, position)
     furthest_first = sorted(histories.items(), key=lambda one: one[1].reached, reverse=True)
     return {
         unit_of(doc_id): history for doc_id, history in reversed(furthest_first)
@@ -83,7 +88,10 @@ def read_histories(
 
 
 def attribute(
-    query_id: str, outcome: Row, ranking: Sequence[str], judgements: Judgements
+    query_id: str,
+    outcome: Row,
+    ranking: Sequence[str],
+    judgements: Judgements,
 ) -> list[dict[str, Any]]:
     """Return what became of each document that recall counts, as attribution.jsonl has it; highest
     grade first.
@@ -134,22 +142,22 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[DocumentHistory, 
     ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
     cut_off = ended in ("budget", "time")  # "steps" is the program's own shape
 
-    def fate(history: DocumentHistory, place: int) -> Fate:
+    def fate(history: DocumentHistory, rank: int) -> Fate:
         if failed:
             return Fate.ERROR
         if not steps:
-            return Fate.RANKED_LOW if place else Fate.UNKNOWN
+            return Fate.RANKED_LOW if rank else Fate.UNKNOWN
         if history.decision == "select" or (history.chars and not selects):
             return Fate.RANKED_LOW
         if history.chars:
             return Fate.SHOWN_IN_PART if history.chars < history.length else Fate.NOT_SELECTED
-        if not history.rank and not place:
+        if not history.rank and not rank:
             return (
                 Fate.LIMIT
                 if cut_off or any(tool == "search" for tool, _ in refused)
                 else Fate.NEVER_SURFACED
             )
-        if not shows and place:  # nothing is ever shown: the order is the retrievers'
+        if not shows and rank:  # nothing is ever shown: the order is the retrievers'
             return Fate.RANKED_LOW
         return Fate.LIMIT if cut_off or ("read", history.doc_id) in refused else Fate.NOT_SHOWN
 
@@ -204,7 +212,10 @@ class LossCounts:
 
 
 def attribution_json(
-    text: str, relevant: Sequence[Row], outcome: Row, judgements: Judgements
+    text: str,
+    relevant: Sequence[Row],
+    outcome: Row,
+    judgements: Judgements,
 ) -> dict[str, Any]:
     """Return a line of attribution.jsonl: the query, what counts, its fates, and documents
     scored as another unit.
@@ -214,7 +225,10 @@ def attribution_json(
     units = dict[str, str]()
     if unit_of:
         seen = dict.fromkeys(
-            chain(outcome["ranking"], *(step["doc_ids"] for step in outcome["trace"]["steps"]))
+            chain(
+                outcome["ranking"],
+                *(step["doc_ids"] for step in outcome["trace"]["steps"]),
+            )
         )
         units = {doc_id: unit for doc_id in seen if (unit := unit_of(doc_id)) != doc_id}
     return {

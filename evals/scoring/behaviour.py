@@ -1,9 +1,9 @@
-"""What searchers do, from the traces of runs alone: how new searches are, what hops add, where
-documents are lost.
+"""Describe searchers from the traces of runs alone: how new searches are, what hops add, and at
+which step documents are lost.
 
-A word or a result of a search is new where no earlier search of its query had it. A note leads to
-the searches between it and the next note after them. Each figure has the steps that are furthest on
-its weak side.
+A word or a result of a search is new if no earlier search of its query had it. A note leads to the
+searches between it and the next note after them. Each figure has the steps that are furthest on its
+weak side.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ from evals.scoring.metrics import check_metric, is_pairwise
 from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from tools import schemas
 from tools.errors import UsageError
-from tools.number_format import number
+from tools.number_format import number as format_number
 from tools.text import content_words
 
 Result = dict[str, Any]  # what `compare_behaviour` returns and --json prints
@@ -43,48 +43,53 @@ KINDS = {
     "elsewhere": "surfaced by another of these runs, not by this one",
     "misled": "shown and not selected, after a note that led to nothing relevant",
 } | {
-    fate.value: said
-    for fate, said in FATE_LABELS.items()
+    fate.value: label
+    for fate, label in FATE_LABELS.items()
     if fate not in (Fate.FOUND, Fate.NEVER_SURFACED)
 }
 COSTS = ("steps", "searches", "relevant", "calls", "tokens", "seconds")
 
 
 class QueryBehaviour(NamedTuple):
-    """What a run did for one query; steps are numbers."""
+    """The behaviour of a run in one query; steps are numbers from 0."""
 
-    figures: Mapping[str, list[tuple[float, int]]]  # each value with its step
-    costs: Mapping[str, Counter[str]]  # of each hop, number of calls so far, and kind of step
-    notes: Sequence[
-        tuple[int, list[int]]
-    ]  # the first of those in a row, and the searches to which they lead
-    surfaced: dict[str, int]  # relevant unit -> number of the search that first brought it, from 1
-    lost: Sequence[Mapping[str, Any]]  # the relevant documents, as attribution.jsonl has them
+    # figure -> its values, each with its step
+    figures: Mapping[str, list[tuple[float, int]]]
+    # "hop N", "call N" (calls so far, rounded up to a power of two) or kind of step -> cost
+    costs: Mapping[str, Counter[str]]
+    # The first note of those in a row, and the searches to which they lead.
+    notes: Sequence[tuple[int, list[int]]]
+    # relevant unit -> number of the search that first brought it, from 1
+    surfaced: dict[str, int]
+    # All relevant documents, in the format of attribution.jsonl.
+    lost: Sequence[Mapping[str, Any]]
 
 
 def compare_behaviour(paths: Sequence[Path]) -> Result:
-    """Describe what the runs do and how they go together.
+    """Describe the behaviour of runs, and how far pairs of them complement each other.
 
     UsageError for runs that were not asked the same.
     """
     runs = read_same_queries(paths)
-    seen = list(map(observe_run, runs))
+    observed = [observe_run(run) for run in runs]
+    summaries = list[Result]()
+    for number, run in enumerate(runs):
+        others = observed[:number] + observed[number + 1 :]
+        summaries.append(summarize(run, observed[number], others))
+    pairs = list[Result]()
+    for first, second in combinations(range(len(runs)), 2):
+        complement = _complement(observed[first], observed[second])
+        pairs.append({"runs": [first, second], **complement})
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in scored_run.ABOUT},
         "kinds": KINDS,
-        "runs": [
-            summarize(run, one, [of for of in seen if of is not one])
-            for run, one in zip(runs, seen, strict=True)
-        ],
-        "pairs": [
-            {"runs": [a, b], **_complement(seen[a], seen[b])}
-            for a, b in combinations(range(len(runs)), 2)
-        ],
+        "runs": summaries,
+        "pairs": pairs,
     }
 
 
 def read_same_queries(paths: Sequence[Path]) -> list[scored_run.ScoredRun]:
-    """Read the runs. UsageError where they were not asked the same."""
+    """Read runs. UsageError if they were not asked the same."""
     runs = [scored_run.read_scored_run(path) for path in scored_run.find_folders(paths)]
     for run in runs[1:]:
         if differ := scored_run.contract_differences(runs[0], run):
@@ -97,9 +102,9 @@ def read_same_queries(paths: Sequence[Path]) -> list[scored_run.ScoredRun]:
 def observe_run(
     run: scored_run.ScoredRun, query_ids: Sequence[str] = ()
 ) -> dict[str, QueryBehaviour]:
-    """Return what a run did for its queries, or some of them.
+    """Return the behaviour of a run for its queries, or for `query_ids`.
 
-    DataError where an earlier version scored it.
+    DataError if an earlier version scored it.
     """
     # It comes from a file, which may be damaged, or name code to import.
     check_metric(run.metric, custom=False)
@@ -109,239 +114,313 @@ def observe_run(
 def _observe(run: scored_run.ScoredRun, query_id: str) -> QueryBehaviour:
     outcome = run.outcomes[query_id]
     row = run.judged[query_id]
-    units = row.get("units", {})
-    relevant = {one["unit"]: one for one in row["relevant"]}
-    first = Counter(one.get("search") for one in relevant.values())
-    figures = defaultdict[str, list[tuple[float, int]]](list)
-    costs = defaultdict[str, Counter[str]](Counter)
-    order = list[int]()
-    notes = list[tuple[int, list[int]]]()
-    said = set[str]()
-    seen = set[str]()
-    asked = 0
-    for place, step in enumerate(outcome["trace"]["steps"]):
+    observer = _StepObserver(row)
+    for number, step in enumerate(outcome["trace"]["steps"]):
+        observer.add(number, step)
+    figures = observer.figures
+    searches = observer.searches
+    for note, led_to in observer.notes:
+        if led_to:
+            leads = any(observer.first_found[search] for search in led_to)
+            figures["notes"].append((int(leads), note))
+    figures["searches"] = [(len(searches), max(searches, default=0))]
+    if not is_pairwise(run.metric):
+        trajectories = query_trajectory(outcome, row, run.metric, ["searches"], run.config["depth"])
+        for trajectory in trajectories.values():
+            final = trajectory.values[-1]
+            # Number of searches after which the value is still another, and then the final value.
+            last = 0
+            for count, value in enumerate(trajectory.values, 1):
+                if value != final:
+                    last = count
+            step_number = searches[last - 1] if 0 < last <= len(searches) else 0
+            figures["decided"] = [(last, step_number)]
+    surfaced = dict[str, int]()
+    for unit, history in observer.relevant.items():
+        if history.get("search") in searches:
+            surfaced[unit] = searches.index(history["search"]) + 1
+    return QueryBehaviour(figures, observer.costs, observer.notes, surfaced, row["relevant"])
+
+
+class _StepObserver:
+    """Takes the steps of a query in their order, and keeps figures, costs and notes."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        """`row` is the query's line of attribution.jsonl."""
+        self._units = row.get("units", {})
+        self.relevant = {history["unit"]: history for history in row["relevant"]}
+        # number of a search -> relevant documents that it surfaced first
+        self.first_found = Counter(history.get("search") for history in row["relevant"])
+        self.figures = defaultdict[str, list[tuple[float, int]]](list)
+        self.costs = defaultdict[str, Counter[str]](Counter)
+        self.searches = list[int]()
+        self.notes = list[tuple[int, list[int]]]()
+        self._words_before = set[str]()
+        self._results_before = set[str]()
+        self._calls_so_far = 0
+
+    def add(self, number: int, step: Mapping[str, Any]) -> None:
+        """Take the next step."""
         usage = Counter(step.get("usage") or {})
         tool = step["tool"]
-        cost = {"steps": 1, "seconds": step.get("seconds", 0), "calls": usage["calls"]}
-        cost["tokens"] = usage["input_tokens"] + usage["output_tokens"]
+        cost = {
+            "steps": 1,
+            "seconds": step.get("seconds", 0),
+            "calls": usage["calls"],
+            "tokens": usage["input_tokens"] + usage["output_tokens"],
+        }
         if tool == "search" and not step.get("refused") and not step.get("among"):
-            text = set(content_words(step["argument"]))
-            brought = set(step["doc_ids"])
-            for name, new, of in (
-                ("new_words", text - said, text),
-                ("new_results", brought - seen, brought),
-            ):
-                if order and of:
-                    figures[name].append((len(new) / len(of), place))
-            figures["relevant"].append((first[place], place))
-            order.append(place)
-            said = said | text
-            seen = seen | brought
-            cost = cost | {"searches": 1, "relevant": first[place]}
-            if notes:
-                notes[-1][1].append(place)
-        elif tool == "note" and (not notes or notes[-1][1]):
-            notes.append((place, []))
+            self._add_search(number, step)
+            cost |= {"searches": 1, "relevant": self.first_found[number]}
+        elif tool == "note" and (not self.notes or self.notes[-1][1]):
+            self.notes.append((number, []))
         elif tool == "select":
-            figures["selected"] += [
-                (int(units.get(doc_id, doc_id) in relevant), place) for doc_id in step["doc_ids"]
-            ]
-        asked += usage["calls"]
-        calls = 1 << max(0, asked - 1).bit_length()  # 1, 2, 4, 8 ...: up to so many
+            for doc_id in step["doc_ids"]:
+                is_relevant = self._units.get(doc_id, doc_id) in self.relevant
+                self.figures["selected"].append((int(is_relevant), number))
+        self._calls_so_far += usage["calls"]
+        # Rounded up to 1, 2, 4, 8 ...
+        calls = 1 << max(0, self._calls_so_far - 1).bit_length()
         for key in (f"hop {step.get('hop', 0)}", f"call {calls}", tool):
-            costs[key].update(cost)
-    figures["notes"] = [(int(any(first[one] for one in led)), place) for place, led in notes if led]
-    figures["searches"] = [(len(order), max(order, default=0))]
-    if not is_pairwise(run.metric):
-        for course in query_trajectory(
-            outcome, row, run.metric, ["searches"], run.config["depth"]
-        ).values():
-            last = max(
-                (
-                    place
-                    for place, value in enumerate(course.values, 1)
-                    if value != course.values[-1]
-                ),
-                default=0,
-            )
-            figures["decided"] = [(last, order[last - 1] if 0 < last <= len(order) else 0)]
-    surfaced = {
-        unit: order.index(one["search"]) + 1
-        for unit, one in relevant.items()
-        if one.get("search") in order
-    }
-    return QueryBehaviour(figures, costs, notes, surfaced, row["relevant"])
+            self.costs[key].update(cost)
+
+    def _add_search(self, number: int, step: Mapping[str, Any]) -> None:
+        words = set(content_words(step["argument"]))
+        results = set(step["doc_ids"])
+        if self.searches and words:
+            new_words = words - self._words_before
+            self.figures["new_words"].append((len(new_words) / len(words), number))
+        if self.searches and results:
+            new_results = results - self._results_before
+            self.figures["new_results"].append((len(new_results) / len(results), number))
+        self.figures["relevant"].append((self.first_found[number], number))
+        self.searches.append(number)
+        self._words_before |= words
+        self._results_before |= results
+        if self.notes:
+            self.notes[-1][1].append(number)
 
 
 def read_causes(run: scored_run.ScoredRun) -> Result | None:
-    """Return the causes that a model named of a run's failures, the latest, if any were.
+    """Return the latest causes that a model named for a run's failures, if there are any.
 
-    DataError if damaged.
+    DataError if they are damaged.
     """
-    place = run.path.resolve()
-    mend = "remove it, and have the failures named again"
+    run_path = run.path.resolve()
     files = sorted(
-        place.parent.glob(f"{NAMED}-*/{place.name}.json"), key=lambda file: file.stat().st_mtime
+        run_path.parent.glob(f"{NAMED}-*/{run_path.name}.json"),
+        key=lambda file: file.stat().st_mtime,
     )
-    return schemas.read_file(dict[str, Any], files[-1], mend) if files else None
+    if not files:
+        return None
+    remedy = "remove it, and have the failures named again"
+    causes: Result = schemas.read_file(dict[str, Any], files[-1], remedy)
+    return causes
 
 
 def summarize(
     run: scored_run.ScoredRun,
-    seen: Mapping[str, QueryBehaviour],
-    others: Sequence[Mapping[str, QueryBehaviour]] = (),
+    behaviour: Mapping[str, QueryBehaviour],
+    other_runs: Sequence[Mapping[str, QueryBehaviour]] = (),
 ) -> Result:
-    """Add up what a run did over its queries; `others` are what other runs did for the same
-    ones.
+    """Add up the behaviour of a run over its queries.
+
+    `other_runs` are the behaviours of other runs for the same queries.
     """
-    costs = defaultdict[str, Counter[str]](
-        Counter
-    )  # hops and numbers of calls in their order, then kinds of steps
-    for key, cost in (pair for query in seen.values() for pair in query.costs.items()):
-        costs[key].update(cost)
-    figures = dict[str, Result]()
+    costs = defaultdict[str, Counter[str]](Counter)
+    for query in behaviour.values():
+        for key, cost in query.costs.items():
+            costs[key].update(cost)
+    # Hops and numbers of calls in their order, then kinds of steps.
+    order = sorted(
+        costs,
+        key=lambda key: (" " not in key, key[0] != "h", len(key), key),
+    )
     failures = defaultdict[str, list[Result]](list)
-    for name in FIGURES:
-        rows = sorted(
-            (value, one, step)
-            for one, query in seen.items()
-            for value, step in query.figures.get(name, ())
-        )
-        weak = rows[::-1] if name in ("searches", "decided") else rows
-        places = list(dict.fromkeys((one, step) for _, one, step in weak))[:EXAMPLES]
-        shown = [{"query_id": one, "step": step} for one, step in places]
-        figures[name] = {"mean": fmean(row[0] for row in rows) if rows else None, "examples": shown}
-    for kind, failure in list_failures(run, seen, others):
-        failures[kind].append(failure)
-    lost = {kind: count_with_examples(failures[kind]) for kind in KINDS}
-    about = {key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")}
-    order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
-    measured = {"figures": figures, "costs": {key: costs[key] for key in order}, "failures": lost}
-    return {"run": run.name, **about, "cutoff": fate_cutoff(run), **measured}
+    for kind_of_failure, failure in list_failures(run, behaviour, other_runs):
+        failures[kind_of_failure].append(failure)
+    return {
+        "run": run.name,
+        **{key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")},
+        "cutoff": fate_cutoff(run),
+        "figures": {name: _summarize_figure(name, behaviour) for name in FIGURES},
+        "costs": {key: costs[key] for key in order},
+        "failures": {key: count_with_examples(failures[key]) for key in KINDS},
+    }
+
+
+def _summarize_figure(name: str, behaviour: Mapping[str, QueryBehaviour]) -> Result:
+    rows = list[tuple[float, str, int]]()
+    for query_id, query in behaviour.items():
+        rows += [(value, query_id, step) for value, step in query.figures.get(name, ())]
+    rows.sort(reverse=name in ("searches", "decided"))
+    weakest = list(dict.fromkeys((query_id, step) for _, query_id, step in rows))[:EXAMPLES]
+    return {
+        "mean": fmean(value for value, _, _ in rows) if rows else None,
+        "examples": [{"query_id": query_id, "step": step} for query_id, step in weakest],
+    }
 
 
 def count_with_examples(failures: Sequence[Result]) -> Result:
-    """Return how many failures of a kind there are, and some of them."""
-    return {"documents": len(failures), "examples": list(failures[:EXAMPLES])}
+    """Return the number of failures of a kind, and the first of them."""
+    return {
+        "documents": len(failures),
+        "examples": list(failures[:EXAMPLES]),
+    }
 
 
 def list_failures(
     run: scored_run.ScoredRun,
-    seen: Mapping[str, QueryBehaviour],
-    others: Sequence[Mapping[str, QueryBehaviour]],
+    behaviour: Mapping[str, QueryBehaviour],
+    other_runs: Sequence[Mapping[str, QueryBehaviour]],
 ) -> Iterator[tuple[str, Result]]:
-    """Yield the kind of each relevant document that is not found, with what is known of it."""
-    for query_id, query in seen.items():
-        for one in query.lost:
-            if kind := _kind(
-                one, fate_at(one, fate_cutoff(run)), query, [other[query_id] for other in others]
-            ):
-                steps = [one.get(key) for key in ("decision_step", "shown_step", "search")]
-                step = next((step for step in steps if step is not None), 0)
-                yield kind, {"query_id": query_id, "unit": one["unit"], "step": step}
+    """Yield each relevant document that is not found, with its kind of failure and step."""
+    cutoff = fate_cutoff(run)
+    for query_id, query in behaviour.items():
+        counterparts = [other_run[query_id] for other_run in other_runs]
+        for history in query.lost:
+            kind_of_failure = _classify(history, fate_at(history, cutoff), query, counterparts)
+            if kind_of_failure:
+                steps = [history.get(key) for key in ("decision_step", "shown_step", "search")]
+                first_step = next((step for step in steps if step is not None), 0)
+                failure = {"query_id": query_id, "unit": history["unit"], "step": first_step}
+                yield kind_of_failure, failure
 
 
 def fate_cutoff(run: scored_run.ScoredRun) -> int:
-    """Return the place up to which a document counts as found."""
+    """Return the rank up to which a document counts as found."""
     return int((run.scores.get("losses") or {}).get("cutoff", 10))
 
 
-def _kind(
-    one: Mapping[str, Any], fate: Fate, query: QueryBehaviour, others: Sequence[QueryBehaviour]
+def _classify(
+    history: Mapping[str, Any],
+    fate: Fate,
+    query: QueryBehaviour,
+    counterparts: Sequence[QueryBehaviour],
 ) -> str:
+    """Return the key in `KINDS` of a relevant document; "" if it is found."""
+    if fate is Fate.FOUND:
+        return ""
     if fate is Fate.NEVER_SURFACED:
-        return "elsewhere" if any(one["unit"] in other.surfaced for other in others) else "nowhere"
-    if (
-        fate in (Fate.SHOWN_IN_PART, Fate.NOT_SELECTED)
-        and (decided := one.get("decision_step")) is not None
-    ):
-        led = [led for _, led in query.notes if led and led[0] < decided]
-        if led and not set(led[-1]) & {step for value, step in query.figures["relevant"] if value}:
+        surfaced = any(history["unit"] in counterpart.surfaced for counterpart in counterparts)
+        return "elsewhere" if surfaced else "nowhere"
+    decision_step = history.get("decision_step")
+    if fate in (Fate.SHOWN_IN_PART, Fate.NOT_SELECTED) and decision_step is not None:
+        searches_of_notes = [
+            searches for _, searches in query.notes if searches and searches[0] < decision_step
+        ]
+        fruitful = {step for value, step in query.figures["relevant"] if value}
+        if searches_of_notes and fruitful.isdisjoint(searches_of_notes[-1]):
             return "misled"
-    return "" if fate is Fate.FOUND else fate.value
+    return fate.value
 
 
-def _complement(one: Mapping[str, QueryBehaviour], other: Mapping[str, QueryBehaviour]) -> Result:
-    """Say what of the relevant documents surfaced in two runs, and in their union with half
-    of each one's searches.
+def _complement(
+    first_run: Mapping[str, QueryBehaviour], second_run: Mapping[str, QueryBehaviour]
+) -> Result:
+    """Count the relevant documents that surfaced in two runs, and the recall of their union.
+
+    "equal" compares them at equal searches: the union has half of each run's.
     """
     counts = Counter[str]()
     shares = defaultdict[str, list[list[float]]](list)
-    for query_id, query in one.items():
-        a = query.surfaced
-        b = other[query_id].surfaced
-        many = len(query.lost)
-        counts.update(
-            {"both": len(a.keys() & b), "first": len(a.keys() - b), "second": len(b.keys() - a)}
+    for query_id, query in first_run.items():
+        counterpart = second_run[query_id]
+        first = query.surfaced
+        second = counterpart.surfaced
+        either = first.keys() | second.keys()
+        relevant_count = len(query.lost)
+        counts["both"] += len(first.keys() & second.keys())
+        counts["first"] += len(first.keys() - second.keys())
+        counts["second"] += len(second.keys() - first.keys())
+        counts["neither"] += relevant_count - len(either)
+        if not relevant_count:
+            continue
+        searches = min(
+            query.figures["searches"][0][0],
+            counterpart.figures["searches"][0][0],
         )
-        counts["neither"] += many - len(a | b)
-        if many:
-            n = min(query.figures["searches"][0][0], other[query_id].figures["searches"][0][0])
-            half = {unit for unit in a if a[unit] <= (n + 1) // 2} | {
-                unit for unit in b if b[unit] <= n // 2
-            }
-            shares["all"].append([len(of) / many for of in (a, b, a | b)])
-            within = [sum(place <= n for place in of.values()) for of in (a, b)]
-            shares["equal"].append([count / many for count in (*within, len(half))])
-    return {
-        "documents": counts,
-        **{key: list(map(fmean, zip(*rows, strict=True))) for key, rows in shares.items()},
+        half_of_each = _surfaced_by(first, (searches + 1) // 2)
+        half_of_each |= _surfaced_by(second, searches // 2)
+        sets = (first, second, either)
+        shares["all"].append([len(units) / relevant_count for units in sets])
+        sets_at_equal_searches = (
+            _surfaced_by(first, searches),
+            _surfaced_by(second, searches),
+            half_of_each,
+        )
+        shares["equal"].append([len(units) / relevant_count for units in sets_at_equal_searches])
+    means = {
+        key: [fmean(column) for column in zip(*rows, strict=True)] for key, rows in shares.items()
     }
+    return {"documents": counts, **means}
 
 
-def render_behaviour(found: Result) -> str:
-    """Return what the runs do as a person reads it."""
-    runs = found["runs"]
-    labels = [f"run {place}" for place, _ in enumerate(found["runs"], 1)]
-    named = list(zip(labels, runs, strict=True))
-    k = runs[0]["cutoff"]
-    rows = [
-        [said, *(number(run["figures"][key]["mean"], unknown="-") for run in runs)]
-        for key, said in FIGURES.items()
-    ]
-    parts: list[TextBlock] = [
-        describe_task(found),
-        *(f"{label}: {run['run']}  {describe_system(run)}" for label, run in named),
-        "",
-    ]
-    parts += [TextTable("", ["mean", *labels], rows)]
-    counts = {
-        said: [run["failures"][kind]["documents"] for run in runs] for kind, said in KINDS.items()
+def _surfaced_by(surfaced: Mapping[str, int], searches: float) -> set[str]:
+    """Return the units that the first `searches` searches surfaced."""
+    return {unit for unit, number in surfaced.items() if number <= searches}
+
+
+def render_behaviour(result: Result) -> str:
+    """Return the result of `compare_behaviour` as text for a terminal."""
+    runs = result["runs"]
+    labels = [f"run {number}" for number, _ in enumerate(runs, 1)]
+    blocks: list[TextBlock] = [describe_task(result)]
+    for label, run in zip(labels, runs, strict=True):
+        blocks.append(f"{label}: {run['run']}  {describe_system(run)}")
+    blocks.append("")
+    blocks.append(_figures_table(runs, labels))
+    blocks.append(_failures_table(runs, labels))
+    for label, run in zip(labels, runs, strict=True):
+        blocks.append(_costs_table(run, label))
+    blocks += [_pair_table(pair, labels) for pair in result["pairs"]]
+    return render_terminal(blocks)
+
+
+def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> TextTable:
+    rows = list[list[str]]()
+    for key, label in FIGURES.items():
+        means = [format_number(run["figures"][key]["mean"], unknown="-") for run in runs]
+        rows.append([label, *means])
+    return TextTable("", ["mean", *labels], rows)
+
+
+def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> TextTable:
+    cutoff = runs[0]["cutoff"]
+    rows = list[list[str]]()
+    for key, label in KINDS.items():
+        counts = [run["failures"][key]["documents"] for run in runs]
+        if any(counts):
+            rows.append([label.format(k=cutoff), *map(str, counts)])
+    title = f"relevant documents not among the first {cutoff}"
+    return TextTable(title, ["by the first that is so", *labels], rows)
+
+
+def _costs_table(run: Result, label: str) -> TextTable:
+    rows = list[list[str]]()
+    for key, costs in run["costs"].items():
+        cells = list[str]()
+        for name in COSTS:
+            decimals = 1 if name == "seconds" else 0
+            cells.append(f"{costs.get(name, 0):,.{decimals}f}")
+        rows.append([key, *cells])
+    title = f"{label}: by hop, by model calls so far, and by kind of step"
+    return TextTable(title, ["", *COSTS], rows)
+
+
+def _pair_table(pair: Result, labels: Sequence[str]) -> TextTable:
+    first, second = (labels[number] for number in pair["runs"])
+    documents = pair["documents"]
+    title = (
+        f"relevant documents that surfaced: {documents['both']} in both, {documents['first']} in "
+        f"{first} alone, {documents['second']} in {second} alone, {documents['neither']} in none"
+    )
+    shares = {
+        "all": "recall of what surfaced",
+        "equal": "at equal searches, half of them in each for both",
     }
-    rows = [[said.format(k=k), *map(str, row)] for said, row in counts.items() if any(row)]
-    parts += [
-        TextTable(
-            f"relevant documents not among the first {k}",
-            ["by the first that is so", *labels],
-            rows,
-        )
-    ]
-    for label, run in named:
-        costs = run["costs"].items()
-        rows = [
-            [key, *(f"{of.get(one, 0):,.{int(one == 'seconds')}f}" for one in COSTS)]
-            for key, of in costs
-        ]
-        parts += [
-            TextTable(
-                f"{label}: by hop, by model calls so far, and by kind of step", ["", *COSTS], rows
-            )
-        ]
-    for pair in found["pairs"]:
-        (a, b) = (labels[place] for place in pair["runs"])
-        of = pair["documents"]
-        title = (
-            f"relevant documents that surfaced: {of['both']} in both, {of['first']} in {a} alone, "
-        )
-        title += f"{of['second']} in {b} alone, {of['neither']} in none"
-        shares = {
-            "all": "recall of what surfaced",
-            "equal": "at equal searches, half of them in each for both",
-        }
-        rows = [
-            [share, *(f"{value:.4f}" for value in pair[key])]
-            for key, share in shares.items()
-            if key in pair
-        ]
-        parts += [TextTable(title, ["", a, b, "both together"], rows)]
-    return render_terminal(parts)
+    rows = list[list[str]]()
+    for key, label in shares.items():
+        if key in pair:
+            rows.append([label, *(f"{value:.4f}" for value in pair[key])])
+    return TextTable(title, ["", first, second, "both together"], rows)

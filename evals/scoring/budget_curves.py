@@ -74,9 +74,9 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     runs = [read_scored_run(path) for path in find_folders(paths)]
     for run in runs[1:]:
         if differ := contract_differences(runs[0], run):
-            values = ", ".join(f"{key} ({what})" for key, what in differ.items())
-            what = f"{runs[0].name} and {run.name} were not asked the same: {values}"
-            raise UsageError(f"{what}; give runs that agree in these")
+            values = ", ".join(f"{key} ({difference})" for key, difference in differ.items())
+            problem = f"{runs[0].name} and {run.name} were not asked the same: {values}"
+            raise UsageError(f"{problem}; give runs that agree in these")
     metric = _choose_metric(runs[0], metric)
     names = [run.path.resolve().name for run in runs]
     # A run is named by its folder, or by its whole path where two folders have one name.
@@ -85,15 +85,15 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
         for name, run in zip(names, runs, strict=True)
     }
     refused = {
-        axis: {run.name: why for run in runs if (why := _refuse(run, axis))} for axis in axes
+        axis: {run.name: reason for run in runs if (reason := _refuse(run, axis))} for axis in axes
     }
     # axis -> run -> courses of the queries for which the metric is defined, in the order of the run
     drawn: dict[str, dict[str, list[MetricTrajectory]]] = {axis: {} for axis in axes}
     for run in runs:
-        found, bare = _follow_queries(
+        trajectories, bare = _follow_queries(
             run, metric, [axis for axis in axes if run.name not in refused[axis]]
         )
-        for axis, courses in found.items():
+        for axis, courses in trajectories.items():
             if bare:
                 refused[axis][run.name] = (
                     f"{bare} of {len(run.query_ids)} queries have a ranking and no trajectory"
@@ -102,9 +102,9 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
                 drawn[axis][run.name] = courses
     if not (
         shown := {
-            axis: made
-            for axis, found in drawn.items()
-            if (made := _describe_axis(axis, found, labels))
+            axis: described
+            for axis, trajectories_by_run in drawn.items()
+            if (described := _describe_axis(axis, trajectories_by_run, labels))
         }
     ):
         raise UsageError(_why_nothing(metric, refused, drawn))
@@ -113,14 +113,18 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
         "metric": metric,
         "queries": len(runs[0].query_ids),
         "runs": [
-            {"run": run.name, "label": labels[run.name], **{key: run.scores[key] for key in NAMED}}
+            {
+                "run": run.name,
+                "label": labels[run.name],
+                **{key: run.scores[key] for key in NAMED},
+            }
             for run in runs
         ],
         "axes": shown,
         "refused": [
-            {"run": name, "axis": axis, "why": why}
-            for axis, found in refused.items()
-            for name, why in found.items()
+            {"run": name, "axis": axis, "why": reason}
+            for axis, reasons in refused.items()
+            for name, reason in reasons.items()
         ],
         "unused": [axis for axis in axes if drawn[axis] and axis not in shown],
     }
@@ -130,15 +134,17 @@ def _choose_metric(run: ScoredRun, name: str) -> str:
     chosen = name or run.metric
     if chosen in SEEN:
         return chosen
-    if other := chosen.partition(" [")[2].rstrip("]"):
-        mend = f"python -m evals.score {run.path} --qrels {other} lets them"
+    if judgements := chosen.partition(" [")[2].rstrip("]"):
+        mend = f"python -m evals.score {run.path} --qrels {judgements} lets them"
         raise UsageError(f"{chosen} is by judgements that do not lead; {mend}")
     # A name in a run's own files imports no code.
     check_metric(chosen, custom=bool(name))
     if is_pairwise(chosen) or chosen.startswith("Judged"):
-        others = [column for column in run.columns if not is_pairwise(column) and "[" not in column]
+        columns = [
+            column for column in run.columns if not is_pairwise(column) and "[" not in column
+        ]
         counted = "comparisons" if is_pairwise(chosen) else "all judgements"
-        mend = f"give --metric {' or '.join([*others[:3], *SEEN])}"
+        mend = f"give --metric {' or '.join([*columns[:3], *SEEN])}"
         raise UsageError(
             f"{chosen} is counted over {counted}, and has no value before the end; {mend}"
         )
@@ -155,10 +161,12 @@ def _refuse(run: ScoredRun, axis: str) -> str:
 def _why_nothing(
     metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, Any]
 ) -> str:
-    for axis, found in drawn.items():
-        for name, why in refused[axis].items():
-            return f"{name} has no curve by {AXES[axis]}: {why}; choose another --by, or other runs"
-        if found:
+    for axis, drawn_runs in drawn.items():
+        for name, reason in refused[axis].items():
+            return (
+                f"{name} has no curve by {AXES[axis]}: {reason}; choose another --by, or other runs"
+            )
+        if drawn_runs:
             return (
                 f"no run used any {AXES[axis]}, so there is nothing to tell apart; choose another "
                 f"--by"
@@ -167,30 +175,37 @@ def _why_nothing(
 
 
 def _describe_axis(
-    axis: str, found: Mapping[str, list[MetricTrajectory]], labels: Mapping[str, str]
+    axis: str, trajectories: Mapping[str, list[MetricTrajectory]], labels: Mapping[str, str]
 ) -> Result | None:
-    largest = max((course.costs[-1] for courses in found.values() for course in courses), default=0)
+    largest = max(
+        (course.costs[-1] for courses in trajectories.values() for course in courses), default=0
+    )
     if not largest:
         return None
     budgets = _choose_budgets(axis, largest)
     rows = [
         Result(run=run, label=labels[run]) | _describe_curve(courses, budgets)
-        for run, courses in found.items()
+        for run, courses in trajectories.items()
     ]
     front = list[Result]()
-    for place, budget in enumerate(budgets):
-        value = max(row["mean"][place] for row in rows)
+    for index, budget in enumerate(budgets):
+        value = max(row["mean"][index] for row in rows)
         if not front or value > front[-1]["value"]:
-            names = [row["label"] for row in rows if row["mean"][place] == value]
+            names = [row["label"] for row in rows if row["mean"][index] == value]
             front.append({"budget": budget, "value": value, "runs": names})
     for (
         row
     ) in rows:  # on the front, unless another is better or cheaper and neither worse nor dearer
-        rivals = [one for one in rows if one["end"] >= row["end"] and one["cost"] <= row["cost"]]
+        rivals = [row for row in rows if row["end"] >= row["end"] and row["cost"] <= row["cost"]]
         row["front"] = all(
             (rival["end"], rival["cost"]) == (row["end"], row["cost"]) for rival in rivals
         )
-    return {"words": AXES[axis], "budgets": budgets, "curves": rows, "front": front}
+    return {
+        "words": AXES[axis],
+        "budgets": budgets,
+        "curves": rows,
+        "front": front,
+    }
 
 
 def _choose_budgets(axis: str, largest: float) -> list[float]:
@@ -202,10 +217,10 @@ def _choose_budgets(axis: str, largest: float) -> list[float]:
     end = math.ceil(round(largest / unit, 6))
     steps = {number * 10**power for power in range(len(str(end))) for number in range(1, 100)}
     steps |= {2**power for power in range(end.bit_length())}
-    kept = sorted(
+    chosen = sorted(
         {step for step in steps if step < end} | {end} | ({0} if axis != "searches" else set())
     )
-    budgets = [round(step * unit, 9) for step in kept]
+    budgets = [round(step * unit, 9) for step in chosen]
     return budgets if axis == "usd" else [round(budget) for budget in budgets]
 
 
@@ -218,22 +233,22 @@ def _describe_curve(courses: Sequence[MetricTrajectory], budgets: list[float]) -
         spent[number] = costs[places]
     ends = np.array([course.costs[-1] for course in courses])
     # Columns in which nothing changes have one interval.
-    kept = [
+    chosen = [
         0,
         *(
-            place
-            for place in range(1, len(budgets))
-            if (values[:, place] != values[:, place - 1]).any()
+            index
+            for index in range(1, len(budgets))
+            if (values[:, index] != values[:, index - 1]).any()
         ),
     ]
-    intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
-    of = np.searchsorted(kept, np.arange(len(budgets)), side="right") - 1
-    mean, paid = ([fmean(column) for column in one.T.tolist()] for one in (values, spent))
+    intervals = bootstrap_means(np.ascontiguousarray(values[:, chosen]))
+    interval_of = np.searchsorted(chosen, np.arange(len(budgets)), side="right") - 1
+    mean, paid = ([fmean(column) for column in matrix.T.tolist()] for matrix in (values, spent))
     return {
         "queries": len(courses),
         "mean": mean,
-        "low": [intervals[place].low for place in of],
-        "high": [intervals[place].high for place in of],
+        "low": [intervals[index].low for index in interval_of],
+        "high": [intervals[place].high for place in interval_of],
         "spent": paid,
         "ended": [float((ends <= budget).mean()) for budget in budgets],
         "end": mean[-1],
@@ -245,7 +260,7 @@ def _describe_curve(courses: Sequence[MetricTrajectory], budgets: list[float]) -
 def _follow_queries(
     run: ScoredRun, metric: str, axes: Sequence[str]
 ) -> tuple[dict[str, list[MetricTrajectory]], int]:
-    found = {axis: list[MetricTrajectory]() for axis in axes}
+    trajectories = {axis: list[MetricTrajectory]() for axis in axes}
     bare = 0
     for query_id in run.query_ids if axes else ():
         outcome = run.outcomes[query_id]
@@ -253,12 +268,16 @@ def _follow_queries(
         for axis, course in query_trajectory(
             outcome, run.judged[query_id], metric, axes, run.config["depth"]
         ).items():
-            found[axis].append(course)
-    return found, bare
+            trajectories[axis].append(course)
+    return trajectories, bare
 
 
 def query_trajectory(
-    outcome: Row, row: Row, metric: str, axes: Collection[str], depth: int
+    outcome: Row,
+    row: Row,
+    metric: str,
+    axes: Collection[str],
+    depth: int,
 ) -> dict[str, MetricTrajectory]:
     """Return a query's value of `metric` at each cost, by axis; {} where the metric is undefined
     for it.
@@ -286,9 +305,9 @@ def query_trajectory(
                 courses[axis].pay(cost, value)
         changed |= measured.add(step)
     value = measured.value() or 0.0
-    for axis, whole in _costs(outcome["usage"], courses):  # calls after the last step
-        if (rest := whole - courses[axis].costs[-1]) > 1e-8:
-            courses[axis].pay(rest, value)
+    for axis, spent in _costs(outcome["usage"], courses):  # calls after the last step
+        if (remaining := spent - courses[axis].costs[-1]) > 1e-8:
+            courses[axis].pay(remaining, value)
     end = (
         value if metric in SEEN else metric_from_attribution(metric, outcome["ranking"], row) or 0.0
     )
@@ -303,16 +322,25 @@ def _costs(
     costs = {"searches": int(searched)}
     if usage:
         tokens = usage["input_tokens"] + usage["output_tokens"]
-        costs |= {"calls": usage["calls"], "tokens": tokens, "usd": usage["list_usd"]}
+        costs |= {
+            "calls": usage["calls"],
+            "tokens": tokens,
+            "usd": usage["list_usd"],
+        }
     return [(axis, cost) for axis, cost in costs.items() if axis in axes and cost]
 
 
 class _RankedValue:
-    def __init__(self, row: Row, metric: str, depth: int) -> None:
+    def __init__(
+        self,
+        row: Row,
+        metric: str,
+        depth: int,
+    ) -> None:
         self._metric = metric
         self._depth = depth
         self._grades = row["grades"]
-        self._relevant = frozenset(one["unit"] for one in row["relevant"])
+        self._relevant = frozenset(history["unit"] for history in row["relevant"])
         self._sofar = AnytimeRanking(row.get("units", {}), self._relevant.union(self._grades))
         self.add = self._sofar.add
         self._places: dict[str, int] | None = None
@@ -329,7 +357,7 @@ class _RankedValue:
 # Of relevant documents: what came back from a search so far, or was shown to a model
 class _SeenShare:
     def __init__(self, row: Row, metric: str) -> None:
-        self._relevant = frozenset(one["unit"] for one in row["relevant"])
+        self._relevant = frozenset(doc_id["unit"] for doc_id in row["relevant"])
         self._unit_of = row.get("units", {})
         self._shown = metric == "shown"
         self._seen: set[str] = set()
@@ -339,8 +367,8 @@ class _SeenShare:
         doc_ids = list[str]()
         if self._shown:
             doc_ids = [
-                one
-                for one, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False)
+                history
+                for history, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False)
                 if chars
             ]
         elif step["tool"] == "search" and not step.get("refused"):
@@ -359,7 +387,7 @@ def judge_positions(
     places: Mapping[str, int], grades: Mapping[str, float], relevant: Collection[str]
 ) -> JudgedRanking:
     """Judge a ranking by the places of what counts."""
-    unit_at = {place: unit for unit, place in places.items()}
+    unit_at = {rank: unit for unit, rank in places.items()}
     return judge_units(
         [unit_at.get(place, "") for place in range(1, max(unit_at, default=0) + 1)],
         grades,

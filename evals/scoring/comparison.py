@@ -74,7 +74,7 @@ _FIRST = (
 # query_id -> relevant unit -> its fate; queries without a relevant unit are left out
 Fates = dict[str, dict[str, Fate]]
 EXAMPLES = 3  # queries named of a flow
-_ORDER = {fate: place for place, fate in enumerate(FATE_LABELS)}
+_ORDER = {fate: position for position, fate in enumerate(FATE_LABELS)}
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class ComparedSystem:
         }
         row["repeats"] = len(self.runs)
         for key in USED:
-            used = [run.scores["usage"].get(key, 0) for run in self.runs if run.usage_known]
-            known = len(used) == len(self.runs) and None not in used
-            row[f"{key}_per_query"] = sum(used) / queries if known else None
+            usages = [run.scores["usage"].get(key, 0) for run in self.runs if run.usage_known]
+            usage_known = len(usages) == len(self.runs) and None not in usages
+            row[f"{key}_per_query"] = sum(usages) / queries if usage_known else None
         return row
 
 
@@ -148,11 +148,11 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     runs, problems = fill_metrics([read_scored_run(path) for path in paths], metrics)
     if problems:
         raise problems[0]
-    baseline, *others = systems = _group(runs, paths)
+    baseline, *systems_compared = systems = _group(runs, paths)
     forced, notes = _check_contracts(runs, force=force)
-    chosen = [_choose_metrics(baseline, system, metrics) for system in others]
+    chosen = [_choose_metrics(baseline, system, metrics) for system in systems_compared]
     check_metric_code(runs, dict.fromkeys(name for names in chosen for name in names))
-    pairs = list(zip(others, chosen, strict=True))
+    pairs = list(zip(systems_compared, chosen, strict=True))
     contrasts = [
         (system, name, _is_tested(baseline, system, name))
         for system, names in pairs
@@ -168,13 +168,13 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         tested, holm([row["p"] for row in tested]), strict=True
     ):  # over all metrics of all systems
         row["p_holm"] = p
-    losses, without_losses = _compare_losses(baseline, others)
+    losses, without_losses = _compare_losses(baseline, systems_compared)
     # the first in a run's table
     first = runs[0]
     headline = chosen[0][0]
     return {
         "baseline": baseline.name,
-        "runs": [system.name for system in others],
+        "runs": [system.name for system in systems_compared],
         **{key: (first.config | first.scores)[key] for key in ABOUT},
         "metric": headline,
         "forced": forced,
@@ -182,7 +182,8 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             *notes,
             *([] if metrics else _note_left_out(baseline, pairs)),
             *note_exhausted(
-                runs, [row["metric"] for row in comparisons if row["queries"] and row["p"] is None]
+                runs,
+                [row["metric"] for row in comparisons if row["queries"] and row["p"] is None],
             ),
             *_note_rows(comparisons),
             *without_losses,
@@ -195,7 +196,8 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             for system, names in zip(systems, [chosen[0], *chosen], strict=True)
         ],
         "differences": [
-            {"run": system.name, "keys": _changed_keys(baseline, system)} for system in others
+            {"run": system.name, "keys": _changed_keys(baseline, system)}
+            for system in systems_compared
         ],
         "comparisons": comparisons,
         "losses": losses,
@@ -399,18 +401,35 @@ def note_exhausted(runs: Iterable[ScoredRun], metrics: Iterable[str]) -> list[st
 
 
 def _compare_metric(
-    baseline: ComparedSystem, system: ComparedSystem, metric: str, tests: int
+    baseline: ComparedSystem,
+    system: ComparedSystem,
+    metric: str,
+    tests: int,
 ) -> Result:
-    row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
+    row: Result = {
+        "run": system.name,
+        "metric": metric,
+        "baseline_mean": None,
+        "mean": None,
+    }
     pairs = align_columns(baseline.values(metric), system.values(metric))
     if not pairs:
         return (
             row
             | dict.fromkeys(PairedTest._fields)
-            | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
+            | {
+                "p_holm": None,
+                "wins": 0,
+                "ties": 0,
+                "losses": 0,
+                "queries": 0,
+            }
         )
     before, after = zip(*pairs.values(), strict=True)
-    means = {"baseline_mean": math.fsum(before) / len(pairs), "mean": math.fsum(after) / len(pairs)}
+    means = {
+        "baseline_mean": math.fsum(before) / len(pairs),
+        "mean": math.fsum(after) / len(pairs),
+    }
     return row | means | paired(before, after, tests=max(tests, 1))._asdict() | {"p_holm": None}
 
 
@@ -460,7 +479,9 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
 def _note_repeats(systems: list[ComparedSystem], runs: list[ScoredRun], metric: str) -> list[str]:
     if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
         deviation = _measure_spread(
-            runs, metric, align_columns(*(run.columns.get(metric, {}) for run in runs))
+            runs,
+            metric,
+            align_columns(*(run.columns.get(metric, {}) for run in runs)),
         )
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
         alike = f"all of these are one configuration repeated, so they differ by chance{by}"
@@ -499,7 +520,8 @@ def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str,
 def _flatten(config: run_folder.Config) -> dict[str, Any]:  # without contract and provenance
     flat = dict[str, Any]()
     for key in sorted(
-        config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)
+        config,
+        key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key),
     ):
         value = config[key]
         if key in CONTRACT or key == run_folder.PROVENANCE:
@@ -545,7 +567,7 @@ def _compare_losses(
     for system in others:
         try:
             before, after = (
-                [_read_fates(run, k) for run in one.runs] for one in (baseline, system)
+                [_read_fates(run, k) for run in history.runs] for history in (baseline, system)
             )
         except DataError as problem:
             notes.append(f"no losses compared: {problem}")
@@ -553,7 +575,11 @@ def _compare_losses(
         if query_ids := [
             query_id for query_id in before[0] if all(query_id in one for one in (*before, *after))
         ]:
-            about = {"run": system.name, "cutoff": k, "queries": len(query_ids)}
+            about = {
+                "run": system.name,
+                "cutoff": k,
+                "queries": len(query_ids),
+            }
             changes = _change_shares(
                 _share_fates(before, query_ids), _share_fates(after, query_ids)
             )
@@ -612,7 +638,8 @@ def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) 
         return count if pairs == 1 else count / pairs
 
     order = sorted(
-        moved.items(), key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0]))
+        moved.items(),
+        key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0])),
     )
     return {
         "same": mean(sum(len(found) for (start, end), found in order if start is end)),

@@ -305,7 +305,10 @@ def compute_metrics(
 
 
 def compute(
-    name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
+    name: str,
+    query_id: str,
+    rankings: Mapping[str, Ranking],
+    environment: "Environment",
 ) -> float | None:
     """Compute one metric for one query, by the headline judgements.
 
@@ -460,7 +463,10 @@ def collapse_to_units(ranking: Sequence[str], judgements: "Judgements") -> list[
 
 
 def _compare(
-    name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
+    name: str,
+    query_id: str,
+    rankings: Mapping[str, Ranking],
+    environment: "Environment",
 ) -> float | None:
     comparisons = environment.comparisons.get(query_id, ())
     unranked = Ranking(())

@@ -32,190 +32,262 @@ _POOLS: dict[ReferenceKind, str] = {"union": "union", "ceiling": "oracle"}
 
 
 class ReferenceRuns(NamedTuple):
-    """A run between its bounds, by one metric. Differences are paired by query, and None where a bound is missing."""
+    """A run between its bounds, by one metric.
+
+    Differences are paired by query, and None if a bound is missing.
+    """
 
     run: ScoredRun
     metric: str
-    found: dict[ReferenceKind, ScoredRun]  # what nobody has run is missing
+    bounds: dict[ReferenceKind, ScoredRun]  # bounds that have been run
 
-    def mean(self, kind: ReferenceKind | None = None) -> float | None:
+    def mean(self, reference: ReferenceKind | None = None) -> float | None:
         """Return the figure of a bound, or the run's own."""
-        run = self.found.get(kind) if kind else self.run
+        run = self.bounds.get(reference) if reference else self.run
         return None if run is None else run.mean(self.metric)
 
-    def describe(self, kind: ReferenceKind) -> str:
-        """Name the run that a bound is: its program, and its system where that is not the
-        run's own; "" for none.
+    def describe(self, reference: ReferenceKind) -> str:
+        """Name the run that is a bound by its program, and by its system if it is not the run's.
+
+        "" if there is no such bound.
         """
-        if kind not in self.found:
+        if reference not in self.bounds:
             return ""
-        one = self.found[kind]
-        own = self.run
-        config = one.config
-        if kind in ("floor", "best"):
-            return f"{FLOOR} over {config['retriever']['name'] if one.retriever == own.retriever else one.retriever}"
-        pool = config["pool"]
-        system = str(config["program"])
-        if any(_differ(one, own)):
-            theirs = config["parameters"]
-            ours = own.config["parameters"]
-            changed = [
-                f"{name}={theirs[name]}" for name in theirs if theirs[name] != ours.get(name)
-            ]
-            if system == own.config["program"] and changed:
-                system += f" with {', '.join(changed)}"
-            compiled = (
-                f", compiled ({config['compiled'].get('digest')})" if config.get("compiled") else ""
-            )
-            system += f" over {one.retriever}, {config['lm']['name']}{compiled}"
-        by = f" by {' and '.join(pool['of'])}" if pool["of"] != [own.retriever] else ""
+        bound = self.bounds[reference]
+        if reference in ("floor", "best"):
+            same_retriever = bound.retriever == self.run.retriever
+            short_name = bound.config["retriever"]["name"]
+            return f"{FLOOR} over {short_name if same_retriever else bound.retriever}"
+        pool = bound.config["pool"]
+        system = str(bound.config["program"])
+        if any(_differ(bound, self.run)):
+            system += self._describe_system(bound)
+        by = f" by {' and '.join(pool['of'])}" if pool["of"] != [self.run.retriever] else ""
         return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
 
-    def is_own(self, kind: ReferenceKind) -> bool:
-        """Return whether there is such a bound of the program's own system, or of its
-        retriever alone.
+    def _describe_system(self, bound: ScoredRun) -> str:
+        """Return the settings of a bound's system after its program, as far as they differ."""
+        config = bound.config
+        parameters = self.run.config["parameters"]
+        changed = [
+            f"{name}={value}"
+            for name, value in config["parameters"].items()
+            if value != parameters.get(name)
+        ]
+        words = ""
+        if config["program"] == self.run.config["program"] and changed:
+            words = f" with {', '.join(changed)}"
+        words += f" over {bound.retriever}, {config['lm']['name']}"
+        if config.get("compiled"):
+            words += f", compiled ({config['compiled'].get('digest')})"
+        return words
+
+    def is_own(self, reference: ReferenceKind) -> bool:
+        """Return whether there is such a bound of the program's own system.
+
+        A floor is of the own system if it has the same retriever.
         """
-        bound = self.found.get(kind)
-        return bound is not None and not any(
-            _differ(bound, self.run)[-1 if bound.is_floor else 0 :]
-        )
+        bound = self.bounds.get(reference)
+        if bound is None:
+            return False
+        difference = _differ(bound, self.run)
+        return not (difference.retriever if bound.is_floor else any(difference))
 
     @property
     def others(self) -> str:
         """The bounds that are another system's, in full."""
-        named = [
-            (kind, label)
-            for kind, label in LABELS.items()
-            if kind in self.found and not self.is_own(kind)
-        ]
-        return "; ".join(
-            f"{label} {self.mean(kind):.4f}: {self.describe(kind)}" for kind, label in named
-        )
+        descriptions = list[str]()
+        for reference, label in LABELS.items():
+            if reference in self.bounds and not self.is_own(reference):
+                mean = self.mean(reference)
+                descriptions.append(f"{label} {mean:.4f}: {self.describe(reference)}")
+        return "; ".join(descriptions)
 
     def json(self) -> dict[str, Any]:
         """Return the bounds as plain data, by kind."""
-        made: dict[str, Any] = {"metric": self.metric, **dict.fromkeys(LABELS)}
-        for kind, run in self.found.items():
-            made[kind] = {"mean": self.mean(kind), "run": run.name, "what": self.describe(kind)}
-        return made
+        data: dict[str, Any] = {"metric": self.metric, **dict.fromkeys(LABELS)}
+        for reference, run in self.bounds.items():
+            data[reference] = {
+                "mean": self.mean(reference),
+                "run": run.name,
+                "what": self.describe(reference),
+            }
+        return data
 
     def compare(self) -> tuple[PairedTest | None, PairedTest | None, Interval | None]:
-        """Return program - floor, own ceiling - program, and the share of own ceiling - floor
-        that is closed.
+        """Return program - floor, own ceiling - program, and the share of the gap that is closed.
+
+        The gap is own ceiling - floor.
         """
-        floor = self.found.get("floor")
-        ceiling = self.found["ceiling"] if self.is_own("ceiling") else None
+        floor = self.bounds.get("floor")
+        ceiling = self.bounds["ceiling"] if self.is_own("ceiling") else None
         gained = self._compute(paired, floor, self.run)
         missing = self._compute(paired, self.run, ceiling)
-        return gained, missing, self._compute(share_closed, floor, self.run, ceiling)
+        closed = self._compute(share_closed, floor, self.run, ceiling)
+        return gained, missing, closed
 
     def _compute(self, function: Callable[..., T], *runs: ScoredRun | None) -> T | None:
         columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]
-        rows = align_columns(*columns).values() if len(columns) == len(runs) else ()
+        if len(columns) < len(runs):
+            return None
+        rows = align_columns(*columns).values()
         return function(*zip(*rows, strict=True)) if rows else None
 
 
 def read_reference_bounds(path: Path) -> dict[str, Any]:
-    """Return the bounds of the run in `path` among the readable folders beside it, by its
-    headline metric, as JSON.
+    """Return the bounds of the run in `path` among the folders next to it, as JSON.
+
+    They are by the run's headline metric; folders that cannot be read are passed over.
     """
-    own = _read_lightly(path)
-    if own is None:
+    run = _read_lightly(path)
+    if run is None:
         return {"metric": "", **dict.fromkeys(LABELS)}
-    here = path if path.name not in ("", "..") else path.resolve()
-    siblings = list[Path]()
+    folder = path if path.name not in ("", "..") else path.resolve()
+    candidates = list[ScoredRun]()
     with suppress(OSError):  # a folder that may be entered and not listed
-        siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
-    return references_among(
-        own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric
-    ).json()
+        for sibling in sorted(folder.parent.iterdir()):
+            if sibling.name == folder.name:
+                continue
+            candidate = _read_lightly(sibling, like=run)
+            if candidate is not None:
+                candidates.append(candidate)
+    return references_among(run, candidates, run.metric).json()
 
 
-def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return (label, bound) of what `ReferenceRuns.json` has; the best bare retriever unless it is
-    the run's own.
+def list_bounds(references: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (label, bound) of the bounds in `ReferenceRuns.json`.
+
+    The best bare retriever is left out if it is the run's own.
     """
-    kinds = (
-        kind
-        for kind in LABELS
-        if found.get(kind) and (kind != "best" or found["best"] != found["floor"])
-    )
-    return [(LABELS[kind], found[kind]) for kind in kinds]
+    bounds = list[tuple[str, dict[str, Any]]]()
+    for reference, label in LABELS.items():
+        bound = references.get(reference)
+        if bound and not (reference == "best" and bound == references["floor"]):
+            bounds.append((label, bound))
+    return bounds
 
 
 def _read_lightly(path: Path, like: ScoredRun | None = None) -> ScoredRun | None:
-    """Read the run in `path` without its values; None for no scores, damaged ones, or another
-    contract than `like`.
+    """Read the run in `path` without its values.
+
+    None for no scores, damaged scores, or another contract than that of `like`.
     """
     try:
         config = run_folder.read_config(path)
-        if like and any(
-            config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"
-        ):
-            return None
+        if like is not None:
+            for key in CONTRACT:
+                if key != "pool" and config.get(key) != like.config.get(key):
+                    return None
         run = ScoredRun(path, config, read_scores(path, config), {}, {}, [])
     except (SextantError, OSError, ValueError):
         return None
-    return run if run.scores["metrics"] and not run.scores.get("owed") else None
+    if run.scores.get("owed") or not run.scores["metrics"]:
+        return None
+    return run
 
 
 def references_per_program(runs: Sequence[ScoredRun], metric: str = "") -> list[ReferenceRuns]:
-    """Return the bounds among `runs` of each program that searches the whole corpus, by
-    `metric` or its headline.
+    """Return the bounds among `runs` of each program that searches the whole corpus.
+
+    They are by `metric`, or by each run's headline metric.
     """
-    searching = [
-        run for run in runs if run.config["program"] != FLOOR and not run.config.get("pool")
-    ]
-    searching = [run for run in searching if not metric or metric in run.columns]
-    return [
-        references_among(run, [one for one in runs if one is not run], metric or run.metric)
-        for run in searching
-    ]
+    references = list[ReferenceRuns]()
+    for run in runs:
+        if run.config["program"] == FLOOR or run.config.get("pool"):
+            continue
+        if metric and metric not in run.columns:
+            continue
+        candidates = [candidate for candidate in runs if candidate is not run]
+        references.append(references_among(run, candidates, metric or run.metric))
+    return references
 
 
-def references_among(own: ScoredRun, others: Iterable[ScoredRun], metric: str) -> ReferenceRuns:
-    """Return the bounds of a run among others, by a metric.
+def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: str) -> ReferenceRuns:
+    """Return the bounds of a run among candidates, by a metric.
 
     Floors have its retriever. Pools are ranked by the same program first, then model, parameters,
     retriever, the larger pool, never by the bare retriever. A ceiling is at least the run and a
     bare retriever.
     """
-    alike = [
-        one for one in others if one.contract | {"pool": None} == own.contract | {"pool": None}
-    ]
-    peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]
-    bare = [(one, mean) for one, mean in peers if one.is_floor and not own.is_floor]
-    found: dict[ReferenceKind, ScoredRun] = {}
+    means = dict[Path, float]()
+    peers = list[ScoredRun]()
+    for candidate in candidates:
+        mean = candidate.mean(metric)
+        if mean is not None and _has_contract_of(candidate, run):
+            means[candidate.path] = mean
+            peers.append(candidate)
+    bare = [peer for peer in peers if peer.is_floor and not run.is_floor]
+    bounds: dict[ReferenceKind, ScoredRun] = {}
 
-    def near(one: ScoredRun) -> tuple[Any, ...]:  # the nearer the code that made it, the smaller
-        return *(
-            one.config.get(key) != own.config.get(key) for key in ("code", "versions")
-        ), one.path.name
+    def code_distance(candidate: ScoredRun) -> tuple[bool, bool, str]:
+        return (
+            candidate.config.get("code") != run.config.get("code"),
+            candidate.config.get("versions") != run.config.get("versions"),
+            candidate.path.name,
+        )
 
-    if floors := [one for one, _ in bare if one.retriever == own.retriever]:
-        found["floor"] = min(floors, key=near)
+    floors = [peer for peer in bare if peer.retriever == run.retriever]
+    if floors:
+        bounds["floor"] = min(floors, key=code_distance)
     if bare:
-        found["best"] = min(
-            bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name)
-        )[0]
-    least = max(own.mean(metric) or 0.0, *(mean for _, mean in bare), 0.0)
-    for kind, pool in _POOLS.items():
-        pooled = [
-            one
-            for one, mean in peers
-            if one.pool == pool != own.pool and (kind == "union" or mean >= least)
-        ]
-        if pooled := [one for one in pooled if one.config["program"] != FLOOR]:
-            found[kind] = min(
+        bounds["best"] = min(
+            bare,
+            key=lambda peer: (
+                -means[peer.path],
+                peer.retriever != run.retriever,
+                peer.path.name,
+            ),
+        )
+    least_ceiling = max(
+        run.mean(metric) or 0.0,
+        0.0,
+        *(means[peer.path] for peer in bare),
+    )
+    for reference, pool in _POOLS.items():
+        if run.pool == pool:
+            continue
+        pooled = list[ScoredRun]()
+        for peer in peers:
+            is_bound = reference == "union" or means[peer.path] >= least_ceiling
+            if peer.pool == pool and is_bound and peer.config["program"] != FLOOR:
+                pooled.append(peer)
+        if pooled:
+            bounds[reference] = min(
                 pooled,
-                key=lambda one: (*_differ(one, own), -one.config["pool"]["size"], *near(one)),
+                key=lambda peer: (
+                    *_differ(peer, run),
+                    -peer.config["pool"]["size"],
+                    *code_distance(peer),
+                ),
             )
-    return ReferenceRuns(own, metric, found)
+    return ReferenceRuns(run, metric, bounds)
 
 
-def _differ(one: ScoredRun, own: ScoredRun) -> tuple[bool, ...]:
-    def parts(run: ScoredRun) -> tuple[Any, ...]:
-        parameters = run.config["parameters"], (run.config.get("compiled") or {}).get("digest")
-        return run.config["program"], run.config["lm"]["name"], parameters, run.retriever
+def _has_contract_of(candidate: ScoredRun, run: ScoredRun) -> bool:
+    return candidate.contract | {"pool": None} == run.contract | {"pool": None}
 
-    return tuple(a != b for a, b in zip(parts(one), parts(own), strict=True))
+
+class _SystemDifference(NamedTuple):
+    """In which respects the systems of two runs differ, the most important first."""
+
+    program: bool
+    model: bool
+    parameters: bool
+    retriever: bool
+
+
+def _differ(first: ScoredRun, second: ScoredRun) -> _SystemDifference:
+    first_config = first.config
+    second_config = second.config
+    return _SystemDifference(
+        program=first_config["program"] != second_config["program"],
+        model=first_config["lm"]["name"] != second_config["lm"]["name"],
+        parameters=first_config["parameters"] != second_config["parameters"]
+        or _compiled_digest(first) != _compiled_digest(second),
+        retriever=first.retriever != second.retriever,
+    )
+
+
+def _compiled_digest(run: ScoredRun) -> str | None:
+    compiled: dict[str, str] = run.config.get("compiled") or {}
+    return compiled.get("digest")

@@ -61,15 +61,15 @@ def score(
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
     query_ids = [query.query_id for query in environment.queries]
     if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
-        many = (
+        unanswered = (
             f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. "
             f"{pending[0]!r}"
         )
-        raise RunIncomplete(f"{many}; give the same run command again to resume it")
+        raise RunIncomplete(f"{unanswered}; give the same run command again to resume it")
     tally = _Tally()
     losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
-    about = tally.summary(config, len(query_ids))
+    tally_summary = tally.summary(config, len(query_ids))
     imported = config.get("imported")
     depths = [parse_metric(name).depth or 0 for name in environment.metrics]
     unit = "passages" if environment.max_p else "documents"
@@ -84,7 +84,7 @@ def score(
     metric_code = {
         name: digest_metric_code(name) for name in environment.metrics if is_custom(name)
     }
-    scores = about | {
+    scores = tally_summary | {
         "judgements": environment.headline,
         "metric": environment.metric,
         "documents": len(environment.documents),
@@ -98,7 +98,7 @@ def score(
             *([environment.split_note] if environment.split_note else []),
             *([short] if config["depth"] < max(depths, default=0) else []),
             *([deviations] if deviations else []),
-            *about["notes"],
+            *tally_summary["notes"],
             *environment.notes,
             *(imported or {}).get("notes", ()),
         ],
@@ -113,8 +113,11 @@ def score(
             table.writerow(
                 [query_id, *("" if value is None else repr(value) for value in cells), error]
             )
-    of = {"config": run_folder.digest(config), **run_folder.file_digests(path, _FILES)}
-    scores = run_folder.seal_scores(scores | {"made_of": of})
+    digests = {
+        "config": run_folder.digest(config),
+        **run_folder.file_digests(path, _FILES),
+    }
+    scores = run_folder.seal_scores(scores | {"made_of": digests})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
 
@@ -147,7 +150,7 @@ def _score_queries(
     judgements = environment.judgements[environment.headline]
     values = Values()
     errors = dict[str, str]()
-    known = set[str]()
+    checked = set[str]()
     with (
         run_folder.writing(path / "run.trec") as trec,
         run_folder.writing(path / "attribution.jsonl") as attributed,
@@ -156,7 +159,7 @@ def _score_queries(
             query_id = query.query_id
             outcome = outcomes[query.query_id]
             try:
-                run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
+                run_folder.check_ranking(outcome["ranking"], query, environment.documents, checked)
             except run_folder.InvalidRanking as wrong:
                 raise DataError(
                     f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {run_folder.MEND}"
@@ -181,15 +184,19 @@ def summarise_unfinished(
     under "partial".
     """
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
-    part = environment.asking(query_ids=answered)
+    answered_part = environment.asking(query_ids=answered)
     tally = _Tally()
     values = Values()
     for query_id in answered:
         outcome = outcomes[query_id]
         tally.add(outcome)
-        _add_values(values, outcome, outcomes, part)
-    measured = _summarise(values, part, resampled=False)
-    partial = {"queries": len(answered), "metrics": measured, "judgements": environment.headline}
+        _add_values(values, outcome, outcomes, answered_part)
+    measured = _summarise(values, answered_part, resampled=False)
+    partial = {
+        "queries": len(answered),
+        "metrics": measured,
+        "judgements": environment.headline,
+    }
     return tally.summary(config, len(environment.queries)) | {"partial": partial}
 
 
@@ -198,7 +205,10 @@ def encode_trec_id(identifier: str) -> str:
     """Return an id as it stands in TREC files, whose columns blanks separate: blanks and %
     are percent-encoded.
     """
-    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
+    return _SPECIAL.sub(
+        lambda match: "".join(f"%{b:02X}" for b in match[0].encode()),
+        identifier,
+    )
 
 
 def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
@@ -216,8 +226,8 @@ def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
 
 
 @lru_cache(8)  # rankings of a run are of few lengths
-def _line_ends(many: int, tag: str) -> list[str]:
-    return [f"\t{rank}\t{many + 1 - rank}\t{tag}\n" for rank in range(1, many + 1)]
+def _line_ends(length: int, tag: str) -> list[str]:
+    return [f"\t{rank}\t{length + 1 - rank}\t{tag}\n" for rank in range(1, length + 1)]
 
 
 def _add_values(
@@ -309,12 +319,12 @@ class _Tally:
     def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
         usage = usage_json(self._usage)
         provenance = config[run_folder.PROVENANCE]
-        failures = sorted(self._failures.values(), key=lambda kind: -kind["queries"])[:KINDS]
+        failures = sorted(self._failures.values(), key=lambda failure: -failure["queries"])[:KINDS]
         if (config.get("imported") or {}).get(
             "usage"
         ) is False:  # nobody knows, and 0 would be a claim
             usage = dict.fromkeys(usage)
-        about = {
+        summary = {
             **{key: config[key] for key in ("task", "split", "instruction", "program")},
             "data": provenance["data"],
             "pool": config.get("pool"),
@@ -335,7 +345,7 @@ class _Tally:
             "metrics": {},
             "usage": usage,
         }
-        return about | {"notes": describe_cuts(about)}
+        return summary | {"notes": describe_cuts(summary)}
 
 
 def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -367,10 +377,12 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
     read = scores.get("read") or {}
     if not read.get("cut"):
         return []
-    many = f"{read['cut']:,} of {read['documents']:,} documents"
+    cut_documents = f"{read['cut']:,} of {read['documents']:,} documents"
     by = f"({scores['program']}, {scores['task']})"
     share = 100 * read["left_out"] / read["characters"]
-    return [f"{many} were cut on their way into a prompt {by}: {share:.1f} % of their characters"]
+    return [
+        f"{cut_documents} were cut on their way into a prompt {by}: {share:.1f} % of their characters"
+    ]
 
 
 def _raised_at(
@@ -379,8 +391,8 @@ def _raised_at(
     frames = re.findall(
         r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE
     )
-    own = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
-    return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""
+    own_frames = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
+    return own_frames[-1].removeprefix(f"{Path.cwd()}/") if own_frames else ""
 
 
 def record_test_use(config: run_folder.Config, path: Path) -> None:
@@ -411,7 +423,11 @@ def count_test_uses(config: run_folder.Config) -> int:
     """Count the runs with the program of `config` that have looked at queries of its task
     outside dev.
     """
-    alike = {"task": config["task"], "data": _data_of(config), "program": config["program"]}
+    alike = {
+        "task": config["task"],
+        "data": _data_of(config),
+        "program": config["program"],
+    }
     return sum(look | alike == look for look in _read_looks().values())
 
 

@@ -155,16 +155,19 @@ class ScoredRun:
         return self._check(rows, "does not say what became of the documents")
 
     def _check(
-        self, rows: run_folder.JsonlIndex, lacks: str, mend: str = ""
+        self,
+        rows: run_folder.JsonlIndex,
+        lacks: str,
+        mend: str = "",
     ) -> run_folder.JsonlIndex:
-        again = f"python -m evals.score {self.path} scores it again"
+        remedy = f"python -m evals.score {self.path} scores it again"
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
-            many = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
-            raise DataError(f"{self.path} {lacks} of {many}; {mend or again}")
+            affected = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
+            raise DataError(f"{self.path} {lacks} of {affected}; {mend or remedy}")
         try:
             run_folder.check_file(rows.path, self.scores)
         except ValueError as error:
-            raise DataError(f"{self.path}: {error}; {again}") from None
+            raise DataError(f"{self.path}: {error}; {remedy}") from None
         return rows
 
 
@@ -191,9 +194,11 @@ def contract_differences(baseline: ScoredRun, run: ScoredRun) -> dict[str, str]:
         if run.contract[key] != value
     }
     shared = len(set(baseline.query_ids) & set(run.query_ids))
-    many = len(baseline.query_ids), len(run.query_ids)
+    counts = len(baseline.query_ids), len(run.query_ids)
     return found | (
-        {} if many == (shared, shared) else {"queries": f"{many[0]}, {many[1]}, {shared} in common"}
+        {}
+        if counts == (shared, shared)
+        else {"queries": f"{counts[0]}, {counts[1]}, {shared} in common"}
     )
 
 
@@ -201,26 +206,26 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
     """Return the run folders among `paths` and below them, each once; DataError where there
     are none.
     """
-    found: dict[Path, Path] = {}
+    run_folders: dict[Path, Path] = {}
     for path in paths:
-        here = [path]
+        folders = [path]
         if not (path / "config.json").is_file():
             below = [file.parent for file in files.walk(path) if file.name == "config.json"]
             below = [place for place in below if (place / "outcomes.jsonl").is_file()]
             below = [place for place in below if not place.name.startswith(JUDGED)]
             tops = {place: place.relative_to(path).parts[0] for place in below}
-            here = sorted(
-                place
-                for place, top in tops.items()
+            folders = sorted(
+                folder
+                for folder, top in tops.items()
                 if top != _COMPILED and not run_folder.SHARD.match(top)
             )
-        if not here:
+        if not folders:
             raise DataError(
                 f"{path} holds no run folder; name run folders, or a folder that has some in it"
             )
-        for one in here:
-            found.setdefault(one.resolve(), one)
-    return list(found.values())
+        for folder in folders:
+            run_folders.setdefault(folder.resolve(), folder)
+    return list(run_folders.values())
 
 
 def find_scored_runs(paths: Iterable[Path]) -> tuple[list[ScoredRun], dict[Path, str]]:
@@ -229,13 +234,13 @@ def find_scored_runs(paths: Iterable[Path]) -> tuple[list[ScoredRun], dict[Path,
     DataError where no folder is a run.
     """
     runs = list[ScoredRun]()
-    others = dict[Path, str]()
+    unreadable = dict[Path, str]()
     for path in find_folders(paths):
         try:
             runs.append(read_scored_run(path, load_data=False))
         except (SextantError, OSError) as problem:  # a file may be unreadable
-            others[path] = str(problem)
-    return runs, others
+            unreadable[path] = str(problem)
+    return runs, unreadable
 
 
 def read_scored_run(path: Path, *, load_data: bool = True) -> ScoredRun:
@@ -269,9 +274,9 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
             query_ids = [query.query_id for query in load_environment(config).queries]
     pending = [query_id for query_id in query_ids if query_id not in outcomes]
     if pending or not outcomes:
-        many = f"{len(pending)} of {len(query_ids)}" if pending else "all"
+        unanswered = f"{len(pending)} of {len(query_ids)}" if pending else "all"
         return RunIncomplete(
-            f"{many} queries of {path} are unanswered; give its command again to resume it"
+            f"{unanswered} queries of {path} are unanswered; give its command again to resume it"
         )
     unsure = "" if query_ids else ", or says what is unanswered"
     return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")
@@ -284,10 +289,10 @@ def read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
     )
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
-    for name, one in scores["metrics"].items():
-        low = one.get("low")
-        high = one.get("high")
-        if (low is None) != (high is None) or (one.get("mean") is None and low is not None):
+    for name, measured in scores["metrics"].items():
+        low = measured.get("low")
+        high = measured.get("high")
+        if (low is None) != (high is None) or (measured.get("mean") is None and low is not None):
             raise ValueError(f"{name!r} has no mean with its interval")
     run_folder.check_scores(scores, run_folder.digest(config))
     return scores
@@ -305,8 +310,8 @@ def _read_columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
     if not rows or len({row[0] for row in rows}) < len(rows):
         raise ValueError("scores.csv has no queries, or one of them twice")
     columns = {
-        name: {row[0]: _number(row[place]) for row in rows}
-        for place, name in enumerate(head[1:-1], start=1)
+        name: {row[0]: _number(row[position]) for row in rows}
+        for position, name in enumerate(head[1:-1], start=1)
     }
     return columns, {row[0]: row[-1] for row in rows}
 
@@ -322,9 +327,9 @@ def name_retriever(config: run_folder.Config) -> str:
     """Return a run's retriever as results name it: with the recall of each approximate index
     that is used.
     """
-    found = dict.fromkeys(
+    recalls = dict.fromkeys(
         re.findall(r"recall=\[([\d.]+),([\d.]+)\]", f"{config['retriever']} {config.get('pool')}")
     )
     return f"{config['retriever']['name']}" + "".join(
-        f" (recall@10 {ten}, recall@100 {more})" for ten, more in found
+        f" (recall@10 {ten}, recall@100 {hundred})" for ten, hundred in recalls
     )

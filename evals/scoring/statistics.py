@@ -124,7 +124,10 @@ def resampled_mean(values: Sequence[float]) -> dict[str, float]:
     for _ in range(1000):
         draws = generator.choice(len(array), len(array), replace=True)
         means.append(array[draws].mean())
-    return {"mean": float(np.mean(means)), "error": float(np.std(means))}
+    return {
+        "mean": float(np.mean(means)),
+        "error": float(np.std(means)),
+    }
 
 
 class PairedTest(NamedTuple):
@@ -170,7 +173,11 @@ def paired(
 
 
 def sign_flip(
-    differences: Sequence[float], *, permutations: int = PERMUTATIONS, tests: int = 1, seed: int = 0
+    differences: Sequence[float],
+    *,
+    permutations: int = PERMUTATIONS,
+    tests: int = 1,
+    seed: int = 0,
 ) -> float:
     """Return the two-sided p of a mean difference of 0 by the sign-flip permutation test (Fisher
     1935).
@@ -199,7 +206,12 @@ def sign_flip(
     return _p_of_random_signs(moved, extreme, needed, seed + 1)
 
 
-def _p_of_random_signs(moved: np.ndarray, extreme: float, permutations: int, seed: int) -> float:
+def _p_of_random_signs(
+    moved: np.ndarray,
+    extreme: float,
+    permutations: int,
+    seed: int,
+) -> float:
     sums = _random_signed_sums(moved, permutations, seed)
     count = int((np.abs(sums) >= extreme).sum())
     return (count + 1) / (permutations + 1)
@@ -217,7 +229,10 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
 
     A random byte is an index into the table of the signed sums of eight values.
     """
-    groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
+    groups = np.pad(values, (0, -len(values) % GROUP)).reshape(
+        -1,
+        GROUP,
+    )
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
     offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
     generator = np.random.default_rng(seed)

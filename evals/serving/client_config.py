@@ -45,15 +45,15 @@ def http_server_config(url: str, token: str) -> dict[str, Any]:
     )
 
 
-def print_config(place: ServerAddress, command: Sequence[str]) -> None:
+def print_config(address: ServerAddress, command: Sequence[str]) -> None:
     """Print what to paste into agents for a door at `place`, or on stdio for `command`, which opens it."""
-    if not place.transport:
-        print_stdout(f"{place.url}\n")
+    if not address.transport:
+        print_stdout(f"{address.url}\n")
         return
     # which stays in its variable
-    url = f"{place.url}/mcp"
-    secret = bool(place.token)
-    if place.transport == "stdio":
+    url = f"{address.url}/mcp"
+    secret = bool(address.token)
+    if address.transport == "stdio":
         claude = code = {"type": "stdio", "command": command[0], "args": list(command[1:])}
         python = {"transport": "stdio", **claude}
         shell = f"claude mcp add sextant -- {shlex.join(command)}"
@@ -68,7 +68,7 @@ def print_config(place: ServerAddress, command: Sequence[str]) -> None:
         shell += f' --header "Authorization: Bearer ${TOKEN}"' * secret
         codex = f"url = {json.dumps(url)}" + f'\nbearer_token_env_var = "{TOKEN}"' * secret
     del python["type"]
-    parts = {
+    sections = {
         "Claude Code, in a shell": shell,
         "Claude Code, .mcp.json": json.dumps({"mcpServers": {"sextant": claude}}, indent=2),
         "Codex, ~/.codex/config.toml": f"[mcp_servers.sextant]\n{codex}",
@@ -79,4 +79,4 @@ def print_config(place: ServerAddress, command: Sequence[str]) -> None:
             "load_mcp_tools(session)"
         ),
     }
-    print_stdout("\n\n".join(f"# {where}\n{what}" for where, what in parts.items()) + "\n")
+    print_stdout("\n\n".join(f"# {client}\n{config}" for client, config in sections.items()) + "\n")

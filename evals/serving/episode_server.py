@@ -244,7 +244,7 @@ def serve_episodes(
 def serve_command(
     door: str,
     request: Request,
-    place: ServerAddress,
+    address: ServerAddress,
     reward: RewardSettings | None,
     *,
     repeat: bool,
@@ -261,12 +261,12 @@ def serve_command(
         raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None
     result = serve_episodes(
         request,
-        lambda host: ends.append(through(host, place)),
+        lambda host: ends.append(through(host, address)),
         reward=reward,
         repeat=repeat,
         report=report,
     )
-    if place.transport != "stdio":  # whose protocol has stdout
+    if address.transport != "stdio":  # whose protocol has stdout
         show_scores(result.json())
     for end in filter(None, ends):
         end()
@@ -275,8 +275,8 @@ def serve_command(
 
 def _checked(request: Request, reward: RewardSettings | None) -> Request:
     if reward and request.split != "dev" and not reward.allow_test:
-        why = f"rewards would tell how good answers to {request.split} queries are"
-        raise UsageError(f"{why}; take the split dev, or allow it (--allow-test)")
+        problem = f"rewards would tell how good answers to {request.split} queries are"
+        raise UsageError(f"{problem}; take the split dev, or allow it (--allow-test)")
     if not request.program.startswith("served:"):
         raise UsageError(f"an agent outside is called served:NAME, not {request.program}")
     if request.compiled or request.prompts:
@@ -284,9 +284,13 @@ def _checked(request: Request, reward: RewardSettings | None) -> Request:
     return replace(request, lm="offline")
 
 
-def _world(kind: Any, ready: PreparedRun, reward: RewardSettings | None, **more: Any) -> Any:
+def _world(
+    world_type: Any, ready: PreparedRun, reward: RewardSettings | None, **options: Any
+) -> Any:
     assert isinstance(ready.system, Served)
-    return kind(ready.system.toolbox, ready.environment, ready.system.depth, reward, **more)
+    return world_type(
+        ready.system.toolbox, ready.environment, ready.system.depth, reward, **options
+    )
 
 
 serve = serve_episodes  # its name in Sextant 0.1, which guides documented; it goes with the next release

@@ -72,8 +72,14 @@ class SearchEnv(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Call a tool."""
         assert self._turns, "call reset first"
-        seen = self._turns.take(action)
-        return seen.text, seen.reward, seen.done and not self._turns.cut, self._turns.cut, {}
+        observation = self._turns.take(action)
+        return (
+            observation.text,
+            observation.reward,
+            observation.done and not self._turns.cut,
+            self._turns.cut,
+            {},
+        )
 
     def close(self) -> None:
         """End the episode, where it is open, without an outcome."""

@@ -31,9 +31,9 @@ _EPISODES = dict[str, Episode]()  # by the identity of a sample that is being an
 def _make_tool(state: TaskState, episode: Episode, name: str) -> Tool:
     @wraps(getattr(episode, name))
     async def use(**arguments: Any) -> str:
-        seen = episode.act(name, arguments)
-        state.completed = seen.done
-        return seen.text
+        observation = episode.act(name, arguments)
+        state.completed = observation.done
+        return observation.text
 
     return ToolDef(use, name=name).as_tool()
 
@@ -62,8 +62,10 @@ def metrics_of_ranking(world: EpisodeFactory) -> Scorer:
         assert episode.submission
         outcome = submission_record(episode.submission, episode.query, environment.documents)
         rankings = {(query_id := episode.query.query_id): ranking_of(outcome)}
-        found = {name: compute(name, query_id, rankings, environment) for name in names}
-        values = {name: float("nan") if value is None else value for name, value in found.items()}
+        computed = {name: compute(name, query_id, rankings, environment) for name in names}
+        values = {
+            name: float("nan") if value is None else value for name, value in computed.items()
+        }
         return Score(value=values, answer=episode.submission.answer, metadata={"outcome": outcome})
 
     return score
@@ -80,8 +82,10 @@ def _make_task(name: str) -> Callable[..., Task]:
             Sample(as_json(query_for_agent(query)), id=query_id)
             for query_id, query in world.queries.items()
         ]
-        about: Any = {"scorer": metrics_of_ranking(world), "message_limit": max_messages}
-        return Task(samples, setup=open_episode(world), solver=generate(), cleanup=_forget, **about)
+        options: Any = {"scorer": metrics_of_ranking(world), "message_limit": max_messages}
+        return Task(
+            samples, setup=open_episode(world), solver=generate(), cleanup=_forget, **options
+        )
 
     return search
 

@@ -37,10 +37,10 @@ class NoMessage(Exception):
         return {"jsonrpc": "2.0", "id": None, "error": {"code": self.code, "message": str(self)}}
 
 
-def read_message(sent: str | bytes) -> dict[str, Any]:
+def read_message(text: str | bytes) -> dict[str, Any]:
     """Return a message; NoMessage for what is none."""
     try:
-        message = read_json(sent if isinstance(sent, bytes) else sent.removeprefix("\ufeff"))
+        message = read_json(text if isinstance(text, bytes) else text.removeprefix("\ufeff"))
     except ValueError as error:
         raise NoMessage(f"this is {error}", types.PARSE_ERROR) from None
     if isinstance(message, list):
@@ -69,7 +69,7 @@ def write_message(message: dict[str, Any]) -> str:
     return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
-async def read_lines(asked: set[Any]) -> AsyncIterator[str]:
+async def read_lines(pending_ids: set[Any]) -> AsyncIterator[str]:
     """Yield the messages on stdin, and add the ids of requests to `asked`; end once these are answered.
 
     From here on others in this process find stdin empty.
@@ -91,21 +91,21 @@ async def read_lines(asked: set[Any]) -> AsyncIterator[str]:
         if message.get("method") == "notifications/cancelled":
             request_id = (message.get("params") or {}).get("requestId")
             if _is_id(request_id):
-                asked.discard(request_id)
+                pending_ids.discard(request_id)
         elif "method" in message and "id" in message:
-            asked.add(message["id"])
+            pending_ids.add(message["id"])
         yield f"{write_message(message)}\n"
     with anyio.move_on_after(LAST_ANSWERS):
-        while asked:
+        while pending_ids:
             await anyio.sleep(0.02)
 
 
 class Answers:
     """What the server writes; the ids of answers are taken out of `asked`."""
 
-    def __init__(self, stream: Any, asked: set[Any]) -> None:
+    def __init__(self, stream: Any, pending_ids: set[Any]) -> None:
         self._stream = stream
-        self._asked = asked
+        self._asked = pending_ids
 
     async def send(self, item: Any) -> None:
         """Write one message."""

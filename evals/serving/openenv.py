@@ -91,9 +91,11 @@ class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
         if (episode := self._episode) is None:
             raise RuntimeError("no query is open; reset first, in the same connection")
         self._steps += 1
-        seen = self._host.act(episode, action.tool, action.arguments)
+        observation = self._host.act(episode, action.tool, action.arguments)
         return SearchObservation(
-            text=seen.text, done=seen.done, reward=seen.reward if self._rewards else None
+            text=observation.text,
+            done=observation.done,
+            reward=observation.reward if self._rewards else None,
         )
 
     @property
@@ -110,14 +112,14 @@ class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
             self._episode.leave()
 
 
-def serve(host: EpisodeServer, place: ServerAddress) -> None:
+def serve(host: EpisodeServer, address: ServerAddress) -> None:
     """Serve until every query is answered."""
-    web_auth.serve(application(host, place), host, place)
+    web_auth.serve(application(host, address), host, address)
 
 
-def application(host: EpisodeServer, place: ServerAddress) -> Any:
+def application(host: EpisodeServer, address: ServerAddress) -> Any:
     """Return the environment as an ASGI application."""
-    make = partial(OpenEnvSearch, host, place.rewards)
+    make = partial(OpenEnvSearch, host, address.rewards)
     app = create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most)
     for refused in (*_STATUSES, HTTPException, RequestValidationError):
         app.add_exception_handler(refused, _refuse)
@@ -136,6 +138,6 @@ def _refuse(_: Any, refusal: Any) -> Answer:
         detail = refusal.detail
     errors = refusal.errors() if isinstance(refusal, RequestValidationError) else detail
     if isinstance(errors, list) and errors:
-        path = ".".join(str(part)[:SHOWN] for part in errors[0]["loc"])
+        path = ".".join(str(key)[:SHOWN] for key in errors[0]["loc"])
         detail = f"{path or 'the body'}: {errors[0]['msg']}"
     return Answer({"detail": " ".join(str(detail).split())}, status)

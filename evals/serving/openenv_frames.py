@@ -35,13 +35,13 @@ class WrongFrame(Exception):
         return json.dumps({"type": "error", "data": data})
 
 
-def read_frame(sent: str | bytes, *, typed: bool = True) -> str:
+def read_frame(frame: str | bytes, *, typed: bool = True) -> str:
     """Return a message as JSON text of an object that every reader takes; `typed` where it has one of TYPES.
 
     WrongFrame for anything else.
     """
     try:
-        message = read_json(sent)
+        message = read_json(frame)
     except ValueError as error:
         raise WrongFrame(f"this is {error}", _INVALID_JSON) from None
     if not isinstance(message, dict):
@@ -50,8 +50,10 @@ def read_frame(sent: str | bytes, *, typed: bool = True) -> str:
     message_type = message.get("type")
     if typed and message_type not in TYPES:
         shown = json.dumps(message_type)[:SHOWN]
-        known = ", ".join(TYPES)
-        raise WrongFrame(f"there is no type {shown} of messages; there are {known}", _UNKNOWN_TYPE)
+        type_names = ", ".join(TYPES)
+        raise WrongFrame(
+            f"there is no type {shown} of messages; there are {type_names}", _UNKNOWN_TYPE
+        )
     return replace_surrogates(json.dumps(message, ensure_ascii=False))
 
 
@@ -73,9 +75,9 @@ class FrameReader:
                 event = await receive()
                 if event["type"] != "websocket.receive":
                     return event
-                sent = event.get("text")
+                frame = event.get("text")
                 try:
-                    text = read_frame(event["bytes"] if sent is None else sent, typed=typed)
+                    text = read_frame(event["bytes"] if frame is None else frame, typed=typed)
                 except WrongFrame as refusal:
                     await send({"type": "websocket.send", "text": refusal.as_answer()})
                 else:

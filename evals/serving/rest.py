@@ -86,14 +86,14 @@ class SearchR1Request(BaseModel):
     return_scores: Annotated[bool, Field(description="true or false")] = False
 
 
-def serve(host: EpisodeServer, place: ServerAddress) -> None:
+def serve(host: EpisodeServer, address: ServerAddress) -> None:
     """Serve until every query is answered."""
-    web_auth.serve(application(host, place), host, place)
+    web_auth.serve(application(host, address), host, address)
 
 
-def application(host: EpisodeServer, place: ServerAddress) -> FastAPI:
+def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
     """Return the interface as an ASGI application."""
-    rest = RestApi(host, place)
+    rest = RestApi(host, address)
     session = "/sessions/{session}"
     app = FastAPI(
         title="Sextant",
@@ -132,9 +132,9 @@ def application(host: EpisodeServer, place: ServerAddress) -> FastAPI:
 class RestApi:
     """The sessions of one server."""
 
-    def __init__(self, host: EpisodeServer, place: ServerAddress) -> None:
+    def __init__(self, host: EpisodeServer, address: ServerAddress) -> None:
         self._host = host
-        self._rewards = place.rewards
+        self._rewards = address.rewards
         self._sessions = dict[str, Episode]()
         world = host.toolbox._world  # noqa: SLF001  # programs have no search without a trace
         self._documents = world[0]
@@ -153,15 +153,15 @@ class RestApi:
 
     def open(self, body: Sent = None) -> dict[str, Any]:
         """Open a session for a query, by default the next; its id is the right to it."""
-        asked = _checked(Opening, body)
+        opening = _checked(Opening, body)
         try:
-            episode = self._host.open(asked.query_id)
+            episode = self._host.open(opening.query_id)
         except NoQueryAvailable as refusal:
             full = self._host.state()["open"] >= self._host.most
             raise HTTPException(429 if full else 409, str(refusal)) from None
         except UsageError as refusal:
             raise HTTPException(404, str(refusal)) from None
-        for over in [session for session, other in list(self._sessions.items()) if other.over]:
+        for over in [session for session, episode in list(self._sessions.items()) if episode.over]:
             self._sessions.pop(over, None)
         self._sessions[session := secrets.token_urlsafe(24)] = episode
         ignored = list_strange(Opening, body)
@@ -193,13 +193,13 @@ class RestApi:
 
         def act(episode: Episode, body: Any) -> Response:
             try:
-                seen = self._host.act(episode, tool, body)
+                observation = self._host.act(episode, tool, body)
             except RunIncomplete as failure:
                 raise HTTPException(503, str(failure)) from None
-            reward = f', "reward": {json.dumps(seen.reward)}' if self._rewards else ""
+            reward = f', "reward": {json.dumps(observation.reward)}' if self._rewards else ""
             unknown = list_unknown(tool, body)
             ignored = f', "ignored": {json.dumps(unknown)}' if unknown else ""
-            made = f'{{"result": {seen.text}, "done": {json.dumps(seen.done)}{reward}{ignored}}}'
+            made = f'{{"result": {observation.text}, "done": {json.dumps(observation.done)}{reward}{ignored}}}'
             return Response(made.encode("utf-8", "replace"), media_type="application/json")
 
         use.__name__ = tool
@@ -228,13 +228,13 @@ class RestApi:
         with self._queue.admit():
             batch = await self._queue.run(partial(_checked, SearchR1Request, body))
             self._check_search(len(batch.queries), batch.topk)
-            parts = list[bytes]()
+            chunks = list[bytes]()
             for start in range(0, len(batch.queries), TOGETHER):
                 if await request.is_disconnected():
                     break
                 texts = batch.queries[start : start + TOGETHER]
-                parts.append(await self._queue.run(partial(self._retrieve_part, texts, batch)))
-        return Response(b'{"result": [' + b", ".join(parts) + b"]}", media_type="application/json")
+                chunks.append(await self._queue.run(partial(self._retrieve_part, texts, batch)))
+        return Response(b'{"result": [' + b", ".join(chunks) + b"]}", media_type="application/json")
 
     def _retrieve_part(self, texts: list[str], batch: SearchR1Request) -> bytes:
         """Return the results of some queries of a batch, as the elements of a list in JSON."""
@@ -303,12 +303,12 @@ def _refuse(_: Request, refusal: Any) -> Response:
 
 def _refuse_form(_: Request, refusal: Any) -> Response:
     wrong = refusal.errors()[0]
-    place = wrong["loc"][-1] if wrong["loc"][0] == "query" else "the body"
-    return Answer({"error": f"{place}: {wrong['msg']}"}, 422)
+    location = wrong["loc"][-1] if wrong["loc"][0] == "query" else "the body"
+    return Answer({"error": f"{location}: {wrong['msg']}"}, 422)
 
 
-def _as_json(made: Any) -> Response:
-    return Response(json.dumps(made), media_type="application/json")
+def _as_json(value: Any) -> Response:
+    return Response(json.dumps(value), media_type="application/json")
 
 
 def _page(paths: dict[str, Any]) -> str:
@@ -319,11 +319,11 @@ def _page(paths: dict[str, Any]) -> str:
         for path, methods in paths.items()
         for method, call in methods.items()
     )
-    said = (
+    help_text = (
         "Arguments are JSON objects. <a href=openapi.json>openapi.json</a> has them all, in "
         "OpenAPI's words."
     )
     return (
         f"<!doctype html><html "
-        f"lang=en><title>Sextant</title><h1>Sextant</h1><p>{said}</p><dl>{rows}</dl></html>"
+        f"lang=en><title>Sextant</title><h1>Sextant</h1><p>{help_text}</p><dl>{rows}</dl></html>"
     )

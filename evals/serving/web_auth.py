@@ -61,14 +61,16 @@ class AuthMiddleware:
     def __init__(
         self,
         application: Application,
-        place: ServerAddress,
+        address: ServerAddress,
         admits: Callable[[str], bool] | None = None,
     ) -> None:
         """`admits` tells whether a token is right, by default the token of the place."""
         self._application = application
-        self._hosts = {*HERE, place.address} if place.is_here else set[str]()
+        self._hosts = {*HERE, address.address} if address.is_here else set[str]()
         self._admits = admits or (
-            lambda token: not place.token or compare_digest(token.encode(), place.token.encode())
+            lambda token: (
+                not address.token or compare_digest(token.encode(), address.token.encode())
+            )
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -168,19 +170,21 @@ def _as_usual(scope: Any, headers: Headers) -> Any:
     if len(path := scope["path"]) > 1 and path.endswith("/"):
         usual |= {"path": path.rstrip("/") or "/", "raw_path": None}
     if scope["method"] == "POST":
-        others = [(name, value) for name, value in scope["headers"] if name not in USUAL]
+        headers_as_usual = [(name, value) for name, value in scope["headers"] if name not in USUAL]
         for name, value in USUAL.items():
-            sent = headers.get(name.decode(), "")  # types have no case, but libraries compare them
-            others.append((name, sent.lower().encode("latin-1") or value))
-        usual["headers"] = others
+            value_sent = headers.get(
+                name.decode(), ""
+            )  # types have no case, but libraries compare them
+            headers_as_usual.append((name, value_sent.lower().encode("latin-1") or value))
+        usual["headers"] = headers_as_usual
     return usual
 
 
 def request_token(headers: Headers) -> str:
     """Return the token that a request shows, or "". As a password it may come from a client that takes a URL alone."""
-    kind, _, shown = headers.get("authorization", "").partition(" ")
+    scheme, _, shown = headers.get("authorization", "").partition(" ")
     with suppress(ValueError):
-        return b64decode(shown).decode().partition(":")[2] if kind.lower() == "basic" else shown
+        return b64decode(shown).decode().partition(":")[2] if scheme.lower() == "basic" else shown
     return ""
 
 
@@ -230,10 +234,10 @@ class WebServer:
         self._thread.join(2 * ENDING)
 
 
-def serve(application: Application, host: EpisodeServer, place: ServerAddress) -> None:
+def serve(application: Application, host: EpisodeServer, address: ServerAddress) -> None:
     """Serve an application at a place until every query of the host is answered, or the command is interrupted."""
-    server = WebServer(AuthMiddleware(application, place), place.address, place.port)
-    print_stderr(f"serving at {place.url}")
+    server = WebServer(AuthMiddleware(application, address), address.address, address.port)
+    print_stderr(f"serving at {address.url}")
     try:
         host.wait(server.ended)
     finally:

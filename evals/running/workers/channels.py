@@ -123,8 +123,8 @@ class Connection:
         if (
             number not in self._lines and number % 2 != self._parity
         ):  # else it is one of ours that is over
-            done = self._begin(partial(self._answer, self._add(number)))
-            done.add_done_callback(lambda _: self._lines.pop(number))
+            future = self._begin(partial(self._answer, self._add(number)))
+            future.add_done_callback(lambda _: self._lines.pop(number))
         if line := self._lines.get(number):
             line.arrived.put(message)
 
@@ -133,23 +133,28 @@ class Connection:
         self._connection.close()
 
     def _add(self, number: int) -> Line:
-        made = self._lines[number] = Line(self, number)
+        line = self._lines[number] = Line(self, number)
         if self._gone:
-            made.arrived.put(None)
-        return made
+            line.arrived.put(None)
+        return line
 
 
 class _Pickler(pickle.Pickler):
     """Takes exceptions apart by itself: the constructors of many take something else than what they were made with."""
 
-    def reducer_override(self, made: Any) -> Any:
-        if not isinstance(made, BaseException):
+    def reducer_override(self, pickled: Any) -> Any:
+        if not isinstance(pickled, BaseException):
             return NotImplemented
         arguments = tuple(
-            argument if _is_plain(argument) else str(argument) for argument in made.args
+            argument if _is_plain(argument) else str(argument) for argument in pickled.args
         )
-        kept = {name: value for name, value in vars(made).items() if _is_plain(value)}
-        return _make_error, (type(made).__module__, type(made).__qualname__, arguments, kept)
+        attributes = {name: value for name, value in vars(pickled).items() if _is_plain(value)}
+        return _make_error, (
+            type(pickled).__module__,
+            type(pickled).__qualname__,
+            arguments,
+            attributes,
+        )
 
 
 def _is_plain(value: Any) -> bool:
@@ -160,12 +165,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _make_error(
-    module: str, name: str, arguments: tuple[Any, ...], kept: dict[str, Any]
+    module: str, name: str, arguments: tuple[Any, ...], attributes: dict[str, Any]
 ) -> Exception:
     try:
-        kind: Any = getattr(import_module(module), name)
+        error_type: Any = getattr(import_module(module), name)
     except (ImportError, AttributeError):  # a class of a user's file, or of a function
-        kind = type(name.rpartition(".")[2], (Exception,), {"__module__": "builtins"})
-    made: Exception = kind.__new__(kind, *arguments)
-    made.__dict__ |= kept
-    return made
+        error_type = type(name.rpartition(".")[2], (Exception,), {"__module__": "builtins"})
+    error: Exception = error_type.__new__(error_type, *arguments)
+    error.__dict__ |= attributes
+    return error

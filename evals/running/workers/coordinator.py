@@ -34,7 +34,7 @@ ALONE = 3
 
 def is_mapped(spec: retrievers.RetrieverSpec) -> bool:
     """Tell whether each worker opens the retriever by itself."""
-    return all(made.mapped for _, made in retrievers.iter_classes(spec))
+    return all(part.mapped for _, part in retrievers.iter_classes(spec))
 
 
 class WorkerSetup(NamedTuple):
@@ -78,18 +78,20 @@ class _ChargedSession(Session):
 class Coordinator(RemoteSystem):
     """Has workers answer queries. Threads share it."""
 
-    def __init__(self, ready: PreparedRun, folder: Path, many: int) -> None:
+    def __init__(self, ready: PreparedRun, folder: Path, count: int) -> None:
         """Start so `many` workers for the run in `folder`."""
         request = ready.resolved.request
         model = ready.model
         self._caller = model.lm.caller
         self._budget = model.terms.budget
         self._start = ready.start
-        self._retrievers = {str(one): made for one, made in ready.retrievers if not is_mapped(one)}
+        self._retrievers = {
+            str(spec): retriever for spec, retriever in ready.retrievers if not is_mapped(spec)
+        }
         limits = request.budget_usd, request.budget_tokens, request.budget_calls, request.time_limit
         pays = [
-            bool(retrievers.find_lenses(one) or retrievers.find_api_parts(one))
-            for one, _ in ready.retrievers
+            bool(retrievers.find_lenses(spec) or retrievers.find_api_parts(spec))
+            for spec, _ in ready.retrievers
         ]
         self._setup = WorkerSetup(
             *(
@@ -104,17 +106,17 @@ class Coordinator(RemoteSystem):
             counts=self._caller.free and not any(limits),
             core=None,
             searched={
-                str(one): (made.name, pay)
-                for (one, made), pay in zip(ready.retrievers, pays, strict=True)
+                str(spec): (retriever.name, pay)
+                for (spec, retriever), pay in zip(ready.retrievers, pays, strict=True)
             },
         )
         self._changed = threading.Condition()  # the workers, or what they are at
         cores = sorted(os.sched_getaffinity(0))
-        self._cores = cores if many >= len(cores) and not request.on_ray else []
+        self._cores = cores if count >= len(cores) and not request.on_ray else []
         self._closed = False
         self._failure: Exception | None = None
         self._workers = list[Connection]()
-        for _ in range(many):
+        for _ in range(count):
             self._recruit()
 
     def _recruit(self) -> None:
@@ -184,7 +186,7 @@ class Coordinator(RemoteSystem):
             )
             if not (free := self._free()):
                 return None
-            worker = min(free, key=lambda one: one.busy)
+            worker = min(free, key=lambda worker: worker.busy)
             worker.alone = alone  # from now on, nobody else gets it
             self._changed.wait_for(
                 lambda: not (alone and worker.busy and worker in self._workers) or self._closed
@@ -214,10 +216,12 @@ class Coordinator(RemoteSystem):
             self._budget.resume(Usage(calls=calls))
         return outcome
 
-    def _serve(self, line: Line, what: str, left: float, *given: Any) -> None:
+    def _serve(self, line: Line, action: str, remaining: float, *arguments: Any) -> None:
         """Do what a worker asks for, in the seconds that are `left`."""
-        with session.set_contextvar(DEADLINE, time.monotonic() + left):
-            {"call": self._call, "learn": self._learn, "search": self._search}[what](line, *given)
+        with session.set_contextvar(DEADLINE, time.monotonic() + remaining):
+            {"call": self._call, "learn": self._learn, "search": self._search}[action](
+                line, *arguments
+            )
 
     def _call(
         self, line: Line, owner: str, key: str, size: int, schemas: str, limit: int | None
@@ -227,11 +231,11 @@ class Coordinator(RemoteSystem):
 
         def send(deadline: float) -> ProviderResponse:
             line.send("send", deadline - time.monotonic())
-            sent, failure = line.receive()
+            message, failure = line.receive()
             if failure:
                 raised.append(failure)
                 raise failure
-            return sent  # type: ignore[no-any-return]
+            return message  # type: ignore[no-any-return]
 
         if schemas == "off":
             caller.schemas = "off"
@@ -252,18 +256,20 @@ class Coordinator(RemoteSystem):
 
     def _search(self, line: Line, key: str, searches: Sequence[Search], k: int, payer: Any) -> None:
         opened = _ChargedSession(*payer) if payer else None
-        found = []
+        hits = []
         left_out = []
         failure = None
-        made = self._retrievers[key]
+        retriever = self._retrievers[key]
         try:
             with session.as_current(opened), session.usage_recorded_elsewhere():
-                found = made.search_many(searches, k)
-                left_out = [made.left_out(search.text, search.instruction) for search in searches]
+                hits = retriever.search_many(searches, k)
+                left_out = [
+                    retriever.left_out(search.text, search.instruction) for search in searches
+                ]
         except Exception as error:  # noqa: BLE001  # as above
             failure = error
         line.send(
-            found,
+            hits,
             left_out,
             failure,
             *((opened.allowed, opened.charged, opened.fault) if opened else (0, (), None)),

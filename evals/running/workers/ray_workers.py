@@ -51,8 +51,8 @@ def starting(address: str) -> "Iterator[Callable[[], Connection]]":
         starter = _Starter(stack.enter_context(forkserver.fork_server(__name__, address)), address)
         starter.hear(starter.ask(_be_there))
         stack.enter_context(session.set_contextvar(ELSEWHERE, starter.make_blocks))
-        parts = partial(starter.ask, sharded.serve_by_actor), starter.hear
-        stack.enter_context(session.set_contextvar(sharded.ELSEWHERE, parts))
+        channel = partial(starter.ask, sharded.serve_by_actor), starter.hear
+        stack.enter_context(session.set_contextvar(sharded.ELSEWHERE, channel))
         yield starter.start
 
 
@@ -65,9 +65,9 @@ class _Starter:
         self._lost = partial(RunIncomplete, lost)
         self.hear = partial(forkserver.receive_result, lost=self._lost)
 
-    def ask(self, *what: Any) -> Connection:
+    def ask(self, *request: Any) -> Connection:
         try:
-            (line := self._begin()).send_bytes(ray.cloudpickle.dumps(what))
+            (line := self._begin()).send_bytes(ray.cloudpickle.dumps(request))
         except OSError:
             raise self._lost() from None
         return line
@@ -80,10 +80,10 @@ class _Starter:
         self, embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]
     ) -> Iterator[tuple[int, Vectors]]:
         blocks = iter(blocks)
-        while some := list(islice(blocks, BLOCKS)):
-            line = self.ask(_make, embedder, corpus, some)
-            while made := self.hear(line):
-                yield made
+        while batch := list(islice(blocks, BLOCKS)):
+            line = self.ask(_make, embedder, corpus, batch)
+            while block := self.hear(line):
+                yield block
 
 
 def be_starter(descriptor: int, address: str) -> None:
@@ -94,17 +94,17 @@ def be_starter(descriptor: int, address: str) -> None:
             failure = stack.enter_context(connect_ray(address, os.environ.get("SEXTANT_SHARE", "")))
         except SextantError as error:
             failure = error
-        for own in forkserver.iter_requests(descriptor):
-            start_thread(partial(_answer, forkserver.ClosableConnection(own), failure))
+        for connection in forkserver.iter_requests(descriptor):
+            start_thread(partial(_answer, forkserver.ClosableConnection(connection), failure))
     os._exit(0)  # whatever its threads are at
 
 
 def _answer(line: Connection, failure: SextantError | None) -> None:
     try:
-        what, *given = pickle.loads(line.recv_bytes())  # from the keeper
+        action, *arguments = pickle.loads(line.recv_bytes())  # from the keeper
         if failure:
             raise failure
-        what(line, *given)
+        action(line, *arguments)
     except SextantError as error:
         line.send((None, error))
     finally:
@@ -115,8 +115,8 @@ def _be_there(line: Connection) -> None:
     line.send((None, None))
 
 
-def _make(line: Connection, *what: Any) -> None:
-    for block in make_blocks(*what):
+def _make(line: Connection, *arguments: Any) -> None:
+    for block in make_blocks(*arguments):
         line.send((block, None))
     line.send((None, None))
 
@@ -146,7 +146,7 @@ def _find_place() -> Any:
     RunIncomplete where several die before they are ready.
     """
     actor_class = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy="SPREAD")(_Host)
-    for left in reversed(range(_STARTS)):
+    for remaining in reversed(range(_STARTS)):
         try:
             actor = actor_class.remote("SEXTANT_SHARE" in os.environ)
             ray.get(actor.__ray_ready__.remote())
@@ -158,7 +158,7 @@ def _find_place() -> Any:
                 not ray.is_initialized()
             ):  # ray:// is lost; in other cases Ray has ended this process itself
                 os._exit(1)
-            if not left:
+            if not remaining:
                 line = str(error).strip().partition("\n")[0]
                 raise RunIncomplete(f"the Ray cluster has no place for a worker: {line}") from error
     raise AssertionError  # the last start returns or raises

@@ -32,22 +32,28 @@ def gather(path: Path) -> dict[str, Any]:
     DataError for a damaged one, RunConflict for shards that do not belong together, RunIncomplete
     for pending queries.
     """
-    whole, of, shards = _find(path.resolve())
+    joined_path, count, shards = _find(path.resolve())
     config = run_folder.read_config(next(iter(shards.values())))
     environment = load_environment(config)
     query_ids = [query.query_id for query in environment.queries]
-    _check_complete(whole, shards, [query_ids[number::of] for number in range(of)])
-    with run_folder.claim(whole, config) as folder:
-        for number, place in shards.items():
-            with run_folder.claim(place, run_folder.read_config(place)) as shard:
-                _join_outcomes(folder, shard, query_ids[number - 1 :: of])
-                if (place / "run-id").exists():
-                    _join_books(open_ledger(whole), open_ledger(place))
-        scores = {"run": str(whole)} | score(whole, environment)
-    record_test_use(config, whole)
-    books = {"ledger": open_ledger(whole).books.json()} if (whole / "run-id").exists() else {}
+    _check_complete(joined_path, shards, [query_ids[number::count] for number in range(count)])
+    with run_folder.claim(joined_path, config) as folder:
+        for number, shard_path in shards.items():
+            with run_folder.claim(shard_path, run_folder.read_config(shard_path)) as shard:
+                _join_outcomes(folder, shard, query_ids[number - 1 :: count])
+                if (shard_path / "run-id").exists():
+                    _join_books(open_ledger(joined_path), open_ledger(shard_path))
+        scores = {"run": str(joined_path)} | score(joined_path, environment)
+    record_test_use(config, joined_path)
+    books = (
+        {"ledger": open_ledger(joined_path).books.json()}
+        if (joined_path / "run-id").exists()
+        else {}
+    )
     return (
-        scores | books | {"bounds": read_reference_bounds(whole), "looks": count_test_uses(config)}
+        scores
+        | books
+        | {"bounds": read_reference_bounds(joined_path), "looks": count_test_uses(config)}
     )
 
 
@@ -63,28 +69,32 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
     runs = path.parents[1]
     runs = runs.parent if run_folder.SHARD.fullmatch(runs.name) else runs
     places = [
-        (run_folder.SHARD.fullmatch(place.parents[2].name), place)
-        for place in runs.glob(f"*/{run}/config.json")
+        (run_folder.SHARD.fullmatch(config_file.parents[2].name), config_file)
+        for config_file in runs.glob(f"*/{run}/config.json")
     ]
-    found = sorted((int(named[2]), int(named[1]), place.parent) for named, place in places if named)
-    if not found:
+    shard_paths = sorted(
+        (int(named[2]), int(named[1]), config_file.parent) for named, config_file in places if named
+    )
+    if not shard_paths:
         raise DataError(f"{runs} has no shards of {run}; evals.run --shard K/N makes them")
-    if found[0][0] != found[-1][0]:
+    if shard_paths[0][0] != shard_paths[-1][0]:
         raise RunConflict(
-            f"{runs} has shards of {run} of {found[0][0]} and of {found[-1][0]}; remove those of "
+            f"{runs} has shards of {run} of {shard_paths[0][0]} and of {shard_paths[-1][0]}; remove those of "
             f"one"
         )
-    whole = found[0][0]
-    numbers = [number for _, number, _ in found]
+    count = shard_paths[0][0]
+    numbers = [number for _, number, _ in shard_paths]
     if wrong := [
-        place for _, number, place in found if not 1 <= number <= whole or numbers.count(number) > 1
+        shard_path
+        for _, number, shard_path in shard_paths
+        if not 1 <= number <= count or numbers.count(number) > 1
     ]:
-        raise RunConflict(f"{wrong[0]} is no shard of {whole}, or there twice; remove it")
-    return runs / run, whole, {number: place for _, number, place in found}
+        raise RunConflict(f"{wrong[0]} is no shard of {count}, or there twice; remove it")
+    return runs / run, count, {number: shard_path for _, number, shard_path in shard_paths}
 
 
 def _check_complete(
-    whole: Path, shards: Mapping[int, Path], shares: Sequence[Sequence[str]]
+    joined_path: Path, shards: Mapping[int, Path], shares: Sequence[Sequence[str]]
 ) -> None:
     """Raise RunIncomplete where a shard is missing, or has pending queries.
 
@@ -94,32 +104,34 @@ def _check_complete(
     pending = 0
     for number, share in enumerate(shares, start=1):
         outcomes = run_folder.read_outcomes(shards[number]) if number in shards else {}
-        if left := sum(query_id not in outcomes for query_id in share):
-            pending += left
-            owed.append(f"{number}/{len(shares)} ({left}{'' if number in shards else ', missing'})")
+        if unanswered := sum(query_id not in outcomes for query_id in share):
+            pending += unanswered
+            owed.append(
+                f"{number}/{len(shares)} ({unanswered}{'' if number in shards else ', missing'})"
+            )
     if owed:
-        rest = (
-            f"{pending} of {sum(map(len, shares))} queries of {whole} are pending, of --shard "
+        remedy = (
+            f"{pending} of {sum(map(len, shares))} queries of {joined_path} are pending, of --shard "
             f"{', '.join(owed)}"
         )
         raise RunIncomplete(
-            f"{rest}; the same commands go on, with the code, data and libraries of the other "
+            f"{remedy}; the same commands go on, with the code, data and libraries of the other "
             f"shards"
         )
 
 
 def _join_outcomes(
-    whole: run_folder.RunFolder, shard: run_folder.RunFolder, query_ids: Sequence[str]
+    joined: run_folder.RunFolder, shard: run_folder.RunFolder, query_ids: Sequence[str]
 ) -> None:
     """Append a shard's outcomes, but where the run has a later one of its own, as of `--again
     failed`.
     """
-    made = set(files.iter_lines(shard.outcomes.path))
-    with files.open_file(whole.path / "outcomes.jsonl", "ab") as file:
+    shard_lines = set(files.iter_lines(shard.outcomes.path))
+    with files.open_file(joined.path / "outcomes.jsonl", "ab") as file:
         for query_id in query_ids:
             line = _line(shard, query_id)
-            own = _line(whole, query_id)
-            if own is None or (own in made and own != line):
+            joined_line = _line(joined, query_id)
+            if joined_line is None or (joined_line in shard_lines and joined_line != line):
                 file.write(line or b"")
 
 
@@ -131,10 +143,10 @@ def _line(folder: run_folder.RunFolder, query_id: str) -> bytes | None:
         return file.readline()
 
 
-def _join_books(whole: Ledger, shard: Ledger) -> None:
+def _join_books(joined: Ledger, shard: Ledger) -> None:
     """Copy the rows of a shard's ledger that are not there yet, and what was sent, all or none."""
-    query = whole.answers.query
-    runs = (whole.run, shard.run)
+    query = joined.answers.query
+    runs = (joined.run, shard.run)
     names = ", ".join(
         row[1] for row in query("PRAGMA table_info(calls)") if row[1] not in ("id", "run")
     )
@@ -145,10 +157,10 @@ def _join_books(whole: Ledger, shard: Ledger) -> None:
             "CREATE TABLE IF NOT EXISTS gathered (run TEXT, shard TEXT, last INTEGER, PRIMARY KEY "
             "(run, shard))"
         )
-        sent = f"SELECT value FROM part.calls, json_each(calls.request) WHERE {_NEW}"
+        sent_parts = f"SELECT value FROM part.calls, json_each(calls.request) WHERE {_NEW}"
         query(
             f"INSERT OR IGNORE INTO parts (id, text) SELECT id, text FROM part.parts WHERE id IN "
-            f"({sent})",
+            f"({sent_parts})",
             runs,
         )
         query(

@@ -81,8 +81,8 @@ class _Worker:
         elsewhere = setup.searched
         for spec in (resolved.retriever, *resolved.others.values()):
             if not is_mapped(spec):
-                known = str(with_lens_attribute(spec, opened.engines.attribute))
-                opened.engines.built[known] = _RemoteRetriever(
+                expression = str(with_lens_attribute(spec, opened.engines.attribute))
+                opened.engines.built[expression] = _RemoteRetriever(
                     self, str(spec), *elsewhere[str(spec)]
                 )
         ready = prepare_loaded(opened, setup.folder)
@@ -92,7 +92,7 @@ class _Worker:
         lm.anew = setup.anew
         if not setup.counts:
             lm.caller = _Caller(
-                **{one.name: getattr(lm.caller, one.name) for one in fields(ModelClient)}
+                **{field.name: getattr(lm.caller, field.name) for field in fields(ModelClient)}
             )
             lm.caller.by = self
             lm.caller.keeps = setup.kept
@@ -106,19 +106,19 @@ class _Worker:
     def _answer(self, line: Line) -> None:
         with session.set_contextvar(_OWN, line):
             try:
-                made: Any = answer_with_model(
+                answer: Any = answer_with_model(
                     self._system, line.receive()[0], self._documents, self._model
                 )
             except BaseException as error:  # noqa: BLE001  # the keeper waits for it
-                made = error
+                answer = error
             line.lock.acquire()  # what a program has left running has to open lines of its own
             with self._counting:
                 calls = self._terms.budget.calls - self._counted
                 self._counted = self._terms.budget.calls
-            line.send("outcome", made, calls)
+            line.send("outcome", answer, calls)
 
     @contextmanager
-    def asking(self, what: str, *given: Any) -> Iterator[Line]:
+    def asking(self, action: str, *arguments: Any) -> Iterator[Line]:
         """Ask the keeper for something, on a line that is free."""
         line = _OWN.get()
         with ExitStack() as ends:
@@ -126,7 +126,7 @@ class _Worker:
                 ends.callback(line.lock.release)
             else:
                 line = ends.enter_context(self.link.open())
-            line.send(what, DEADLINE.get() - time.monotonic(), *given)
+            line.send(action, DEADLINE.get() - time.monotonic(), *arguments)
             yield line
 
 
@@ -138,18 +138,18 @@ class _Caller(ModelClient):
     parts: StoredPartIds
 
     def ask(
-        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
+        self, owner: str, key: str, content: bytes | int, send: Send, limit: int | None = None
     ) -> ModelResponse:
-        assert isinstance(made, bytes)
+        assert isinstance(content, bytes)
         failures = list[Exception]()
         packed = None
-        with self.by.asking("call", owner, key, len(made), self.schemas, limit) as line:
+        with self.by.asking("call", owner, key, len(content), self.schemas, limit) as line:
             while (message := line.receive())[0] == "send":
                 try:
                     with session.usage_recorded_elsewhere():
-                        sent = send(time.monotonic() + message[1])
-                    packed = self.pack(made, self.parts) if key and self.keeps else None
-                    line.send(sent._replace(packed=packed), None)
+                        response = send(time.monotonic() + message[1])
+                    packed = self.pack(content, self.parts) if key and self.keeps else None
+                    line.send(response._replace(packed=packed), None)
                 except Exception as error:  # noqa: BLE001  # raised by the keeper's caller, which may go on after it
                     failures.append(error)
                     line.send(None, error)
@@ -185,7 +185,7 @@ class _RemoteRetriever(Retriever):
         payer = session.current() if self._pays else None
         paying = payer and (payer.query_id, payer.limits, payer.snapshot())
         with self._by.asking("search", self._key, searches, k, paying) as line:
-            found, left_out, failure, allowed, charged, fault = line.receive()
+            hits, left_out, failure, allowed, charged, fault = line.receive()
         if payer:
             for _ in range(allowed):
                 payer.allow_call()
@@ -194,9 +194,11 @@ class _RemoteRetriever(Retriever):
             payer.fault = payer.fault or fault
         if failure:
             raise failure
-        about = zip(searches, left_out, strict=True)
-        self._left_out |= {(one.text, one.instruction): many for one, many in about if many}
-        return found  # type: ignore[no-any-return]
+        counts = zip(searches, left_out, strict=True)
+        self._left_out |= {
+            (search.text, search.instruction): count for search, count in counts if count
+        }
+        return hits  # type: ignore[no-any-return]
 
     def left_out(self, text: str, instruction: str = "") -> int:
         return self._left_out.get((text, instruction), 0)

@@ -116,7 +116,7 @@ def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_tol
         runs("up", [0.6, 0.9], pooled("oracle", 9)),
     )
     [gap] = references_per_program(scored_run.find_scored_runs([tmp_path / "runs"])[0])
-    assert "ceiling" in gap.found and gap.compare()[1:] == (None, None)
+    assert "ceiling" in gap.bounds and gap.compare()[1:] == (None, None)
     assert gap.is_own("floor") and not gap.is_own("ceiling")
     assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
     table = (tmp_path / "report" / "report.md").read_text()
@@ -159,7 +159,7 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
     gained, missing, closed = gap.compare()
     assert gained.difference == pytest.approx((own - floor).mean())
     assert missing.difference == pytest.approx((ceiling - own).mean())
-    assert missing.wins == 40 and "union" not in gap.found
+    assert missing.wins == 40 and "union" not in gap.bounds
     expected = scipy_stats.bootstrap(
         (floor, own, ceiling),
         lambda low, mid, high, axis=-1: (
