@@ -180,22 +180,22 @@ class Episode:
         with self._lock:
             steps = self.desk.session.trace.steps
             limits = self.desk.session.limits
-            done = [
+            taken_steps = [
                 {"tool": step.tool, "argument": step.argument, "doc_ids": list(step.doc_ids)}
                 for step in steps
             ]
-            used = Counter[str](one.tool for one in steps if not one.refused)
+            calls_by_tool = Counter[str](step.tool for step in steps if not step.refused)
             most = {"searches": (limits.searches, "search"), "reads": (limits.reads, "read")}
             left = {
-                name: None if many is None else many - used[tool]
-                for name, (many, tool) in most.items()
+                name: None if limit is None else limit - calls_by_tool[tool]
+                for name, (limit, tool) in most.items()
             }
-            about = {
+            description = {
                 **query_for_agent(self.query),
                 "over": self.over,
                 "selected": [*self.desk.selected],
             }
-            return {**about, "left": left, "steps": done}
+            return {**description, "left": left, "steps": taken_steps}
 
     def act(self, tool: str, arguments: Any) -> Observation:
         """Use a tool, with arguments as tools/models/arguments.py reads them.
@@ -229,9 +229,12 @@ class Episode:
             query: What to search for.
             k: How many documents to give.
         """
-        found = self.desk.find(query[:LONGEST_QUERY], min(k, self.world.depth))
+        documents = self.desk.find(query[:LONGEST_QUERY], min(k, self.world.depth))
         return as_json(
-            [{"doc_id": one.doc_id, "title": one.title, "text": one.text} for one in found]
+            [
+                {"doc_id": document.doc_id, "title": document.title, "text": document.text}
+                for document in documents
+            ]
         )
 
     def read(self, doc_id: str, chars: int = 0) -> str:
@@ -296,14 +299,14 @@ class Episode:
         for separator in (
             (r"[,;\n]", r"\s") if len(doc_ids) == 1 and doc_ids[0] not in surfaced else ()
         ):
-            parts = [part.strip(_AROUND_IDS) for part in re.split(separator, doc_ids[0])]
-            if surfaced.intersection(parts):
-                return list(filter(None, parts))
+            names = [part.strip(_AROUND_IDS) for part in re.split(separator, doc_ids[0])]
+            if surfaced.intersection(names):
+                return list(filter(None, names))
         bare = [doc_id.strip(_AROUND_IDS) for doc_id in doc_ids]
         pairs = zip(doc_ids, bare, strict=True)
         return [
-            other if doc_id not in surfaced and other in surfaced else doc_id
-            for doc_id, other in pairs
+            title if doc_id not in surfaced and title in surfaced else doc_id
+            for doc_id, title in pairs
         ]
 
     def _list_surfaced(self) -> set[str]:
@@ -313,14 +316,16 @@ class Episode:
             *((self.query.candidates or frozenset()) - self.query.excluded),
         }
 
-    def charge(self, sent: Any) -> None:
+    def charge(self, reported: Any) -> None:
         """Book what the agent says that its own model has used. UsageError where it is not of the form of Used.
 
         SessionRefusal once the episode is over: its outcome is written, and nothing is booked.
         """
         try:
-            known = {name: value for name, value in read_object(sent).items() if value is not None}
-            used: ReportedUsage = schemas.validate(ReportedUsage, known, strict=False)
+            given_values = {
+                name: value for name, value in read_object(reported).items() if value is not None
+            }
+            used: ReportedUsage = schemas.validate(ReportedUsage, given_values, strict=False)
         except ValueError as error:
             raise UsageError(f"what the agent has used cannot be booked: {error}") from None
         tokens_in = used.get("tokens_in", 0)
@@ -348,7 +353,7 @@ class Episode:
         with self._lock:
             if self.over:
                 return 0.0
-            self._end(submit_anytime(self.desk.session, why=why))
+            self._end(submit_anytime(self.desk.session, reason=why))
             return self._reward()
 
     def value_so_far(self) -> float:
@@ -389,16 +394,16 @@ class Episode:
         ):  # else the last one has it all
             return 0.0
         steps = self.desk.session.trace.steps
-        used = self.desk.session.usage
+        usage = self.desk.session.usage
         worth = -reward.search_cost * sum(step.tool == "search" for step in steps)
-        worth -= reward.token_cost * (used.input_tokens + used.output_tokens)
+        worth -= reward.token_cost * (usage.input_tokens + usage.output_tokens)
         if self.submission:
             worth += self.world.value(self.query.query_id, self.submission)
         elif reward.potential:
             worth += self._recall(reward.potential)
-        given = self.given
+        paid_before = self.given
         self.given = worth
-        return worth - given + 0.0  # which is never -0.0
+        return worth - paid_before + 0.0  # which is never -0.0
 
     def _recall(self, potential: str) -> float:
         steps = [
@@ -427,13 +432,13 @@ def tool_parameters(tool: str) -> dict[str, inspect.Parameter]:
 
 def describe(tool: str) -> dict[str, Any]:
     """Return the name, the description and the JSON Schema of the parameters of a tool."""
-    said, _, listed = (inspect.getdoc(getattr(Episode, tool)) or "").partition("\n\nArgs:\n")
-    about = dict(line.strip().split(": ", 1) for line in listed.splitlines())
+    summary, _, listed = (inspect.getdoc(getattr(Episode, tool)) or "").partition("\n\nArgs:\n")
+    descriptions = dict(line.strip().split(": ", 1) for line in listed.splitlines())
     fields = {}
-    for name, one in tool_parameters(tool).items():
-        fields[name] = {**_TYPES.get(one.annotation, _IDS), "description": about[name]}
-        if one.default not in (None, one.empty):
-            fields[name]["default"] = one.default
+    for name, parameter in tool_parameters(tool).items():
+        fields[name] = {**_TYPES.get(parameter.annotation, _IDS), "description": descriptions[name]}
+        if parameter.default not in (None, parameter.empty):
+            fields[name]["default"] = parameter.default
     required = [name for name, one in tool_parameters(tool).items() if one.default is one.empty]
     schema = {"type": "object", "properties": fields, "required": required}
-    return {"name": tool, "description": said, "parameters": schema}
+    return {"name": tool, "description": summary, "parameters": schema}

@@ -124,29 +124,34 @@ class McpSessions:
         if not (host := self.host):
             return {}
         task = host.environment
-        about = {
+        description = {
             "task": task.task,
             "split": task.split,
             "objective": task.queries[0].objective,
             "metric": task.metric,
         }
-        return {**about, "documents": len(task.documents), "ranking": host.depth, **host.state()}
+        return {
+            **description,
+            "documents": len(task.documents),
+            "ranking": host.depth,
+            **host.state(),
+        }
 
     def present(self, client: str, *, new: bool = False) -> Episode:
         """Return the episode that a client is at, else, where asked for, a `new` one. SessionRefusal for none."""
         with self._lock:
-            there = self._episodes.get(client)
-            if not there or there.over:
+            episode = self._episodes.get(client)
+            if not episode or episode.over:
                 if not (new and self.host):
                     raise SessionRefusal(
                         "no query is open; next_query gives one, unless all are answered"
                     )
-                there = self.host.open()
-                for gone in [name for name, episode in self._episodes.items() if episode.over]:
-                    del self._episodes[gone]
-                self._episodes[client] = there
-        there.touch()
-        return there
+                episode = self.host.open()
+                for ended in [name for name, episode in self._episodes.items() if episode.over]:
+                    del self._episodes[ended]
+                self._episodes[client] = episode
+        episode.touch()
+        return episode
 
     def leave(self, client: str) -> None:
         """Take back what a client was at, where it could be another's."""
@@ -176,7 +181,7 @@ class McpServer:
         )
         self.server.middleware.append(_read_params)
 
-    def web(self, place: ServerAddress, admits: Callable[[str], bool] | None = None) -> WebServer:
+    def web(self, address: ServerAddress, admits: Callable[[str], bool] | None = None) -> WebServer:
         """Serve it over HTTP."""
         if self.clients.host:
             self.server.add_request_handler("server/discover", types.RequestParams, self._discover)
@@ -212,15 +217,15 @@ class McpServer:
             if scope["method"] == "DELETE":
                 await run_sync(self.clients.leave, Headers(scope=scope).get(SESSION, ""))
 
-        return WebServer(AuthMiddleware(answer, place, admits), place.address, place.port)
+        return WebServer(AuthMiddleware(answer, address, admits), address.address, address.port)
 
     async def stdio(self) -> None:
         """Serve it on stdin and stdout until the client goes away; what it has asked for by then is answered."""
-        asked = set[Any]()
+        pending_ids = set[Any]()
         options = self.server.create_initialization_options()
-        lines: Any = read_lines(asked)
+        lines: Any = read_lines(pending_ids)
         async with stdio_server(stdin=lines) as (theirs, ours):
-            await self.server.run(theirs, Answers(ours, asked), options)
+            await self.server.run(theirs, Answers(ours, pending_ids), options)
 
     async def _discover(self, context: Any, params: Any) -> types.DiscoverResult:
         versions = list(HANDSHAKE_PROTOCOL_VERSIONS)
@@ -230,10 +235,10 @@ class McpServer:
 
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         first = types.Tool(name="next_query", description=NEXT, input_schema={"type": "object"})
-        others = [
-            types.Tool(input_schema=one.pop("parameters"), **one) for one in map(describe, TOOLS)
+        tools = [
+            types.Tool(input_schema=tool.pop("parameters"), **tool) for tool in map(describe, TOOLS)
         ]
-        return types.ListToolsResult(tools=[first, *others])
+        return types.ListToolsResult(tools=[first, *tools])
 
     async def _list_resources(self, context: Any, params: Any) -> types.ListResourcesResult:
         listed = [
@@ -255,11 +260,11 @@ class McpServer:
                     f"there is no such resource; there are {' and '.join(RESOURCES)}"
                 )
             read = partial(self._read, client, uri)
-            found = await self._calls.run(client, read)
+            result = await self._calls.run(client, read)
         except (SessionRefusal, TooManyCalls) as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
         text = types.TextResourceContents(
-            uri=uri, text=as_json(found), mime_type="application/json"
+            uri=uri, text=as_json(result), mime_type="application/json"
         )
         return types.ReadResourceResult(contents=[text])
 
@@ -272,9 +277,9 @@ class McpServer:
     async def _call_tool(
         self, context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        used: Any = (params.meta or {}).get(USAGE)
+        reported_usage: Any = (params.meta or {}).get(USAGE)
         client = self._client(context)
-        work = partial(self._act, client, params.name, params.arguments or {}, used)
+        work = partial(self._act, client, params.name, params.arguments or {}, reported_usage)
         try:
             texts, failed = await self._calls.run(client, work)
         except TooManyCalls as refusal:
@@ -296,12 +301,12 @@ class McpServer:
                 "supported": list(HANDSHAKE_PROTOCOL_VERSIONS),
                 "requested": context.protocol_version,
             }
-            why = "an episode needs a session; begin with initialize"
-            raise MCPError(types.UNSUPPORTED_PROTOCOL_VERSION, why, data)
+            problem = "an episode needs a session; begin with initialize"
+            raise MCPError(types.UNSUPPORTED_PROTOCOL_VERSION, problem, data)
         return str(context.request.headers[SESSION])
 
     def _act(
-        self, client: str, tool: str, arguments: dict[str, Any], used: Any
+        self, client: str, tool: str, arguments: dict[str, Any], reported_usage: Any
     ) -> tuple[list[str], bool]:
         """Return the texts that are the result of a call, and whether it failed here."""
         try:
@@ -309,13 +314,19 @@ class McpServer:
                 episode = self.clients.present(client, new=tool == "next_query")
             except SessionRefusal as refusal:
                 return [
-                    as_json({"error": str(refusal) if used is None else f"{refusal}; {NOT_BOOKED}"})
+                    as_json(
+                        {
+                            "error": str(refusal)
+                            if reported_usage is None
+                            else f"{refusal}; {NOT_BOOKED}"
+                        }
+                    )
                 ], False
-            if used is not None:
-                episode.charge(used)
+            if reported_usage is not None:
+                episode.charge(reported_usage)
             if tool == "next_query":
                 return [as_json(query_for_agent(episode.query))], False
-            seen = episode.act(tool, arguments)
+            observation = episode.act(tool, arguments)
         except SessionRefusal as refusal:
             return [as_json({"error": str(refusal)})], False
         except UsageError as error:
@@ -330,11 +341,13 @@ class McpServer:
             return [
                 as_json({"error": f"the {tool[:60]} failed, and this query stays pending"})
             ], True
-        texts = [seen.text, DATA] if tool in ("search", "read") else [seen.text]
+        texts = [observation.text, DATA] if tool in ("search", "read") else [observation.text]
         if unknown := list_unknown(tool, arguments):
             texts.append(as_json({"ignored": unknown}))
         return texts + (
-            [as_json({"reward": seen.reward, "done": seen.done})] if self._rewards else []
+            [as_json({"reward": observation.reward, "done": observation.done})]
+            if self._rewards
+            else []
         ), False
 
 
@@ -353,21 +366,21 @@ async def _read_params(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
         return await call_next(ctx)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        path = ".".join(str(part)[:SHOWN] for part in wrong["loc"])
+        path = ".".join(str(key)[:SHOWN] for key in wrong["loc"])
         text = (
             f"the params of {ctx.method[:SHOWN]} are wrong at {path or 'the top'}: {wrong['msg']}"
         )
         raise MCPError(types.INVALID_PARAMS, replace_surrogates(" ".join(text.split()))) from None
 
 
-def serve(host: EpisodeServer, place: ServerAddress) -> Callable[[], None]:
+def serve(host: EpisodeServer, address: ServerAddress) -> Callable[[], None]:
     """Hand out the queries of a host until all are answered, or on stdio the client goes away.
 
     What is returned ends the serving, once clients have gone: they may still be told that nothing is left.
     """
     clients = McpSessions(host)
-    door = McpServer(clients, rewards=place.rewards)
-    if place.transport == "stdio":
+    door = McpServer(clients, rewards=address.rewards)
+    if address.transport == "stdio":
         if not is_open():
             raise UsageError(
                 "--mcp stdio talks on stdin and stdout, and one of them is closed; leave both open"
@@ -376,9 +389,9 @@ def serve(host: EpisodeServer, place: ServerAddress) -> Callable[[], None]:
         host.wait(ended.done)
         clients.leave("")
         return partial(wait_until, ended.done)
-    server = door.web(place)
+    server = door.web(address)
     _LOG.info(
-        "agents come in at %s/mcp; --print-config says how", replace(place, port=server.port).url
+        "agents come in at %s/mcp; --print-config says how", replace(address, port=server.port).url
     )
     host.wait(server.ended)
 

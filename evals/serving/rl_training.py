@@ -62,26 +62,30 @@ def open_training(
 def describe_tools() -> str:
     """Return the tools and the form of a call, for the prompt of a model that is given no tools of its own."""
     methods = [getattr(Episode, name) for name in TOOLS]
-    said = [
+    descriptions = [
         f"{method.__name__}{inspect.signature(method)}\n{inspect.getdoc(method)}".replace(
             "(self, ", "("
         )
         for method in methods
     ]
     return "\n\n".join(
-        [f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.", *said]
+        [
+            f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.",
+            *descriptions,
+        ]
     )
 
 
 def prompt_rows(world: EpisodeFactory, *, described: bool = False) -> list[dict[str, Any]]:
     """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
     system = [{"role": "system", "content": describe_tools()}] if described else []
-    asked = {
+    prompts = {
         query_id: {"role": "user", "content": as_json(query_for_agent(query))}
         for query_id, query in world.queries.items()
     }
     return [
-        {"prompt": [*system, message], "query_id": query_id} for query_id, message in asked.items()
+        {"prompt": [*system, message], "query_id": query_id}
+        for query_id, message in prompts.items()
     ]
 
 
@@ -104,13 +108,16 @@ class Turns:
 
     def take(self, text: str) -> Observation:
         """Do what a text asks for: a call as JSON, or calls in <tool_call> tags."""
-        seen = [self.episode.act(*_read_call(one)) for one in _CALL.findall(text) or [text]]
-        reward = sum(one.reward for one in seen)
+        observations = [
+            self.episode.act(*_read_call(observation))
+            for observation in _CALL.findall(text) or [text]
+        ]
+        reward = sum(one.reward for one in observations)
         self.left = self.left - 1
         self.cut = not self.episode.over and self.left < 1
         if self.cut:
             reward += self.episode.cut()
-        return Observation("\n".join(one.text for one in seen), reward, self.episode.over)
+        return Observation("\n".join(one.text for one in observations), reward, self.episode.over)
 
 
 def _read_call(text: str) -> tuple[str, Any]:
