@@ -193,19 +193,21 @@ def _describe_axis(
         if not front or value > front[-1]["value"]:
             names = [row["label"] for row in rows if row["mean"][index] == value]
             front.append({"budget": budget, "value": value, "runs": names})
-    for (
-        row
-    ) in rows:  # on the front, unless another is better or cheaper and neither worse nor dearer
-        rivals = [row for row in rows if row["end"] >= row["end"] and row["cost"] <= row["cost"]]
-        row["front"] = all(
-            (rival["end"], rival["cost"]) == (row["end"], row["cost"]) for rival in rivals
-        )
+    for row in rows:
+        row["front"] = not any(_dominates(rival, row) for rival in rows)
     return {
         "words": AXES[axis],
         "budgets": budgets,
         "curves": rows,
         "front": front,
     }
+
+
+def _dominates(rival: Result, row: Result) -> bool:
+    """Return whether `rival` ends better or cheaper than `row`, and neither worse nor dearer."""
+    if rival["end"] < row["end"] or rival["cost"] > row["cost"]:
+        return False
+    return bool(rival["end"] > row["end"] or rival["cost"] < row["cost"])
 
 
 def _choose_budgets(axis: str, largest: float) -> list[float]:
