@@ -7,7 +7,7 @@ do.
     a function                answer(query, search, read) -> ids, sync or async; also as an object that is called
     a maker                   a function of tools that returns a graph, a module or a function
 
-`CustomProgram` makes a ranking of what they return. docs/guide/own-programs.md shows each form.
+`CustomProgram` makes a ranking of what they return. docs/guide/program.md shows each form.
 """
 
 import inspect

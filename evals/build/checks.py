@@ -5,7 +5,7 @@ each beside a bound.
 
 What must hold is in evals/build/release.py; a figure here is worth a look, and breaks nothing.
 Searches and a verifier's answers are ordinary runs: the same command goes on with them.
-docs/guide/checks.md has what figures mean.
+docs/guide/build.md has what figures mean.
 """
 
 import json

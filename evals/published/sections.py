@@ -1,7 +1,7 @@
 """The numbered tables and figures of the papers, as the TOML files beside this one have them: a
 section each.
 
-docs/guide/reproduce.md says what the keys of a section and of a system mean.
+docs/guide/study.md says what the keys of a section and of a system mean.
 """
 
 import tomllib

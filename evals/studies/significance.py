@@ -6,7 +6,7 @@ evals/scoring/statistics.py. Tasks are tested together if their metrics are of o
 depth): a mean of nDCG and Flip is the mean of nothing. Such a test is stratified by task: the
 statistic is the mean over tasks of the mean difference of their queries, and the signs of the
 queries of all tasks are flipped. All tests of a study are corrected together by Holm, so that a
-study in which nothing differs says so in 95 % of cases (docs/decisions/studies.md has the rates).
+study in which nothing differs says so in 95 % of cases (docs/guide/study.md has the rates).
 """
 
 import math

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from plain_installation import ROOT, STUDY
 
-# The four forms of docs/guide/own-programs.md: a function, a dspy.Module, a graph, a class over a toolbox
+# The four forms of docs/guide/program.md: a function, a dspy.Module, a graph, a class over a toolbox
 FORMS = [
     "search_twice.py:answer",
     "dspy_agent.py:Agent",

@@ -1,1 +1,1 @@
-"""Queries answered in other processes: workers, and shards of a run (docs/decisions/processes.md)."""
+"""Queries answered in other processes: workers, and shards of a run (docs/guide/scale.md)."""

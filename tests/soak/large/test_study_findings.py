@@ -1,6 +1,6 @@
 """How often a study says what is so: 1,000 simulated studies without differences, and as many with a planted one.
 
-`python -m pytest -s tests/soak/large/test_study_findings.py` prints the rates of docs/decisions/studies.md.
+`python -m pytest -s tests/soak/large/test_study_findings.py` prints the rates of docs/guide/study.md.
 """
 
 import numpy as np
