@@ -166,7 +166,7 @@ class CandidateEvaluator(EvaluationLog):
 
     def values(self, digest: str, part_name: str, like: str = "") -> list[float]:
         """Return the values of a candidate, as `of`, weighed so that their mean is the mean over tasks."""
-        evaluations = self.of(digest, part_name, like)
+        evaluations = self.evaluations_of(digest, part_name, like)
         tasks = Counter(self.tasks[evaluation.query_id] for evaluation in evaluations)
         return [
             evaluation.value
@@ -280,7 +280,7 @@ class CandidateEvaluator(EvaluationLog):
         )
         objective = self._objectives[query.query_id]
         twin = ranking_of(twin_outcome) if twin_outcome else None
-        scored = objective.of(query, ranking_of(outcome), spent, twin=twin)
+        scored = objective.score(query, ranking_of(outcome), spent, twin=twin)
         evaluation = Evaluation(
             candidate=candidate.digest,
             query_id=query.query_id,

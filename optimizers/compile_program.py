@@ -1,158 +1,171 @@
 """A compilation: divide dev, let a teleprompter work, choose by validation, write compiled.json and
 learnt.json.
 
-Nothing here reads the test split while a teleprompter is at work; afterwards it is read to look for
-its texts in the prompts, and with `held_out` to run the program on it, as it was and compiled: two
-runs like any others, in run folders of their own, each of which counts as a use of the test split.
+Nothing here reads the test split while a teleprompter is at work. Afterwards it is read to look for
+its texts in the prompts, and with `held_out` to run the program on it, as it was and compiled
+(optimizers/held_out.py).
 """
 
 import json
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from environments import load
 from evals import run_folder
 from evals.running import identity
-from evals.running.evaluate import LoadedRun, load_run, run_request
-from evals.running.request import Request
-from evals.scoring.comparison import compare
 from evals.scoring.score_run import count_test_uses
-from optimizers import result_report
+from optimizers import result_summary
 from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
 from optimizers.evaluation_log import Candidate
+from optimizers.held_out import compare_on_test, list_leaks, write_command
 from optimizers.request import SAME, UNTRAINED, CompileRequest
 from optimizers.setup import CompilationInputs, compile_with, plan
 from optimizers.trainset.objective import Objective, make_objective
-from optimizers.trainset.prompt_leaks import LeakSource, Split, collect_passages, find_leaks
-from optimizers.trainset.splits import make_folds, merge_trainsets, split_dev
+from optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, split_dev
 from programs.compiled import Compiled, get_prompts, write
-from tools import cli_options, retrievers, schemas
+from tools import retrievers, schemas
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import model_spec as models
 from tools.models import secrets
-from tools.records import Query, usage_json
-
-Found = dict[str, Any]  # as learnt.json has it, and how often the test split was used
-HINTS = {
-    "lens",
-    "attribute",
-    "document",
-}  # parameters that a task sets by itself (Environment.hints)
-BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
+from tools.records import usage_json
 
 
-def compile_program(
-    request: CompileRequest, tell: Callable[[str], None]
-) -> tuple[Found, SextantError | None]:
-    """Compile, or go on compiling: (what was learnt, why it ended early); `tell` is given lines for whoever waits.
+class CompilationResult(NamedTuple):
+    """The result of a compilation, and the reason if it ended before its end."""
 
-    SextantError for a request that cannot be met, or where not even the program before was evaluated.
+    learnt: dict[str, Any]  # as in learnt.json, with "looks", the uses of the test split so far
+    problem: SextantError | None
+
+
+def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> CompilationResult:
+    """Compile, or go on compiling; `tell` is given lines of progress.
+
+    SextantError for a request that cannot be met, or if not even the program before was evaluated.
     """
     secrets.read_keys()
-    unfitted = plan(request)
-    options: dict[str, Any] = {
-        name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")
-    }
-    options |= {"seed": request.split_seed, "share": request.train_share}
-    training = merge_trainsets(
-        [split_dev(task, request.data_of(task), **options) for task in request.tasks]
-    )
-    usual = request.limit is None and request.train_share == CompileRequest.train_share
-    training = make_folds(
-        training, request.folds or (None if usual and request.optimizer not in UNTRAINED else 1)
-    )
-    aim = make_objective(training.environment, request.metric, request.price)
-    aims = [
-        make_objective(environment, aim.metric, request.price)
-        for environment in training.environments
-    ]
-    inputs = CompilationInputs(unfitted.fit_to(training), training, tell)
-    config = _configuration(inputs, aim)
-    # RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>
-    named = {
-        **config,
-        "program": f"{request.program_label}-{request.optimizer}",
-        "task": training.task[:100],
-    }
-    path = run_folder.run_path(request.runs / "compiled", named)
-    path = path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
+    resolved = plan(request)
+    training = _divide(request)
+    objectives = _make_objectives(request, training)
+    inputs = CompilationInputs(resolved.fit_to(training), training, tell)
+    config = _configuration(inputs, objectives[0])
+    path = _folder(request, training, config)
     if not (path / "evaluations.jsonl").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
-        options = {
-            "workers": request.at_once,
-            "query_seconds": inputs.terms.query_seconds,
-            "say": tell,
-        }
-        study = CandidateEvaluator(path, inputs.training, *aims, **options)
+        study = CandidateEvaluator(
+            path,
+            inputs.training,
+            *objectives,
+            workers=request.at_once,
+            query_seconds=inputs.terms.query_seconds,
+            say=tell,
+        )
         inputs.open(study)
-        for part_name, queries in study.parts.items():
-            if not queries:
-                remedy = "choose another --metric, or another --split-seed"
-                raise UsageError(
-                    f"{aim.metric} is the same for all rankings of the {part_name} queries; {remedy}"
-                )
+        _check_parts(study)
         _announce(inputs, study)
         learnt, problem = _conclude(inputs, study, compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
-        learnt["looks"] = sum(
-            count_test_uses({**config, "task": environment.task})
-            for environment in training.environments
+        learnt["looks"] = 0
+        for environment in training.environments:
+            learnt["looks"] += count_test_uses({**config, "task": environment.task})
+        return CompilationResult(learnt, problem)
+
+
+def _divide(request: CompileRequest) -> Trainset:
+    """Divide the dev queries of the tasks; into folds if the request says so, or if they are few."""
+    trainsets = []
+    for task in request.tasks:
+        divided = split_dev(
+            task,
+            request.data_of(task),
+            limit=request.limit,
+            seed=request.split_seed,
+            share=request.train_share,
+            qrels=request.qrels,
+            instruction=request.instruction,
+            columns=request.columns,
         )
-        return learnt, problem
+        trainsets.append(divided)
+    folds = request.folds
+    is_usual = request.limit is None and request.train_share == CompileRequest.train_share
+    if not folds and not (is_usual and request.optimizer not in UNTRAINED):
+        folds = 1
+    return make_folds(merge_trainsets(trainsets), folds)
 
 
-def _configuration(
-    inputs: CompilationInputs, aim: Objective
-) -> run_folder.Config:  # without budgets, concurrency, places
+def _make_objectives(request: CompileRequest, training: Trainset) -> list[Objective]:
+    """Make an objective for each task, all with the metric of the first."""
+    first = make_objective(training.environment, request.metric, request.price)
+    return [
+        make_objective(environment, first.metric, request.price)
+        for environment in training.environments
+    ]
+
+
+def _folder(request: CompileRequest, training: Trainset, config: run_folder.Config) -> Path:
+    """Return RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>."""
+    program = f"{request.program_label}-{request.optimizer_label}"
+    named = {**config, "program": program, "task": training.task[:100]}
+    path = run_folder.run_path(request.runs / "compiled", named)
+    return path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
+
+
+def _check_parts(study: CandidateEvaluator) -> None:
+    for part_name, queries in study.parts.items():
+        if not queries:
+            raise UsageError(
+                f"{study.objective.metric} is the same for all rankings of the {part_name} "
+                f"queries; choose another --metric, or another --split-seed"
+            )
+
+
+def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folder.Config:
+    """Return all that the result depends on: not budgets, concurrency and paths."""
     request = inputs.request
     plan = inputs.plan
+    environments = inputs.training.environments
     environment = inputs.training.environment
-    of_run = identity.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
-    # With what scores: values are kept, not made again.
-    code = identity.code_and_versions(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    config = identity.run_config(plan.resolved, environment, inputs.retriever, inputs.student)
+    # The sources that score belong to it: values are kept, not made again.
+    modules = ["optimizers.teleprompters", *filter(None, [plan.optimizer.source])]
+    code = identity.code_and_versions(modules, libraries=("gepa", "optuna"))
     if pool := plan.resolved.pool:
-        of_run["pool"] = pool.config(list(map(str, pool.parts)), environment)
-    several = [
-        [environment.task, environment.fingerprint] for environment in inputs.training.environments
-    ]
+        config["pool"] = pool.config(list(map(str, pool.parts)), environment)
+    if len(environments) > 1:
+        config["task"] = inputs.training.task
+        config["tasks"] = [[each.task, each.fingerprint] for each in environments]
     return {
-        **of_run,
-        **({"task": inputs.training.task, "tasks": several} if len(several) > 1 else {}),
+        **config,
         "split_digest": inputs.training.digest,
-        "optimizer": {"name": request.optimizer, "seed": request.seed, **plan.options},
+        "optimizer": {"name": request.optimizer_label, "seed": request.seed, **plan.options},
         # Here judgements decide what is found; of a run they only decide how it is scored.
-        "objective": {"is": str(aim), "judgements": environment.headline},
+        "objective": {"is": str(objective), "judgements": environment.headline},
         "teacher": inputs.teacher and inputs.teacher.settings,
         "prompt_lm": inputs.prompter and inputs.prompter.settings,
         "members": [member.digest() for member in plan.members.values()],
         "ranges": {name: list(values) for name, values in plan.ranges.items()},
         "tuned": plan.template if plan.ranges else None,
-        "code": of_run["code"] + code["code"],
-        "versions": of_run["versions"] | code["versions"],
+        "code": config["code"] + code["code"],
+        "versions": config["versions"] | code["versions"],
     }
 
 
 def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
     training = study.training
-    optimizer = inputs.request.optimizer
     train, validation, *folds = study.sizes.values()
     each = f", in each of {folds[0]} folds" if folds else ""
     inputs.tell(
         f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; "
-        f"{optimizer}"
+        f"{inputs.request.optimizer_label}"
     )
-    given_count = len(inputs.request.of)
-    if repeated := given_count - len(inputs.plan.members):
+    member_count = len(inputs.request.of)
+    if repeated := member_count - len(inputs.plan.members):
         verb = "is" if repeated == 1 else "are"
         inputs.tell(
-            f"of the {given_count} compiled programs, {repeated} {verb} equal to an earlier one, and "
-            f"left out"
+            f"of the {member_count} compiled programs, {repeated} {verb} equal to an earlier one, "
+            f"and left out"
         )
     if training.left_out:
         ids = ", ".join(query.query_id for query in training.left_out[:3])
@@ -172,88 +185,118 @@ def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
 
 def _conclude(
     inputs: CompilationInputs, study: CandidateEvaluator, problem: SextantError | None
-) -> tuple[Found, SextantError | None]:
-    best = result_report.choose_candidate(study)
+) -> CompilationResult:
+    """Write the best candidate, then look at the test split."""
+    best = result_summary.choose_candidate(study)
     if best is None:
-        problem = problem or RunIncomplete("compiling broke off")
-        raise problem.saying(
-            f"{problem}; the program as it is was evaluated on "
-            f"{len(study.of(study.before, 'validation'))} of "
-            f"{len(study.parts['validation'])} validation queries, so there is nothing to choose "
-            f"from yet; "
-            f"{_again(problem)} goes on"
-        )
+        raise _nothing_to_choose(study, problem or RunIncomplete("compiling broke off"))
     compiled = _compiled(inputs, study, best)
     objective = str(best.parameters.get(OBJECTIVE, ""))
     file = study.folder / "compiled.json"
     # What was paid for is on disk before anything else is read or computed.
     write(file, compiled)
-    learnt = _about(inputs, study, file, objective)
-    if objective:
-        run_folder.write(
-            Path(learnt["instruction"]),
-            f"{schemas.to_toml(study.training.task.partition(':')[0])} = {schemas.to_toml(objective)}\n",
-        )
-    learnt |= result_report.summarise(study, best, inputs.usage(study), str(problem or ""))
-    _keep(study, learnt)
+    instruction_file = _write_instruction(study, objective) if objective else None
+    learnt = _describe(inputs, study, file, instruction_file)
+    learnt |= result_summary.summarise(study, best, inputs.usage(study), str(problem or ""))
+    _write_learnt(study, learnt)
     try:
-        learnt["leaks"] = _leaks(inputs, compiled, objective)
-        _keep(study, learnt)
+        learnt["leaks"] = list_leaks(inputs, compiled, objective)
+        _write_learnt(study, learnt)
     except SextantError as error:
-        problem = problem or error.saying(
-            f"looking for texts of the test split in the prompts: {error}"
-        )
+        reason = f"looking for texts of the test split in the prompts: {error}"
+        problem = problem or error.saying(reason)
     if problem is None and inputs.request.held_out and learnt["kept"] != "before":
         try:
-            start = inputs.request.start if learnt["kept"] == "compiled" else None
-            compared = _compare_on_test(inputs, study, file, start, objective)
-            of_one = inputs.request.held_out == SAME and len(compared) == 1
-            learnt["held_out"] = (
-                compared[0] if of_one else {"tasks": result_report.list_held_out(compared, study)}
-            )
-            _keep(study, learnt)
+            learnt["held_out"] = _hold_out(inputs, study, learnt["kept"], objective)
+            _write_learnt(study, learnt)
         except SextantError as error:
             problem = error.saying(f"on the test split: {error}")
     if problem:
         problem = problem.saying(
-            f"{problem}; the best so far is in {file}, and {_again(problem)} goes on"
+            f"{problem}; the best so far is in {file}, and {_repeat_hint(problem)} goes on"
         )
-    return learnt, problem
+    return CompilationResult(learnt, problem)
 
 
-def _again(problem: SextantError) -> str:
-    larger = isinstance(problem, BudgetReached) and problem.larger
-    return "the same command" + (" with a larger budget" if larger else "")
+def _nothing_to_choose(study: CandidateEvaluator, problem: SextantError) -> SextantError:
+    evaluated = len(study.evaluations_of(study.before, "validation"))
+    return problem.saying(
+        f"{problem}; the program as it is was evaluated on {evaluated} of "
+        f"{len(study.parts['validation'])} validation queries, so there is nothing to choose from "
+        f"yet; {_repeat_hint(problem)} goes on"
+    )
 
 
-def _keep(study: CandidateEvaluator, learnt: Mapping[str, Any]) -> None:
+def _write_instruction(study: CandidateEvaluator, objective: str) -> Path:
+    """Write the objective as a file for `evals.run --instruction`; return its path."""
+    file = study.folder / "instruction.toml"
+    task = study.training.task.partition(":")[0]
+    run_folder.write(file, f"{schemas.to_toml(task)} = {schemas.to_toml(objective)}\n")
+    return file
+
+
+def _hold_out(
+    inputs: CompilationInputs, study: CandidateEvaluator, kept: str, objective: str
+) -> dict[str, Any]:
+    """Return the comparison on test; over other or several tasks, a row for each."""
+    start = inputs.request.start if kept == "compiled" else None
+    compared = compare_on_test(inputs, study, study.folder / "compiled.json", start, objective)
+    if inputs.request.held_out == SAME and len(compared) == 1:
+        return compared[0]
+    return {"tasks": result_summary.list_held_out(compared, study)}
+
+
+def _repeat_hint(problem: SextantError) -> str:
+    is_budget = isinstance(problem, BudgetReached) and problem.larger
+    return "the same command" + (" with a larger budget" if is_budget else "")
+
+
+def _write_learnt(study: CandidateEvaluator, learnt: Mapping[str, Any]) -> None:
     run_folder.write(study.folder / "learnt.json", json.dumps(learnt, indent=2) + "\n")
 
 
 def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate) -> Compiled:
-    """Return a candidate as a compiled program; a form that keeps its prompts in itself has the program's own."""
-    request = inputs.request
+    """Return a candidate as a compiled program.
+
+    A candidate that keeps its prompts in members or neighbours has the prompts of the program.
+    """
     plan = inputs.plan
-    training = study.training
     chosen = best.parameters if plan.ranges else {}
-    # What a prompt is compiled for is the signature that it has in the code, with the same
-    # parameters.
+    # A prompt is compiled for its signature in the code, with the same parameters.
     original = get_prompts(inputs.program(chosen))
-    prompts = (
-        best.prompts
-        if best.prompts.keys() == original.keys()
-        else get_prompts(inputs.program_to_start())
+    candidate_prompts = best.prompts
+    if candidate_prompts.keys() != original.keys():
+        candidate_prompts = get_prompts(inputs.program_to_start())
+    prompts = {}
+    for name, prompt in candidate_prompts.items():
+        signature = original[name].signature
+        prompts[name] = replace(prompt, signature=signature, before=original[name].before)
+    return Compiled(
+        inputs.request.program_label,
+        plan.parameters(chosen),
+        str(retrievers.canonicalize(plan.retriever(chosen))),
+        prompts,
+        origin=_origin(inputs, study, best),
+        **study.returned.get(best.digest, {}),
     )
-    origin = {
+
+
+def _origin(
+    inputs: CompilationInputs, study: CandidateEvaluator, best: Candidate
+) -> dict[str, Any]:
+    request = inputs.request
+    training = study.training
+    start = inputs.plan.resolved.compiled
+    return {
         "task": training.task,
         "data": training.environment.data,
         "data_fingerprint": training.environment.fingerprint,
         "split_digest": training.digest,
         "instruction": request.instruction,
-        "optimizer": request.optimizer,
-        "options": plan.options,
+        "optimizer": request.optimizer_label,
+        "options": inputs.plan.options,
         "seed": request.seed,
-        "start": plan.resolved.compiled and plan.resolved.compiled.digest(),
+        "start": start and start.digest(),
         "lm": inputs.student.settings,
         "teacher": inputs.teacher and inputs.teacher.settings,
         "prompt_lm": inputs.prompter and inputs.prompter.settings,
@@ -261,71 +304,24 @@ def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candid
         "price": study.objective.price,
         "code": run_folder.read_config(study.folder)["code"],
         "usage": usage_json(inputs.usage(study)),
-        "before": result_report.measure_candidate(study, study.before, "validation", best.digest),
-        "after": result_report.measure_candidate(study, best.digest, "validation"),
-        "gain": result_report.measure_gain(study, best),
+        "before": result_summary.measure_candidate(study, study.before, "validation", best.digest),
+        "after": result_summary.measure_candidate(study, best.digest, "validation"),
+        "gain": result_summary.measure_gain(study, best),
     }
-    prompts = {
-        name: replace(prompt, signature=original[name].signature, before=original[name].before)
-        for name, prompt in prompts.items()
-    }
-    retriever = str(retrievers.canonicalize(plan.retriever(chosen)))
-    form = study.returned.get(best.digest, {})
-    return Compiled(
-        request.program_label, plan.parameters(chosen), retriever, prompts, origin=origin, **form
-    )
 
 
-def _leaks(inputs: CompilationInputs, compiled: Compiled, objective: str) -> list[dict[str, Any]]:
-    request = inputs.request
-    training = inputs.training
-    texts = result_report.list_texts(compiled) | ({OBJECTIVE: objective} if objective else {})
-    if not texts:
-        return []
-    passages: list[LeakSource] = []
-    for environment in training.environments:
-        # By the place that this environment was read from: of one's own data the name alone leads
-        # nowhere.
-        test = load(
-            environment.task,
-            environment.data,
-            "test",
-            qrels=request.qrels,
-            columns=environment.columns,
-        )
-        queries_by_part: dict[Split, tuple[Query, ...]] = {
-            "train": training.train,
-            "validation": training.validation,
-        }
-        for split, queries in queries_by_part.items():
-            passages += collect_passages(
-                split, [query for query in queries if query in environment.queries], environment
-            )
-        passages += collect_passages("test", test.queries, test)
-    return [asdict(leak) for leak in find_leaks(texts, passages)]
-
-
-def _about(
-    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, objective: str
+def _describe(
+    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, instruction: Path | None
 ) -> dict[str, Any]:
+    """Return the part of learnt.json that says what was compiled, and how to run it."""
     request = inputs.request
     training = study.training
-    is_user_retriever = (
-        ".py:" in str(request.retriever) and not inputs.plan.ranges
-    )  # whose folder no compiled file has
-    taken_up = _on_test(
-        request, compiled=file, retriever=request.retriever if is_user_retriever else None
-    )
-    instruction = {OBJECTIVE: str(file.with_name("instruction.toml"))} if objective else {}
-    words = cli_options.to_command_line(
-        taken_up, leave_out=(*BUDGETS, *(["instruction"] if objective else []))
-    )
     return {
         "task": training.task,
         "data": training.environment.data,
         "program": request.program_label,
         "start": request.start and str(request.start),
-        "optimizer": request.optimizer,
+        "optimizer": request.optimizer_label,
         "options": inputs.plan.options,
         "retriever": str(inputs.plan.resolved.retriever),
         "pool": str(inputs.plan.resolved.pool or "") or None,
@@ -335,56 +331,6 @@ def _about(
         "objective": str(study.objective),
         "queries": {**study.sizes, "left_out": [asdict(query) for query in training.left_out]},
         "compiled": str(file),
-        "instruction": instruction.get(OBJECTIVE),
-        "take_up": shlex.join(["python", "-m", "evals.run", *words, *sum(instruction.items(), ())]),
+        "instruction": instruction and str(instruction),
+        "take_up": write_command(inputs, file, instruction),
     }
-
-
-def _on_test(request: CompileRequest, **fields: Any) -> Request:
-    return request.run(
-        **{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields
-    )
-
-
-def _compare_on_test(
-    inputs: CompilationInputs,
-    study: CandidateEvaluator,
-    file: Path,
-    start: Path | None,
-    objective: str,
-) -> list[dict[str, Any]]:
-    request = inputs.request
-    plan = inputs.plan
-
-    def opening(request: Request) -> LoadedRun:  # on what is left of the budget and the time
-        opened = load_run(request)
-        opened.terms.budget = inputs.terms.budget
-        return opened
-
-    fixed = (
-        plan.resolved.fixed
-    )  # what a task chooses by itself, unless it was given, is left to each task
-    values = {
-        name: parameter
-        for name, parameter in plan.parameters(plan.start).items()
-        if name in fixed or name not in HINTS
-    }
-    before = {"parameters": values, "retriever": str(plan.resolved.retriever)}
-    instruction = {"instruction": objective} if objective else {}
-    started = {"from the start": before | {"compiled": start}} if start else {}
-    systems: dict[str, dict[str, Any]] = {
-        "as it was": before,
-        **started,
-        "compiled": {"compiled": file} | instruction,
-    }
-    folders: dict[str, list[Path]] = {}
-    for task, (name, fields) in product(request.held_out_tasks, systems.items()):
-        inputs.tell(f"{task}, test split, {name}")
-        metrics = (study.objective.metric,)
-        ran = run_request(_on_test(request, task=task, metrics=metrics, **fields), opening=opening)
-        if ran.problem:
-            raise ran.problem
-        folders.setdefault(task, []).append(ran.folder)
-    return [
-        compare(ran, [study.objective.metric], force=bool(objective)) for ran in folders.values()
-    ]

@@ -118,7 +118,7 @@ class EvaluationLog:
             if (self.fold_of[query.query_id] in folds) == (part_name == "train")
         )
 
-    def of(self, digest: str, part_name: str, like: str = "") -> list[Evaluation]:
+    def evaluations_of(self, digest: str, part_name: str, like: str = "") -> list[Evaluation]:
         """The student's evaluations of a candidate on a part, or on that of a candidate `like` it, in order."""
         queries = self.queries(like or digest, part_name)
         evaluations = (self._evaluations.get((digest, query.query_id, "")) for query in queries)
@@ -126,7 +126,9 @@ class EvaluationLog:
 
     def is_whole(self, digest: str, part_name: str) -> bool:
         """Whether a candidate was evaluated on every query of a part."""
-        return 0 < len(self.of(digest, part_name)) == len(self.queries(digest, part_name))
+        return (
+            0 < len(self.evaluations_of(digest, part_name)) == len(self.queries(digest, part_name))
+        )
 
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
         """Return the candidate that a program is as it stands; written down when it is new."""

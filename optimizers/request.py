@@ -11,24 +11,29 @@ from environments import choose_data, expand_tasks
 from evals.running.request import Request, SharedRequest
 from tools.cli import positive
 from tools.cli_options import Option, parse_name_value
+from tools.plugins import display_name
 
 EFFORT = ("light", "medium", "heavy")
-OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds to import
-    *(
-        "labeled",
-        "bootstrap",
-        "bootstrap_rs",
-        "knn",
-        "mipro",
-        "copro",
-        "simba",
-        "gepa",
-        "infer_rules",
-    ),
-    *("better_together", "ensemble", "tune", "objective"),
+# The names in optimizers/teleprompters.py, which takes seconds to import.
+OPTIMIZERS = (
+    "labeled",
+    "bootstrap",
+    "bootstrap_rs",
+    "knn",
+    "mipro",
+    "copro",
+    "simba",
+    "gepa",
+    "infer_rules",
+    "better_together",
+    "ensemble",
+    "tune",
+    "objective",
 )
-SAME = "same"  # --held-out without a value: the test queries of the tasks that are compiled on
-UNTRAINED = ("ensemble", "tune")  # of these, those that write no prompts from training queries
+# The value of --held-out without a value: the test queries of the tasks that are compiled on.
+SAME = "same"
+# Optimizers that write no prompts from training queries.
+UNTRAINED = ("ensemble", "tune")
 _LIST = "python -m optimizers.compile --optimizer list"
 
 
@@ -37,7 +42,12 @@ class CompileRequest(SharedRequest):
     """What a compilation can be asked for. `lm` is the student, `limit` takes so many of the dev queries."""
 
     optimizer: Annotated[
-        str, Option(f"list, or one of {', '.join(OPTIMIZERS)}", "NAME", missing=f"{_LIST} has them")
+        str,
+        Option(
+            f"list, or one of {', '.join(OPTIMIZERS)}; your own: FILE.py:NAME or package.module:NAME",
+            "NAME",
+            missing=f"{_LIST} has them",
+        ),
     ]
     budget: Annotated[
         str,
@@ -104,6 +114,11 @@ class CompileRequest(SharedRequest):
     ] = ""
 
     @property
+    def optimizer_label(self) -> str:
+        """The name of the optimizer in outputs: a file without its folder."""
+        return display_name(self.optimizer)
+
+    @property
     def tasks(self) -> list[str]:
         """The tasks that are compiled on."""
         return expand_tasks(self.task)
@@ -111,13 +126,9 @@ class CompileRequest(SharedRequest):
     @property
     def held_out_tasks(self) -> list[str]:
         """The tasks whose test queries are asked at the end."""
-        return (
-            self.tasks
-            if self.held_out == SAME
-            else expand_tasks(self.held_out)
-            if self.held_out
-            else []
-        )
+        if self.held_out == SAME:
+            return self.tasks
+        return expand_tasks(self.held_out) if self.held_out else []
 
     def run(self, **changes: Any) -> Request:
         """Return the request of a run with the same program, task (the first), model and limits, but for `others`."""

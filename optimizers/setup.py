@@ -29,13 +29,13 @@ from evals.running.runner import GRACE
 from optimizers import parameter_search
 from optimizers.candidate_evaluator import CandidateEvaluator, TeleprompterContext
 from optimizers.request import UNTRAINED, CompileRequest
-from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
+from optimizers.teleprompters import Teleprompter, find_teleprompter, settings
 from optimizers.trainset.demonstrations import label_example
 from optimizers.trainset.splits import Trainset
 from programs.compiled import Compiled, read
 from tools import files, retrievers
 from tools.cli import print_stderr
-from tools.errors import AbortCompilation, RunIncomplete, SextantError, UnknownName, UsageError
+from tools.errors import AbortCompilation, RunIncomplete, SextantError, UsageError
 from tools.interrupts import start_thread, wait_until
 from tools.models import language_model
 from tools.models.adapter import Adapter
@@ -118,14 +118,12 @@ class ResolvedCompilation:
 
 def plan(request: CompileRequest) -> ResolvedCompilation:
     """Look up every name of a request. UsageError, UnknownName or DataError for what there is not."""
-    if request.optimizer not in TELEPROMPTERS:
-        raise UnknownName("optimizer", request.optimizer, TELEPROMPTERS)
+    row = find_teleprompter(request.optimizer)
     if limits := query_limits(request.parameters):
         raise UsageError(
             f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without"
         )
-    row = TELEPROMPTERS[request.optimizer]
-    options = settings(request.optimizer, request.budget, request.options)
+    options = settings(row, request.optimizer, request.budget, request.options)
     for option, owner, value in (
         ("--of", "ensemble", request.of),
         ("--range", "tune", request.ranges),

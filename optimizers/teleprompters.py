@@ -1,18 +1,20 @@
-"""The teleprompters: how each is made, with what at which effort, and what it may be given.
+"""The teleprompters: how each is made, which options it has, and their values by effort.
 
-All are DSPy's own, at work inside `Study.working`, but for three: `knn`, which makes its
+All are DSPy's own, at work inside `CandidateEvaluator.working`, except three: `knn`, which makes its
 demonstrations once instead of again for each query (programs/compiled.py says how it differs),
-`tune`, which searches parameters and no prompts (optimizers/parameter_search.py), and `objective`, which words
-the task (optimizers/objective_search.py). What one returns is only one more candidate: what is kept is
-chosen by validation.
+`tune`, which searches parameters and no prompts (optimizers/parameter_search.py), and `objective`,
+which words the task (optimizers/objective_search.py). A teleprompter returns one more candidate:
+validation chooses the candidate that is kept. A user's own teleprompter is a function or a class in
+a file, a module or an installed package (docs/guide/extend.md).
 """
 
+import inspect
 import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
@@ -24,58 +26,114 @@ from optimizers.candidate_evaluator import TeleprompterContext, TeleprompterResu
 from optimizers.request import EFFORT
 from optimizers.trainset.objective import TIE
 from programs.compiled import NearestDemonstrations, NeighbourExample, fuse_rankings, to_json_values
+from tools import plugins
 from tools.errors import UnknownName, UsageError
 from tools.models.adapter import Adapter
 from tools.models.prompting import with_instructions
 
-Options = Mapping[
-    str, tuple[Any, Any, Any]
-]  # what `-O name=value` may set -> its values at each effort
-CompileCall = tuple[Any, dict[str, Any]]  # (DSPy's object, the arguments of its compile())
-Make = Callable[[TeleprompterContext], Any]  # makes that, or does the work itself and returns Found
+# An option that `-O name=value` may set -> its values at light, medium and heavy effort.
+Options = Mapping[str, tuple[Any, Any, Any]]
+
+
+class CompileCall(NamedTuple):
+    """A teleprompter of DSPy's, and the arguments of its `compile()` next to the student."""
+
+    teleprompter: Any
+    arguments: dict[str, Any]
+
+
+# Makes a CompileCall, or does the work itself and returns a TeleprompterResult.
+Make = Callable[[TeleprompterContext], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Teleprompter:
     """A row of the table."""
 
-    what: str  # in a line
+    summary: str  # one line, for `--optimizer list`
     options: Options
     make: Make
-    step: bool = True  # whether `better_together` may have it as one: `make` is of one of DSPy's
-    teacher: bool = False  # whether it takes one
-    proposes: bool = False  # whether it asks a model for instructions
-    prompts: bool = True  # whether it needs a program that has any
+    # Whether it can be a step of `better_together`, which takes DSPy's teleprompters alone.
+    step: bool = True
+    teacher: bool = False  # whether it takes --teacher
+    proposes: bool = False  # whether it asks a model for instructions (--prompt-lm)
+    prompts: bool = True  # whether it needs a program that has prompts
+    source: str = ""  # the module or file of a user's own; "" for the rows of this table
 
     def run(self, job: TeleprompterContext) -> TeleprompterResult:
-        """Let it work to its end."""
+        """Let it work to its end. UsageError if it returns nothing that can be a candidate."""
         product = self.make(job)
-        return (
-            product
-            if isinstance(product, TeleprompterResult)
-            else TeleprompterResult(product[0].compile(job.student, **product[1]))
+        if isinstance(product, TeleprompterResult):
+            return product
+        if isinstance(product, dspy.Module):
+            return TeleprompterResult(product)
+        if isinstance(product, tuple) and len(product) == 2 and hasattr(product[0], "compile"):
+            teleprompter, arguments = product
+            return TeleprompterResult(teleprompter.compile(job.student, **arguments))
+        raise UsageError(
+            f"{job.request.optimizer} returned a {type(product).__name__}; it has to return a "
+            f"teleprompter of DSPy's with the arguments of its compile(), or a program"
         )
 
 
 TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are listed
 
 
-def _row(
-    options: Options, **flags: bool
-) -> Callable[[Make], Make]:  # the docstring is shown by `--optimizer list`
+def find_teleprompter(name: str) -> Teleprompter:
+    """Return a row of the table, or a row made of a user's own function or class.
+
+    UnknownName for no such name, UsageError for a file or an object that cannot be used.
+    """
+    if name in TELEPROMPTERS:
+        return TELEPROMPTERS[name]
+    table = dict.fromkeys(TELEPROMPTERS, "")
+    reference = plugins.resolve("optimizer", name, table, plugins.TELEPROMPTERS)
+    loaded = plugins.load_object("optimizer", name, {}, plugins.TELEPROMPTERS)
+    if not callable(loaded):
+        raise UsageError(f"{name} is a {type(loaded).__name__}; it has to be a function or a class")
+    options: dict[str, tuple[Any, Any, Any]] = {}
+    for option, parameter in inspect.signature(loaded).parameters.items():
+        default = parameter.default
+        if isinstance(default, str | bool | int | float):
+            options[option] = (default, default, default)
+    description = inspect.getdoc(loaded) or "without a description"
+    return Teleprompter(
+        summary=description.partition("\n")[0].removesuffix("."),
+        options=options,
+        make=partial(_make_user_defined, loaded),
+        step=False,
+        teacher=True,
+        proposes=True,
+        source=reference.rpartition(":")[0],
+    )
+
+
+def _make_user_defined(loaded: Any, job: TeleprompterContext) -> Any:
+    """Call a user's function with the context, or compile with a user's class, as DSPy has them."""
+    if not isinstance(loaded, type):
+        return loaded(job, **job.options)
+    parameters = inspect.signature(loaded).parameters
+    metric = {"metric": job.study.metric} if "metric" in parameters else {}
+    teleprompter = loaded(**metric, **job.options)
+    accepted = inspect.signature(teleprompter.compile).parameters
+    datasets = {name: value for name, value in _both(job).items() if name in accepted}
+    return CompileCall(teleprompter, datasets)
+
+
+def _row(options: Options, **flags: Any) -> Callable[[Make], Make]:
+    """Add a function to the table; `--optimizer list` shows its docstring."""
+
     def add(make: Make) -> Make:
         summary = str(make.__doc__).removesuffix(".")
-        TELEPROMPTERS[make.__name__] = Teleprompter(
-            summary[0].lower() + summary[1:], options, make, **flags
-        )
+        summary = summary[0].lower() + summary[1:]
+        TELEPROMPTERS[make.__name__] = Teleprompter(summary, options, make, **flags)
         return make
 
     return add
 
 
-def _shuffled(
-    examples: list[dspy.Example], seed: int
-) -> list[dspy.Example]:  # most have no seed of their own
+def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
+    """Shuffle the examples for teleprompters that have no seed of their own; 0 keeps the order."""
     if seed:
         random.Random(seed).shuffle(examples)
     return examples
@@ -93,13 +151,13 @@ def _both(job: TeleprompterContext) -> dict[str, Any]:
     return {**_train(job), "valset": job.study.examples("validation")}
 
 
-def _threshold(
-    job: TeleprompterContext,
-) -> float:  # from which a trajectory is worth showing; DSPy's own default takes any but 0
+def _threshold(job: TeleprompterContext) -> float:
+    """Return the value from which a trajectory is worth showing; DSPy's own default is any but 0."""
     if job.options["threshold"]:
         return float(job.options["threshold"])
     start = job.study.mean(job.study.start, "validation")
-    return max(start, 2 * TIE)  # more than the tie-breaker alone can give
+    # The tie-breaker alone can give TIE.
+    return max(start, 2 * TIE)
 
 
 def _bootstrapping(job: TeleprompterContext) -> dict[str, Any]:
@@ -112,22 +170,24 @@ def _bootstrapping(job: TeleprompterContext) -> dict[str, Any]:
     }
 
 
-_THRESHOLD: Options = {"threshold": (0.0, 0.0, 0.0)}  # 0: by what the program reaches on average
+# 0 stands for the mean value of the program on validation.
+_THRESHOLD: Options = {"threshold": (0.0, 0.0, 0.0)}
 _DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 
 
 @_row({"k": (2, 4, 8)})
 def labeled(job: TeleprompterContext) -> CompileCall:
     """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
-    return dspy.LabeledFewShot(k=job.options["k"]), {"trainset": _label(job)}
+    teleprompter = dspy.LabeledFewShot(k=job.options["k"])
+    return CompileCall(teleprompter, {"trainset": _label(job)})
 
 
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
 def bootstrap(job: TeleprompterContext) -> CompileCall:
     """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
-    return dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"]), _train(
-        job
-    )
+    rounds = job.options["rounds"]
+    teleprompter = dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=rounds)
+    return CompileCall(teleprompter, _train(job))
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
@@ -137,9 +197,8 @@ def bootstrap_rs(job: TeleprompterContext) -> CompileCall:
         "num_candidate_programs": job.options["candidates"],
         "num_threads": job.request.at_once,
     }
-    return dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **search_options), _both(
-        job
-    )
+    teleprompter = dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **search_options)
+    return CompileCall(teleprompter, _both(job))
 
 
 @_row({"k": (2, 3, 4), **_THRESHOLD}, teacher=True, step=False)
@@ -149,35 +208,37 @@ def knn(job: TeleprompterContext) -> TeleprompterResult:
 
     def traced(query: Any) -> tuple[float, list[Any]]:
         with dspy.context(lm=job.teacher_lm or job.inputs.student.lm, trace=[]):
-            return job.study.metric(None, job.student(query_id=query.query_id)), list(
-                dspy.settings.trace
-            )
+            value = job.study.metric(None, job.student(query_id=query.query_id))
+            return value, list(dspy.settings.trace)
 
     threshold = _threshold(job)
     names = {id(predictor): name for name, predictor in job.student.named_predictors()}
     neighbours = []
     for query, (value, trace) in zip(queries, job.study.each(traced, queries), strict=True):
-        if value < threshold:
-            continue
-        demos: dict[str, list[dict[str, Any]]] = {}
-        for predictor, inputs, outputs in trace:
-            if name := names.get(id(predictor)):
-                demos[name] = [
-                    {**inputs, **to_json_values(outputs)}
-                ]  # the last call of each: it has seen the most
-        neighbours.append(NeighbourExample(query.query_id, query.text, demos))
+        if value >= threshold:
+            demos = _last_calls(trace, names)
+            neighbours.append(NeighbourExample(query.query_id, query.text, demos))
     if not neighbours:
         return TeleprompterResult(job.student)
     nearest = job.options["k"]
     program = NearestDemonstrations(job.inputs.program_to_start(), neighbours, nearest)
     parameters = {"nearest": nearest, "neighbours": len(neighbours)}
-    parameters |= (
-        {"fold": job.study.fold} if job.study.fold_of else {}
-    )  # else those of two folds were one candidate
+    if job.study.fold_of:
+        # Without it, the programs of two folds would be one candidate.
+        parameters["fold"] = job.study.fold
     return TeleprompterResult(
         job.study.instrument(program, parameters),
         {"neighbours": tuple(neighbours), "nearest": nearest},
     )
+
+
+def _last_calls(trace: list[Any], names: Mapping[int, str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the last call of each predictor in a trace, which has seen the most, by its name."""
+    demos: dict[str, list[dict[str, Any]]] = {}
+    for predictor, inputs, outputs in trace:
+        if name := names.get(id(predictor)):
+            demos[name] = [{**inputs, **to_json_values(outputs)}]
+    return demos
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16), "trials": (12, 24, 48)}, teacher=True, proposes=True)
@@ -194,8 +255,14 @@ def mipro(job: TeleprompterContext) -> CompileCall:
     )
     sets = _both(job)
     queries = len(sets["valset"])
-    minibatches = {"minibatch": queries > 50, "minibatch_size": min(35, queries)}  # as in DSPy
-    return teleprompter, {**sets, "num_trials": job.options["trials"], **minibatches}
+    arguments = {
+        **sets,
+        "num_trials": job.options["trials"],
+        # As in DSPy.
+        "minibatch": queries > 50,
+        "minibatch_size": min(35, queries),
+    }
+    return CompileCall(teleprompter, arguments)
 
 
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
@@ -208,10 +275,8 @@ def copro(job: TeleprompterContext) -> CompileCall:
         breadth=job.options["breadth"],
         depth=job.options["depth"],
     )
-    return teleprompter, {
-        **_train(job),
-        "eval_kwargs": {"num_threads": job.request.at_once, "display_progress": False},
-    }
+    evaluation = {"num_threads": job.request.at_once, "display_progress": False}
+    return CompileCall(teleprompter, {**_train(job), "eval_kwargs": evaluation})
 
 
 @_row(
@@ -232,7 +297,7 @@ def simba(job: TeleprompterContext) -> CompileCall:
         teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
         num_threads=job.request.at_once,
     )
-    return teleprompter, {**_train(job), "seed": job.request.seed}
+    return CompileCall(teleprompter, {**_train(job), "seed": job.request.seed})
 
 
 @_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
@@ -250,12 +315,12 @@ def gepa(job: TeleprompterContext) -> CompileCall:
         warn_on_score_mismatch=False,
         seed=job.request.seed,
     )
-    return teleprompter, _both(job)
+    return CompileCall(teleprompter, _both(job))
 
 
-class _InferRules(
-    dspy.InferRules
-):  # with rules on a signature of the candidate's own, which no copies share
+class _InferRules(dspy.InferRules):
+    """InferRules with its rules on a signature of the candidate's own, which no copies share."""
+
     def update_program_instructions(self, predictor: Any, natural_language_rules: str) -> None:
         instructions = (
             f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
@@ -263,9 +328,8 @@ class _InferRules(
         predictor.signature = with_instructions(predictor.signature, instructions)
 
 
-_RULES_FROM = (
-    10  # examples that rules are made from: all of them would make a prompt of a hundred pages
-)
+# Examples that rules are made from: all of them would make a prompt of a hundred pages.
+_RULES_FROM = 10
 
 
 @_row({**_DEMOS, "candidates": (3, 6, 10), "rules": (5, 10, 10)}, teacher=True, proposes=True)
@@ -278,10 +342,8 @@ def infer_rules(job: TeleprompterContext) -> CompileCall:
         num_threads=job.request.at_once,
     )
     teleprompter.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
-    return teleprompter, {
-        "trainset": _label(job)[:_RULES_FROM],
-        "valset": job.study.examples("validation"),
-    }
+    validation = job.study.examples("validation")
+    return CompileCall(teleprompter, {"trainset": _label(job)[:_RULES_FROM], "valset": validation})
 
 
 _SEPARATOR = " -> "
@@ -300,7 +362,7 @@ def better_together(job: TeleprompterContext) -> TeleprompterResult:
     arguments = {}
     for step in steps:
         row = TELEPROMPTERS[step]
-        options = settings(step, str(job.options["effort"]), {})
+        options = settings(row, step, str(job.options["effort"]), {})
         step_context = replace(
             job, options=options, teacher_lm=job.teacher_lm if row.teacher else None
         )
@@ -373,26 +435,34 @@ def objective(job: TeleprompterContext) -> TeleprompterResult:
     return objective_search.search(job)
 
 
-def settings(name: str, level: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a teleprompter at a level of effort, with what `-O name=value` sets."""
-    options = {
-        option: values[EFFORT.index(level)]
-        for option, values in TELEPROMPTERS[name].options.items()
-    }
+def settings(
+    row: Teleprompter, name: str, level: str, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a teleprompter at a level of effort, with the values of `-O name=value`."""
+    level_number = EFFORT.index(level)
+    options = {option: values[level_number] for option, values in row.options.items()}
     for option, value in overrides.items():
         if option not in options:
             raise UnknownName(f"option of {name}", option, options)
-        options[option] = _option(option, str(value), options[option])
+        text = str(value)
+        default = options[option]
+        options[option] = (
+            _read_user_option(option, text, default)
+            if row.source
+            else _read_option(option, text, default)
+        )
     return options
 
 
-_LEAST = {
-    "threshold": 0,
-    "breadth": 2,
-}  # what an option may be at least; any other 1. COPRO takes no breadth of 1
+# The least value of an option; 1 for the others. COPRO takes no breadth of 1.
+_LEAST = {"threshold": 0, "breadth": 2}
 
 
-def _option(option: str, text: str, default: Any) -> Any:
+def _read_user_option(option: str, text: str, default: Any) -> Any:
+    return text if isinstance(default, str) else read_value(option, text, type(default), "-O")
+
+
+def _read_option(option: str, text: str, default: Any) -> Any:
     if option == "strategy":
         return _SEPARATOR.join(_steps(text))
     if option == "effort":

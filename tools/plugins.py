@@ -31,6 +31,7 @@ PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools"
 PROGRAMS = "sextant.programs"  # groups of entry points
 RETRIEVERS = "sextant.retrievers"
 TASKS = "sextant.tasks"
+TELEPROMPTERS = "sextant.teleprompters"
 METRICS = "sextant.metrics"
 RECIPES = "sextant.recipes"
 FORMATS = "sextant.formats"

@@ -70,7 +70,7 @@ class Objective:
         twin = self.environment.twins.get(query.query_id) if self.metric == FLIP else None
         return next((query for query in self.environment.queries if query.query_id == twin), None)
 
-    def of(
+    def score(
         self, query: Query, ranking: Ranking, usage: Usage, *, twin: Ranking | None = None
     ) -> QueryScore:
         """Score `ranking` for `query`, one of the environment's, and that of its `twin`: ValueError for another one."""

@@ -12,7 +12,7 @@ import pytest
 
 import optimizers.candidate_evaluator
 from evals.scoring.statistics import paired
-from optimizers import result_report
+from optimizers import result_report, result_summary
 from optimizers.candidate_evaluator import CandidateEvaluator
 from optimizers.evaluation_log import Evaluation
 from optimizers.setup import _quiet
@@ -224,15 +224,15 @@ def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
         [],
     ]  # the last was never evaluated: a teacher's
     again, candidates = evaluated(study, values)
-    assert result_report.choose_candidate(again) == candidates[1]
-    found = result_report.measure_gain(again, candidates[1])
+    assert result_summary.choose_candidate(again) == candidates[1]
+    found = result_summary.measure_gain(again, candidates[1])
     p = paired(plain, better).p
     assert (
         found["candidates"] == 3
         and found["p"] == p
         and found["p_corrected"] == pytest.approx(3 * p)
     )
-    rows = {row["candidate"]: row["whole"] for row in result_report.list_candidates(again)}
+    rows = {row["candidate"]: row["whole"] for row in result_summary.list_candidates(again)}
     assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
 
 
@@ -257,14 +257,14 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
     sizes = [list(folded.fold_of.values()).count(number) for number in range(3)]
     for number, one in enumerate(made):
         others = [n for n in range(3) if n != number for _ in range(sizes[n])]
-        assert len(study.of(one.digest, "validation")) == len(others)
+        assert len(study.evaluations_of(one.digest, "validation")) == len(others)
         assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
-    assert len(study.of(plain, "validation")) == len(folded.train)
+    assert len(study.evaluations_of(plain, "validation")) == len(folded.train)
     assert (
-        result_report.choose_candidate(study) == made[0]
-        and result_report.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
+        result_summary.choose_candidate(study) == made[0]
+        and result_summary.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
     )
-    assert {row["candidate"] for row in result_report.list_candidates(study)} == {
+    assert {row["candidate"] for row in result_summary.list_candidates(study)} == {
         plain,
         *(one.digest for one in made),
     }
@@ -274,8 +274,8 @@ def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(stud
     count = len(study.parts["validation"])
     again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
     assert min(one.digest for one in candidates) != candidates[0].digest
-    best = result_report.choose_candidate(again)
-    found = result_report.summarise(again, best, Usage(), "")
+    best = result_summary.choose_candidate(again)
+    found = result_summary.summarise(again, best, Usage(), "")
     assert best == candidates[0] and found["kept"] == "before"
     shown = [row["candidate"] for row in found["candidates"]]
     assert shown == [
@@ -291,7 +291,7 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
     plain = [0.5] * count
     moves = [0.1 * place for place in (4, -4, 3, -3, 2, -2, 1, -1, 5, 0, 0, 4.5)]
     again, candidates = evaluated(study, [plain, [0.5 + move for move in moves]])
-    found = result_report.summarise(again, candidates[1], Usage(), "")
+    found = result_summary.summarise(again, candidates[1], Usage(), "")
     expected = {
         query.query_id: move
         for query, move in zip(again.parts["validation"], moves, strict=True)

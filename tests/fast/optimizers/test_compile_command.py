@@ -15,7 +15,7 @@ import environments
 from evals.reporting.compilations import compilations_table
 from evals.running.evaluate import Result as Ran
 from optimizers import compile as module
-from optimizers import compile_program
+from optimizers import held_out
 from optimizers.request import OPTIMIZERS, CompileRequest
 from optimizers.setup import plan
 from optimizers.teleprompters import TELEPROMPTERS
@@ -404,13 +404,11 @@ TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniatu
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
     handed, ran = [], Ran(tmp_path, None, {"usage": usage_json(Usage())})
     monkeypatch.setattr(
-        compile_program,
-        "run",
+        held_out,
+        "run_request",
         lambda request, opening: handed.append(opening(request).terms.budget) or ran,
     )
-    monkeypatch.setattr(
-        compile_program, "compare", lambda runs, metrics, force: {"comparisons": []}
-    )
+    monkeypatch.setattr(held_out, "compare", lambda runs, metrics, force: {"comparisons": []})
     assert (
         compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     )

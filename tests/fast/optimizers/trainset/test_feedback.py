@@ -7,7 +7,7 @@ from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
 from evals.scoring.metrics import Ranking
-from optimizers.trainset.feedback import PARTS, QUOTE, choose_parts, feedback
+from optimizers.trainset.feedback import QUOTE, TOPICS, choose_parts, feedback
 from tools.corpus import Corpus
 from tools.records import Document, Query, Usage
 from tools.retrievers.lexical.bm25 import BM25
@@ -232,7 +232,7 @@ def test_a_predictor_whose_fields_are_not_known_or_only_think_gets_all():
         choose_parts(["reasoning"])
         == choose_parts(["search", "anything"])
         == choose_parts([])
-        == PARTS
+        == TOPICS
     )
 
 

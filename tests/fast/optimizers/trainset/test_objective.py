@@ -45,7 +45,7 @@ def test_the_value_is_pytrec_evals_metric_with_a_hundredth_of_recall(seed):
         "q"
     ]
     made = make_objective(environment := world(qrels))
-    scored = made.of(environment.queries[0], Ranking(ranking), FREE)
+    scored = made.score(environment.queries[0], Ranking(ranking), FREE)
     assert scored.metrics["R@10"] == pytest.approx(theirs["recall_10"])
     assert scored.value == pytest.approx(
         theirs["ndcg_cut_10"] + 0.01 * theirs["recall_100"], abs=1e-12
@@ -54,7 +54,7 @@ def test_the_value_is_pytrec_evals_metric_with_a_hundredth_of_recall(seed):
 
 def test_a_query_that_failed_has_nothing_and_pays_all_the_same():
     made = make_objective(environment := world({"q": {"a": 1}}), price=0.1)
-    scored = made.of(
+    scored = made.score(
         environment.queries[0], Ranking(()), Usage(input_tokens=300, output_tokens=200)
     )
     assert scored.metrics == {"nDCG@10": 0.0, "R@10": 0.0, "R@100": 0.0, "R@1000": 0.0}
@@ -88,7 +88,9 @@ def test_a_task_of_every_kind_has_an_objective_that_a_ranking_changes(task):
     )
     best = sorted(environment.documents, key=lambda doc_id: -judged.get(unit_of(doc_id), 0.0))
     assert (
-        made.of(query, Ranking(best), FREE).value > made.of(query, Ranking(()), FREE).value == 0.0
+        made.score(query, Ranking(best), FREE).value
+        > made.score(query, Ranking(()), FREE).value
+        == 0.0
     )
 
 
@@ -108,10 +110,10 @@ def test_wins_count_for_a_query_alone_though_it_has_a_twin():
         environment := compared(("Flip", "Win", "Win(1)", "Win(2)", "Win(3)")), "Win"
     )
     prose = environment.queries[1]
-    scored = made.of(prose, Ranking(["a", "b", "c"], [1.0, 0.5, 0.5]), FREE)
+    scored = made.score(prose, Ranking(["a", "b", "c"], [1.0, 0.5, 0.5]), FREE)
     assert scored.metrics == {"Win": 0.5, "Win(1)": 1.0, "Win(2)": 0.0, "Win(3)": None}
     assert scored.value == 0.5, "no recall, no tie-breaker"
-    assert made.of(prose, Ranking(()), FREE).value == 0.0
+    assert made.score(prose, Ranking(()), FREE).value == 0.0
     assert len(made.usable(environment.queries)) == 2
 
 
@@ -129,7 +131,7 @@ def test_the_objective_of_flip_is_the_share_of_comparisons_won_in_both_wordings(
         ("cba", "cba", 0, 0),
         ("acb", "bac", 0, 1),
     ):
-        scored = made.of(prose, Ranking(list(here)), FREE, twin=Ranking(list(there)))
+        scored = made.score(prose, Ranking(list(here)), FREE, twin=Ranking(list(there)))
         assert (scored.value, scored.metrics["Flip"]) == (both, flips)
 
 
@@ -173,14 +175,16 @@ def test_a_query_is_usable_when_two_orders_of_its_pool_differ(seed, metric):
     }
     environment = world(qrels, (metric,), pools={"q": frozenset(pool)})
     made, [query, _] = make_objective(environment), environment.queries
-    values = {made.of(query, Ranking(order), FREE).metrics[metric] for order in permutations(pool)}
+    values = {
+        made.score(query, Ranking(order), FREE).metrics[metric] for order in permutations(pool)
+    }
     assert (query in made.usable([query])) == (len(values) > 1)
 
 
 def test_a_query_of_another_split_is_refused():
     made = make_objective(world({"q": {"a": 1}}))
     with pytest.raises(ValueError, match="'test-1' is none of those"):
-        made.of(Query("test-1", "?"), Ranking(["a"]), FREE)
+        made.score(Query("test-1", "?"), Ranking(["a"]), FREE)
     with pytest.raises(ValueError, match="'test-1' is none of those"):
         made.usable([Query("test-1", "?")])
 
