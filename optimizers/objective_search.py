@@ -1,8 +1,8 @@
-"""Compiling what queries say of their task, their objective: drafts, of which the best on
-validation is kept.
+"""Compiling the objective, the sentence by which queries describe their task: a model writes drafts,
+and the best draft on validation is kept.
 
 After BIRCO, which tried two descriptions of a task on a few judgements and kept the better one
-(appendix B). No prompt of the program changes: what is kept goes into instruction.toml, for
+(appendix B). No prompt of the program changes: the objective goes into instruction.toml, for
 `evals.run --instruction`.
 """
 
@@ -18,33 +18,69 @@ from tools.models.answer_checks import UnusableAnswer
 
 QUERY = 1200  # characters of a query that are shown
 
+Case = tuple[str, str, str]
+
 
 def search(job: TeleprompterContext) -> TeleprompterResult:
-    """Have drafts written, each from a few training queries and beside those before; return the best."""
+    """Have drafts written, each from a few training queries and the drafts before; return the best."""
     study = job.study
-    queries = job.study.parts["train"]
-    task_objective = queries[0].objective
-    relevance = get_lens(study.training.environment.hints.get("lens", "")).recognise
+    training_queries = study.parts["train"]
+    task_objective = training_queries[0].objective
     drafts = [task_objective] if task_objective else []
     programs = [job.student]
     for number in range(job.options["drafts"]):
-        drawn = random.Random(f"{job.request.seed} {number}").sample(
-            queries, min(len(queries), job.options["cases"])
-        )
-        cases = [case for example in job.inputs.label(drawn) if (case := _case(example))]
-        with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
-            drafts.append(write_objective(dspy.Predict(WriteObjective), cases, relevance, drafts))
-            parameters = {OBJECTIVE: drafts[-1]} if drafts[-1] != task_objective else {}
-            programs.append(study.instrument(job.inputs.program_to_start(), parameters))
-    digests = {study.evaluate(program, "validation")[0].candidate: program for program in programs}
-    return TeleprompterResult(
-        digests[max(digests, key=lambda digest: study.mean(digest, "validation"))]
-    )  # of equal ones the first
+        cases = _draw_cases(job, number)
+        draft = _write_draft(job, cases, drafts)
+        if draft is None:
+            continue
+        drafts.append(draft)
+        parameters = {}
+        if draft != task_objective:
+            parameters[OBJECTIVE] = draft
+        program = study.instrument(job.inputs.program_to_start(), parameters)
+        programs.append(program)
+    by_digest = {}
+    for program in programs:
+        evaluations = study.evaluate(program, "validation")
+        by_digest[evaluations[0].candidate] = program
+    # Of equal drafts the first.
+    best = max(by_digest, key=lambda digest: study.mean(digest, "validation"))
+    return TeleprompterResult(by_digest[best])
 
 
-def _case(labelled: dspy.Example) -> tuple[str, str, str] | None:
+def _draw_cases(job: TeleprompterContext, number: int) -> list[Case]:
+    queries = job.study.parts["train"]
+    count = min(len(queries), job.options["cases"])
+    generator = random.Random(f"{job.request.seed} {number}")
+    drawn = generator.sample(queries, count)
+    cases = []
+    for example in job.inputs.label(drawn):
+        if case := _case(example):
+            cases.append(case)
+    return cases
+
+
+def _write_draft(
+    job: TeleprompterContext,
+    cases: list[Case],
+    drafts: list[str],
+) -> str | None:
+    """Return a new draft; None if the model's answer cannot be used."""
+    lens = job.study.training.environment.hints.get("lens", "")
+    relevance = get_lens(lens).recognise
+    predictor = dspy.Predict(WriteObjective)
+    with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
+        return write_objective(predictor, cases, relevance, drafts)
+    return None
+
+
+def _case(labelled: dspy.Example) -> Case | None:
+    """Return (query, text of a wanted document, text of another); None if one is lacking."""
     texts = {passage["id"]: passage["text"] for passage in labelled.passages}
     wrong = [doc_id for doc_id in labelled.ranked if doc_id not in labelled.selected]
     if not (labelled.selected and wrong):
         return None
-    return labelled.description[:QUERY], texts[labelled.selected[0]], texts[wrong[0]]
+    query = labelled.description[:QUERY]
+    wanted = texts[labelled.selected[0]]
+    unwanted = texts[wrong[0]]
+    return query, wanted, unwanted

@@ -95,19 +95,32 @@ def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[TextBlock]:
 
 
 def _headings(learnt: Mapping[str, Any]) -> list[str]:
-    note = "mini: bundled, invented" if learnt["data"] == "mini" else learnt["data"]
-    model = "offline, no language model" if learnt["lm"] == "offline" else learnt["lm"]
-    for name, spec in (("teacher", learnt["teacher"]), ("prompts by", learnt["prompt_lm"])):
-        if spec and spec != learnt["lm"]:
+    data = learnt["data"]
+    note = "mini: bundled, invented" if data == "mini" else data
+    student = learnt["lm"]
+    model = "offline, no language model" if student == "offline" else student
+    for name, key in (("teacher", "teacher"), ("prompts by", "prompt_lm")):
+        spec = learnt[key]
+        if spec and spec != student:
             model += f", {name}: {spec}"
     counts = learnt["queries"]
-    folds = f", in each of {counts['folds']} folds" if "folds" in counts else ""
-    start = f", from {learnt['start']}" if learnt["start"] else ""
+    train = counts["train"]
+    validation = counts["validation"]
+    folds = ""
+    if "folds" in counts:
+        folds = f", in each of {counts['folds']} folds"
+    start = ""
+    if learnt["start"]:
+        start = f", from {learnt['start']}"
+    task = learnt["task"]
+    program = learnt["program"]
+    retriever = learnt["pool"] or learnt["retriever"]
+    optimizer = learnt["optimizer"]
+    objective = learnt["objective"]
     return [
-        f"{learnt['task']}  dev split: {counts['train']} train, {counts['validation']} "
-        f"validation{folds}  ({note})",
-        f"{learnt['program']} over {learnt['pool'] or learnt['retriever']}, model: {model}",
-        f"{learnt['optimizer']}, by {learnt['objective']}{start}",
+        f"{task}  dev split: {train} train, {validation} validation{folds}  ({note})",
+        f"{program} over {retriever}, model: {model}",
+        f"{optimizer}, by {objective}{start}",
     ]
 
 
@@ -120,16 +133,28 @@ def _candidates(learnt: Mapping[str, Any]) -> TextTable:
     heads += ["train", "parameters" if is_tuned else "demos", "calls", "tokens", "price"]
     rows = []
     for row in learnt["candidates"][:ROWS]:
-        cells = [_candidate_name(row, learnt["candidate"])]
-        cells += [_mean(row["validation"], is_complete=row["whole"]), _interval(row["validation"])]
+        validation = row["validation"]
+        train = row["train"]
+        is_trained_on_all = train["queries"] >= learnt["queries"]["train"]
+        cells = [
+            _candidate_name(row, learnt["candidate"]),
+            _mean(validation, is_complete=row["whole"]),
+            _interval(validation),
+        ]
         if has_folds:
-            cells.append(number(row.get("change"), "{:+.4f}", ""))
-        is_trained_on_all = row["train"]["queries"] >= learnt["queries"]["train"]
-        cells.append(_mean(row["train"], is_complete=is_trained_on_all))
-        cells.append(_list_parameters(row["parameters"]) if is_tuned else str(row["demos"]))
-        cells += [str(row["calls"]), str(row["tokens"]), number(row["list_usd"], "${:.4f}")]
+            change = row.get("change")
+            cells.append(number(change, "{:+.4f}", ""))
+        cells.append(_mean(train, is_complete=is_trained_on_all))
+        if is_tuned:
+            cells.append(_list_parameters(row["parameters"]))
+        else:
+            cells.append(str(row["demos"]))
+        cells.append(str(row["calls"]))
+        cells.append(str(row["tokens"]))
+        cells.append(number(row["list_usd"], "${:.4f}"))
         rows.append(cells)
-    return TextTable("", heads, rows, names=(0, 4) if is_tuned else (0,))
+    names = (0, 4) if is_tuned else (0,)
+    return TextTable("", heads, rows, names=names)
 
 
 def _candidate_name(row: Mapping[str, Any], kept_candidate: str) -> str:
@@ -148,15 +173,19 @@ def _list_parameters(parameters: Mapping[str, Any]) -> str:
 
 
 def _interval(measured: Mapping[str, Any]) -> str:
-    if measured["low"] is None:
-        return ""
-    return f"{measured['low']:.4f} to {measured['high']:.4f}"
+    low = measured["low"]
+    high = measured["high"]
+    return "" if low is None else f"{low:.4f} to {high:.4f}"
 
 
 def _mean(measured: Mapping[str, Any], *, is_complete: bool) -> str:
-    if measured["mean"] is None:
+    mean = measured["mean"]
+    if mean is None:
         return ""
-    return f"{measured['mean']:.4f}" + ("" if is_complete else f" ({measured['queries']})")
+    if is_complete:
+        return f"{mean:.4f}"
+    count = measured["queries"]
+    return f"{mean:.4f} ({count})"
 
 
 def _notes(learnt: Mapping[str, Any]) -> list[str]:
@@ -173,62 +202,109 @@ def _notes(learnt: Mapping[str, Any]) -> list[str]:
 
 
 def _gain(learnt: Mapping[str, Any]) -> list[str]:
-    gain = learnt["gain"]
     if learnt["kept"] == "before":
-        reason = "no other candidate came to validation"
-        if gain["candidates"]:
-            reason = "no candidate is better on the validation queries"
-        so_far = " so far" if learnt["stopped"] else ""
-        return [
-            f"no gain{so_far}: {reason}, so the program is kept as it was; there is nothing to ask "
-            f"test about"
-        ]
-    interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
-    verdict = "significant" if gain["significant"] else "not significant"
-    correction = ""
-    if gain["candidates"] > 1:
-        correction = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}"
-    if gain["detectable"] is not None and not gain["significant"]:
-        verdict += f", so many queries show {gain['detectable']:.4f}"
-    start = "nothing is better than the start, which is kept; " if learnt["kept"] == "start" else ""
-    means = f"{learnt['before']['mean']:.4f} to {learnt['after']['mean']:.4f}"
+        return [_no_gain(learnt)]
+    gain = learnt["gain"]
+    before = learnt["before"]["mean"]
+    after = learnt["after"]["mean"]
+    difference = gain["difference"]
+    p = gain["p"]
+    wins = gain["wins"]
+    ties = gain["ties"]
+    losses = gain["losses"]
+    start = ""
+    if learnt["kept"] == "start":
+        start = "nothing is better than the start, which is kept; "
     return [
-        f"{start}validation {means}: {gain['difference']:+.4f}{interval}, p {gain['p']:.3g}"
-        f"{correction}: {verdict}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"
+        f"{start}validation {before:.4f} to {after:.4f}: {difference:+.4f}{_gain_interval(gain)}, "
+        f"p {p:.3g}{_correction(gain)}: {_verdict(gain)}; "
+        f"{wins} won, {ties} tied, {losses} lost"
     ]
+
+
+def _no_gain(learnt: Mapping[str, Any]) -> str:
+    reason = "no other candidate came to validation"
+    if learnt["gain"]["candidates"]:
+        reason = "no candidate is better on the validation queries"
+    so_far = " so far" if learnt["stopped"] else ""
+    return (
+        f"no gain{so_far}: {reason}, so the program is kept as it was; there is nothing to ask "
+        f"test about"
+    )
+
+
+def _gain_interval(gain: Mapping[str, Any]) -> str:
+    low = gain["low"]
+    high = gain["high"]
+    return "" if low is None else f" ({low:+.4f} to {high:+.4f})"
+
+
+def _correction(gain: Mapping[str, Any]) -> str:
+    count = gain["candidates"]
+    corrected = gain["p_corrected"]
+    return f", times {count} candidates {corrected:.3g}" if count > 1 else ""
+
+
+def _verdict(gain: Mapping[str, Any]) -> str:
+    if gain["significant"]:
+        return "significant"
+    detectable = gain["detectable"]
+    if detectable is None:
+        return "not significant"
+    return f"not significant, so many queries show {detectable:.4f}"
 
 
 def _changes(learnt: Mapping[str, Any]) -> list[str]:
     lines = []
-    for name, values in learnt["parameters"].items():
-        old, new = (strip_control_characters(str(value)) or '""' for value in values)
-        between = " to " if len(old + new) < SHORT else "\nto "
-        lines += f"{name}: {old}{between}{new}".splitlines()
+    for name, (old_value, new_value) in learnt["parameters"].items():
+        old = strip_control_characters(str(old_value)) or '""'
+        new = strip_control_characters(str(new_value)) or '""'
+        is_short = len(old + new) < SHORT
+        between = " to " if is_short else "\nto "
+        change = f"{name}: {old}{between}{new}"
+        lines += change.splitlines()
     for name, difference in learnt["changes"].items():
-        lines += ["", f"prompt of {name}", *difference.splitlines()[2:]]
-    return [*lines, ""] if lines else []
+        # Without the two lines that name the sides.
+        changed_lines = difference.splitlines()[2:]
+        lines += ["", f"prompt of {name}", *changed_lines]
+    if lines:
+        lines.append("")
+    return lines
 
 
 def _queries_moved(learnt: Mapping[str, Any]) -> list[str]:
-    gains = [row for row in learnt["moved"] if row["difference"] > 0][:MOVED]
-    losses = [row for row in learnt["moved"] if row["difference"] < 0][-MOVED:]
-    lines = []
-    for row in [*gains, *losses]:
-        lines.append(f"  {row['query_id']}  {row['before']:.4f} to {row['after']:.4f}")
-    return ["queries that moved most", *lines] if lines else []
+    moved = learnt["moved"]
+    if not moved:
+        return []
+    gains = [row for row in moved if row["difference"] > 0]
+    losses = [row for row in moved if row["difference"] < 0]
+    lines = ["queries that moved most"]
+    for row in [*gains[:MOVED], *losses[-MOVED:]]:
+        query_id = row["query_id"]
+        before = row["before"]
+        after = row["after"]
+        lines.append(f"  {query_id}  {before:.4f} to {after:.4f}")
+    return lines
 
 
 def _leaks_found(learnt: Mapping[str, Any]) -> list[str]:
-    leaks = sorted(learnt["leaks"], key=lambda leak: leak["split"] != "test")
+    leaks = learnt["leaks"]
     if not leaks:
         return []
-    of_test = sum(leak["split"] == "test" for leak in leaks)
-    lines = [f"prompts that repeat judged texts: {len(leaks)}, {of_test} of them of the test split"]
-    for leak in leaks[:ROWS]:
+    of_test = [leak for leak in leaks if leak["split"] == "test"]
+    of_dev = [leak for leak in leaks if leak["split"] != "test"]
+    lines = [
+        f"prompts that repeat judged texts: {len(leaks)}, {len(of_test)} of them of the test split"
+    ]
+    for leak in [*of_test, *of_dev][:ROWS]:
+        piece = leak["piece"]
+        length = leak["length"]
+        split = leak["split"]
+        text_type = leak["kind"]
+        owner = leak["owner"]
+        text = leak["text"][:80]
         lines.append(
-            f"  {leak['piece']} has {leak['length']} words in a row of the {leak['split']} "
-            f"{leak['kind']} {leak['owner']}: "
-            f'"{leak["text"][:80]}"'
+            f'  {piece} has {length} words in a row of the {split} {text_type} {owner}: "{text}"'
         )
     return lines
 
@@ -236,19 +312,30 @@ def _leaks_found(learnt: Mapping[str, Any]) -> list[str]:
 def _footings(learnt: Mapping[str, Any]) -> list[str]:
     lines = []
     if left_out := learnt["queries"]["left_out"]:
-        lines.append(f"dev {queries(len(left_out))} left out as near repeats of test queries")
-    if learnt["looks"]:
-        lines.append(
-            f"looks at the test queries with {learnt['program']} so far: {learnt['looks']}"
-        )
-    usage = learnt["usage"]
-    cost = f"{usage['calls']} calls"
-    if learnt["lm"] != "offline":
-        price = number(usage["list_usd"], "${:.4f}", "price unknown")
-        cost += f", {usage['input_tokens']} tokens in, {usage['output_tokens']} out, {price}"
-    lines += [f"{cost}, {learnt['seconds']:.1f} s", f"compiled: {learnt['compiled']}"]
-    if learnt["instruction"]:
-        lines.append(f"what queries say of the task: {learnt['instruction']}")
-    if learnt["kept"] != "before" and not learnt.get("held_out"):
-        lines.append(f"take it up with: {learnt['take_up']}")
+        count = queries(len(left_out))
+        lines.append(f"dev {count} left out as near repeats of test queries")
+    if looks := learnt["looks"]:
+        program = learnt["program"]
+        lines.append(f"looks at the test queries with {program} so far: {looks}")
+    seconds = learnt["seconds"]
+    compiled = learnt["compiled"]
+    lines.append(f"{_cost(learnt)}, {seconds:.1f} s")
+    lines.append(f"compiled: {compiled}")
+    if instruction := learnt["instruction"]:
+        lines.append(f"what queries say of the task: {instruction}")
+    is_improved = learnt["kept"] != "before"
+    if is_improved and not learnt.get("held_out"):
+        command = learnt["take_up"]
+        lines.append(f"take it up with: {command}")
     return lines
+
+
+def _cost(learnt: Mapping[str, Any]) -> str:
+    usage = learnt["usage"]
+    calls = usage["calls"]
+    if learnt["lm"] == "offline":
+        return f"{calls} calls"
+    input_tokens = usage["input_tokens"]
+    output_tokens = usage["output_tokens"]
+    price = number(usage["list_usd"], "${:.4f}", "price unknown")
+    return f"{calls} calls, {input_tokens} tokens in, {output_tokens} out, {price}"

@@ -219,8 +219,15 @@ def _changed_prompts(before: Candidate, after: Candidate) -> dict[str, str]:
     for name, prompt in after.prompts.items():
         old = _lines(before.prompts[name])
         new = _lines(prompt)
-        difference = "\n".join(difflib.unified_diff(old, new, "before", "after", lineterm="", n=1))
-        if difference:
+        diff = difflib.unified_diff(
+            old,
+            new,
+            "before",
+            "after",
+            lineterm="",
+            n=1,
+        )
+        if difference := "\n".join(diff):
             changes[name] = difference
     return changes
 
@@ -237,14 +244,22 @@ def _changed_parameters(study: CandidateEvaluator, candidate: Candidate) -> dict
 
 
 def _lines(prompt: Prompt) -> list[str]:
-    outputs = [field.split()[1].rstrip(":") for field in prompt.fields if field.startswith("out ")]
+    outputs = []
+    for field in prompt.fields:
+        if field.startswith("out "):
+            name = field.split()[1]
+            outputs.append(name.rstrip(":"))
     lines = prompt.instructions.splitlines()
     for name, text in prompt.descriptions.items():
         lines.append(f"{name}: {shorten(text)}")
     for demo in prompt.demos:
-        answers = [f"{name} = {shorten(demo[name])}" for name in outputs if name in demo]
         description = shorten(demo.get("description", ""))
-        lines.append(f"demonstration: {description} -> {', '.join(answers)}")
+        answers = []
+        for name in outputs:
+            if name in demo:
+                answers.append(f"{name} = {shorten(demo[name])}")
+        joined = ", ".join(answers)
+        lines.append(f"demonstration: {description} -> {joined}")
     return lines
 
 
@@ -273,17 +288,21 @@ def list_texts(compiled: Compiled) -> dict[str, str]:
     texts: dict[str, str] = {}
     demonstrations: dict[str, Sequence[Any]] = {}
     for name, prompt in compiled.prompts.items():
-        instructions = [prompt.instructions, *prompt.descriptions.values()]
+        descriptions = prompt.descriptions.values()
+        instructions = [prompt.instructions, *descriptions]
         texts[f"{name} instructions"] = "\n".join(instructions)
         demonstrations[f"{name} demo"] = prompt.demos
     for neighbour in compiled.neighbours:
+        query_id = neighbour.query_id
         for name, demos in neighbour.demos.items():
-            demonstrations[f"{name} of {neighbour.query_id}, demo"] = demos
+            demonstrations[f"{name} of {query_id}, demo"] = demos
     for piece, demos in demonstrations.items():
         for demo_number, demo in enumerate(demos, start=1):
             without_objective = {**demo, "objective": ""}
-            texts[f"{piece} {demo_number}"] = "\n".join(texts_in(without_objective))
+            demo_texts = texts_in(without_objective)
+            texts[f"{piece} {demo_number}"] = "\n".join(demo_texts)
     for member_number, member in enumerate(compiled.members, start=1):
-        for name, text in list_texts(member).items():
+        member_texts = list_texts(member)
+        for name, text in member_texts.items():
             texts[f"member {member_number}, {name}"] = text
     return texts

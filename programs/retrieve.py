@@ -13,4 +13,6 @@ class Retrieve(Program):
         """Return the first `depth` documents for the query's own text."""
         session = self.toolbox.open(query)
         hits = session.search(query.text, self.depth)
-        return session.submit([hit.doc_id for hit in hits], scores=[hit.score for hit in hits])
+        doc_ids = [hit.doc_id for hit in hits]
+        scores = [hit.score for hit in hits]
+        return session.submit(doc_ids, scores=scores)

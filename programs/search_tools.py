@@ -70,22 +70,19 @@ class SearchTools:
     def search(self, query: str) -> str:
         """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
         snippets = self.find(query, self.per_search)
-        return SearchResultText(
-            as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in snippets]),
-            snippets,
-        )
+        rows = []
+        for snippet in snippets:
+            row = {"doc_id": snippet.doc_id, "title": snippet.title, "text": snippet.text}
+            rows.append(row)
+        return SearchResultText(as_json(rows), snippets)
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
         fit = partial(context_window.cut_to_share, share=A_READING)
         doc_id = Ids(self.best_rank).find(doc_id) or doc_id
         try:
-            return as_json(
-                {
-                    "doc_id": doc_id,
-                    "text": self.session.read(doc_id, self.read_chars or None, fit=fit),
-                }
-            )
+            text = self.session.read(doc_id, self.read_chars or None, fit=fit)
+            return as_json({"doc_id": doc_id, "text": text})
         except DocumentNotFound:
             self.session.count_invented([doc_id])
             self.session.blame(doc_id, "named an id that it gives")
@@ -107,22 +104,28 @@ class SearchTools:
             self.session.blame(doc_id, "named an id that it gives")
         if unknown and not accepted:
             raise InvalidAnswer("unknown ids", f"no document shown so far is called {unknown[0]!r}")
-        return as_json({"selected": accepted, **({"unknown": unknown} if unknown else {})})
+        result = {"selected": accepted}
+        if unknown:
+            result["unknown"] = unknown
+        return as_json(result)
 
     def find_ids(self, doc_ids: Iterable[str]) -> list[str]:
         """Return the ids that are meant, each once: "doc 101" is "101" where a search brought that."""
         return list(dict.fromkeys(Ids(self.best_rank).read(doc_ids)))
 
     def known(self, doc_ids: Iterable[str], query: Query) -> list[str]:
-        """Return those of the ids that are handed in that a search brought; Fault where there are only others."""
-        findable = self.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
+        """Return the submitted ids that a search brought; InvalidAnswer if there are only others."""
+        pool = query.candidates or frozenset()
+        findable = self.best_rank.keys() | (pool - query.excluded)
         named = list(dict.fromkeys(Ids(findable).read(doc_ids)))
         found_ids = [doc_id for doc_id in named if doc_id in findable]
-        if unseen := [doc_id for doc_id in named if doc_id not in findable]:
+        unseen = [doc_id for doc_id in named if doc_id not in findable]
+        if unseen:
             self.session.count_invented(unseen)
+            example = unseen[0][:60]
             problem = (
                 f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. "
-                f"{unseen[0][:60]!r}"
+                f"{example!r}"
             )
             if not found_ids:
                 raise InvalidAnswer("unknown ids", problem)
@@ -136,18 +139,16 @@ class SearchTools:
         ranking = doc_ids[:depth]
         session = self.session
         shown = [doc_id for doc_id in ranking if doc_id in self.best_rank]
-        if not self.selected and len(shown) < len(
-            self.best_rank
-        ):  # else it selects nothing, and ranks what it has
+        # If all shown documents are ranked, the program selects nothing.
+        if not self.selected and len(shown) < len(self.best_rank):
             session.select(shown, among=self.best_rank.keys())
         session.rank(ranking)
         return session.submit(ranking, why=why, answer=answer)
 
     def rank_all(self) -> list[str]:
-        """Return what was selected, then the rest by its best rank."""
-        return list(
-            dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__))
-        )
+        """Return the selected documents, then the others by their best rank."""
+        by_rank = sorted(self.best_rank, key=self.best_rank.__getitem__)
+        return list(dict.fromkeys(self.selected + by_rank))
 
 
 def as_json(content: Any) -> str:
@@ -183,9 +184,8 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
     return {parameter.name: parameter.annotation for parameter in parameters}
 
 
-DESK: ContextVar[SearchTools | None] = ContextVar(
-    "desk", default=None
-)  # of the query that is being answered
+# The tools of the query that is being answered.
+DESK: ContextVar[SearchTools | None] = ContextVar("desk", default=None)
 
 
 def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
@@ -221,7 +221,8 @@ class Tool(dspy.Tool):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call its function."""
-        return super().__call__(**dict(zip(self.args or (), arguments, strict=False)), **named)
+        by_position = dict(zip(self.args or (), arguments, strict=False))
+        return super().__call__(**by_position, **named)
 
     def _validate_and_parse_args(self, **arguments: Any) -> dict[str, Any]:
         converted = convert_arguments(str(self.name), arguments, _kinds(self.func))

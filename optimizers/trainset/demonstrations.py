@@ -1,11 +1,10 @@
-"""Demonstrations: what one keeps of a predictor's traced call, and what judgements alone make one
-of.
+"""Demonstrations: the part of a predictor's traced call that is kept, and demonstrations made of
+judgements alone.
 
-A search that is worth the most says what the wanted document says, so the label of every field that
-is searched with is the beginning of a relevant document; the label of a selection or an order is
-the relevant documents, put among what a plain search returns. Fields about which judgements say
-nothing (notes, thoughts, plans) have no label, and DSPy shows such a demonstration with the field
-left open.
+The best search text says what the wanted document says, so the label of every field that is searched
+with is the beginning of a relevant document. The label of a selection or an order is the relevant
+documents, put among the results of a plain search. Fields about which judgements say nothing (notes,
+thoughts, plans) have no label, and DSPy shows such a demonstration with the field left open.
 """
 
 import json
@@ -20,44 +19,48 @@ from tools.models.passages import escape_markers
 from tools.records import Query
 from tools.retrievers.base import Retriever
 
-SHOWN = (
-    6  # entries that a demonstration keeps of a list; of passages those that the answer names first
-)
+# Entries that a demonstration keeps of a list; of passages first those that the answer names.
+SHOWN = 6
 CUT = 400  # characters of each text in such a list
 
 
 def trim_traced_call(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
-    """Return a predictor's traced call as plain data: long lists and texts of what it was shown are cut."""
+    """Return a predictor's traced call as plain data, with its long lists and texts cut.
+
+    Texts by themselves, such as the description, stay whole.
+    """
     predictor, inputs, outputs = step
     answer = to_json_values(outputs)
     named = set(texts_in(answer))
-    shown = {name: to_json_values(value) for name, value in inputs.items()}
-    # What is a text by itself, such as the description, stays whole.
-    shown = {
-        name: value if isinstance(value, str) else _cut(value, named)
-        for name, value in shown.items()
-    }
+    shown = {}
+    for name, value in inputs.items():
+        plain = to_json_values(value)
+        shown[name] = plain if isinstance(plain, str) else _cut(plain, named)
     # DSPy draws among demonstrations by a digest of their pickle, in which it matters whether two
-    # equal texts are one object: a parser's cache would decide. Read anew, none are.
+    # equal texts are one object: a parser's cache would decide. After this line no two are.
     shown, answer = json.loads(json.dumps([shown, answer]))
     return predictor, shown, dspy.Prediction(**answer)
 
 
-def _cut(
-    value: Any, named: set[str]
-) -> Any:  # left are the passages that are named, else the latest of a list
+def _cut(value: Any, named: set[str]) -> Any:
+    """Cut texts, and lists to the passages that are `named`, or else to their latest entries."""
     if isinstance(value, str):
         return value[:CUT]
     if isinstance(value, Mapping):
         return {key: _cut(entry, named) for key, entry in value.items()}
     if not isinstance(value, list):
         return value
-    if all(isinstance(entry, Mapping) and {"id", "text"} <= entry.keys() for entry in value):
-        chosen = sorted(value, key=lambda passage: passage["id"] not in named)[
-            :SHOWN
-        ]  # stable: else as they were shown
-        return [_cut(passage, named) for passage in value if passage in chosen]
-    return [_cut(entry, named) for entry in value[-SHOWN:]]
+    entries = value[-SHOWN:]
+    if all(_is_passage(entry) for entry in value):
+        # The sort is stable: passages of equal rank stay as they were shown.
+        by_naming = sorted(value, key=lambda passage: passage["id"] not in named)
+        chosen = by_naming[:SHOWN]
+        entries = [passage for passage in value if passage in chosen]
+    return [_cut(entry, named) for entry in entries]
+
+
+def _is_passage(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and {"id", "text"} <= entry.keys()
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -86,44 +89,57 @@ def label_example(query: Query, environment: Environment, retriever: Retriever) 
         among=query.candidates,
     )
     first = gold[: SHOWN // 2]
-    negatives = [hit.doc_id for hit in hits if hit.doc_id not in gold][: SHOWN - len(first)]
-    shown = sorted(first + negatives)  # by id: no place gives one away
-    text = {doc_id: escape_markers(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
-    beginning = text[first[0]] if first else ""
-    labels = {
-        **{name: list[str]() for name in ("notes", "earlier_searches", "learned")},
-        **dict.fromkeys(("search", "rewritten", "document", "answer"), beginning),
-        **{name: [beginning] for name in ("searches", "guesses")},
-        "passages": [{"id": doc_id, "text": text[doc_id]} for doc_id in shown],
-        "selected": first,
-        "ranked": first + [doc_id for doc_id in shown if doc_id not in first],
-    }
+    negatives = [hit.doc_id for hit in hits if hit.doc_id not in gold]
+    negatives = negatives[: SHOWN - len(first)]
+    # Sorted by id, so that no position gives a relevant document away.
+    shown = sorted(first + negatives)
+    texts = {}
+    for doc_id in shown:
+        beginning = environment.documents[doc_id].text[:CUT]
+        texts[doc_id] = escape_markers(beginning)
+    search_text = texts[first[0]] if first else ""
+    labels: dict[str, Any] = {}
+    for name in ("notes", "earlier_searches", "learned"):
+        labels[name] = []
+    for name in ("search", "rewritten", "document", "answer"):
+        labels[name] = search_text
+    for name in ("searches", "guesses"):
+        labels[name] = [search_text]
+    labels["passages"] = [{"id": doc_id, "text": texts[doc_id]} for doc_id in shown]
+    labels["selected"] = first
+    labels["ranked"] = first + [doc_id for doc_id in shown if doc_id not in first]
     return to_example(query, **labels)
 
 
 def relevant_documents(queries: Sequence[Query], environment: Environment) -> dict[str, list[str]]:
     """Return query_id -> the documents relevant by the headline judgements, the highest grades first.
 
-    Where judgements are of units (the parents of passages), a unit's documents are, in the order of the corpus.
+    If judgements are of units (the parents of passages), these are a unit's documents, in the order of the corpus.
     """
     judgements = environment.judgements[environment.headline]
     documents = environment.documents
-    grades = {query.query_id: judgements.relevant(query.query_id) for query in queries}
-    good = {
-        query_id: sorted(grade_by_unit, key=lambda unit: (-grade_by_unit[unit], unit))
-        for query_id, grade_by_unit in grades.items()
-    }
+    ordered: dict[str, list[str]] = {}
+    for query in queries:
+        grades = judgements.relevant(query.query_id)
+        ordered[query.query_id] = _by_grade(grades)
+    relevant = {}
     if judgements.unit_of is None or not judgements.judged_by_unit:
-        return {
-            query_id: [id_ for id_ in ids if id_ in documents] for query_id, ids in good.items()
-        }
-    documents_of_unit: dict[str, list[str]] = {
-        unit: [] for units in good.values() for unit in units
-    }
+        for query_id, doc_ids in ordered.items():
+            relevant[query_id] = [doc_id for doc_id in doc_ids if doc_id in documents]
+        return relevant
+    documents_of_unit: dict[str, list[str]] = {}
+    for units in ordered.values():
+        for unit in units:
+            documents_of_unit[unit] = []
     for doc_id in documents:
-        if (unit := judgements.unit_of(doc_id)) in documents_of_unit:
+        unit = judgements.unit_of(doc_id)
+        if unit in documents_of_unit:
             documents_of_unit[unit].append(doc_id)
-    return {
-        query_id: [doc_id for unit in units for doc_id in documents_of_unit[unit]]
-        for query_id, units in good.items()
-    }
+    for query_id, units in ordered.items():
+        relevant[query_id] = [doc_id for unit in units for doc_id in documents_of_unit[unit]]
+    return relevant
+
+
+def _by_grade(grades: Mapping[str, float]) -> list[str]:
+    """Return the ids, the highest grade first, equal grades by id."""
+    return sorted(grades, key=lambda doc_id: (-grades[doc_id], doc_id))
