@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 
 def run_parallel(
-    session: Session, hop: int, jobs: Sequence[Callable[[], T]], threads: int
+    session: Session,
+    hop: int,
+    jobs: Sequence[Callable[[], T]],
+    threads: int,
 ) -> list[T]:
     """Do the jobs of one hop at the same time; results, steps and DSPy's trace of calls are in order of the jobs."""
     calls: list[list[Any]] = [[] for _ in jobs]

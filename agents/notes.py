@@ -44,7 +44,12 @@ class _NotesState(TypedDict, total=False):
 
 
 class _NotesNodes(NodeContext):
-    start = _NotesState(found=asdict(MultiHopState()), hop=0, why="", session={})
+    start = _NotesState(
+        found=asdict(MultiHopState()),
+        hop=0,
+        why="",
+        session={},
+    )
 
     def ranking(self, state: _NotesState) -> list[str]:
         return state["ranking"]
@@ -102,7 +107,9 @@ class NotesAgent(Agent, MultiHop):
                     {"config": config, "durability": "sync"} if saver else {}
                 )  # a step is on disk before the next
                 state = graph.builder.compile(saver).invoke(
-                    None if begun else state, context=work, **saver_options
+                    None if begun else state,
+                    context=work,
+                    **saver_options,
                 )
                 if saver:
                     saver.keep_last(query.query_id)
@@ -117,7 +124,12 @@ class _Saver(SqliteSaver):
             return None
         checkpoint: Any = begun.checkpoint
         values = checkpoint.get("channel_values") if isinstance(checkpoint, dict) else None
-        kinds = {"found": dict, "hop": int, "why": str, "session": dict}
+        kinds = {
+            "found": dict,
+            "hop": int,
+            "why": str,
+            "session": dict,
+        }
         if (
             isinstance(values, dict) and "__start__" in values
         ):  # no step has taken what the graph was given

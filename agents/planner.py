@@ -100,7 +100,14 @@ class _PlannerState(TypedDict, total=False):
 
 class _PlannerNodes(NodeContext):
     start = _PlannerState(
-        round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why=""
+        round=1,
+        plan=[],
+        searches=[],
+        best={},
+        unread=[],
+        selected=[],
+        notes=[],
+        why="",
     )
 
     def ranking(
@@ -113,7 +120,10 @@ class _PlannerNodes(NodeContext):
     def plan(self, state: _PlannerState) -> _PlannerState:
         self.session.hop = 1
         answer = ask(
-            self.program.plan_searches, _check_searchable, **self.about, most=self.program.parts
+            self.program.plan_searches,
+            _check_searchable,
+            **self.about,
+            most=self.program.parts,
         )
         return {"plan": self._take_new(answer.plan, [], "plan")}
 
@@ -137,7 +147,12 @@ class _PlannerNodes(NodeContext):
                 )
         stop_reason = "budget" if None in results else "" if any(unread) else "done"
         searches = state["searches"] + [subquestion["search"] for subquestion in plan]
-        return {"best": best, "unread": unread, "searches": searches, "why": stop_reason}
+        return {
+            "best": best,
+            "unread": unread,
+            "searches": searches,
+            "why": stop_reason,
+        }
 
     def read(self, state: _PlannerState) -> _PlannerState:
         predictor = self.program.read_passages
@@ -182,7 +197,12 @@ class _PlannerNodes(NodeContext):
         answer = ask(
             predictor,
             **passage_reading.with_search_history(
-                self.session, predictor, earlier, "notes", state["notes"], **inputs
+                self.session,
+                predictor,
+                earlier,
+                "notes",
+                state["notes"],
+                **inputs,
             ),
         )
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
@@ -192,7 +212,10 @@ class _PlannerNodes(NodeContext):
         return {"plan": plan, "round": state["round"] + 1}
 
     def _take_new(
-        self, planned: Sequence[SubQuestion], earlier: Sequence[str], heading: str
+        self,
+        planned: Sequence[SubQuestion],
+        earlier: Sequence[str],
+        heading: str,
     ) -> list[dict[str, str]]:
         new: dict[str, str] = {}
         for subquestion in planned:

@@ -145,7 +145,12 @@ class React(Agent):
     interface: str = "auto"
 
     def __post_init__(self) -> None:
-        require_at_least(1, "react", steps=self.steps, per_search=self.per_search)
+        require_at_least(
+            1,
+            "react",
+            steps=self.steps,
+            per_search=self.per_search,
+        )
         require_at_least(0, "react", read_chars=self.read_chars)
         if self.interface not in ("auto", "openai", "dspy"):
             raise UsageError(
@@ -157,7 +162,12 @@ class React(Agent):
         """Return one a step."""
         return self.steps
 
-    def take_turn(self, query: Query, desk: "_ReactTools", turns: list[_Turn]) -> _Turn:
+    def take_turn(
+        self,
+        query: Query,
+        desk: "_ReactTools",
+        turns: list[_Turn],
+    ) -> _Turn:
         """Return the model's next turn, whose calls have no results yet."""
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
@@ -182,7 +192,10 @@ class React(Agent):
         return self._ask_by_dspy(inputs, desk, turns)
 
     def _ask_by_dspy(
-        self, inputs: dict[str, Any], desk: "_ReactTools", turns: list[_Turn]
+        self,
+        inputs: dict[str, Any],
+        desk: "_ReactTools",
+        turns: list[_Turn],
     ) -> _Turn:
         # Without the session behind them: teleprompters copy the inputs of calls.
         inputs = {
@@ -192,11 +205,18 @@ class React(Agent):
 
         def fits(forgotten: int) -> bool:
             return context_window.prompt_fits(
-                self.next_step, **inputs, history=_tell_history(turns, forgotten)
+                self.next_step,
+                **inputs,
+                history=_tell_history(turns, forgotten),
             )
 
         forgotten = _count_forgotten(desk.session, turns, fits)
-        step = ask(self.next_step, _check_calls, **inputs, history=_tell_history(turns, forgotten))
+        step = ask(
+            self.next_step,
+            _check_calls,
+            **inputs,
+            history=_tell_history(turns, forgotten),
+        )
         calls = [
             {"name": tool_call.name, "args": tool_call.args} for tool_call in step.calls.tool_calls
         ]
@@ -209,7 +229,11 @@ class React(Agent):
         }
 
     def _ask_by_openai(
-        self, inputs: dict[str, Any], desk: "_ReactTools", turns: list[_Turn], model: Any
+        self,
+        inputs: dict[str, Any],
+        desk: "_ReactTools",
+        turns: list[_Turn],
+        model: Any,
     ) -> _Turn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
         instructions = self.next_step.signature.instructions
@@ -260,7 +284,13 @@ class React(Agent):
         thought = message["content"]
         finish = message["finish"]
         parts = message.get("parts", {})
-        return {"thought": thought, "calls": calls, "results": [], "finish": finish, "parts": parts}
+        return {
+            "thought": thought,
+            "calls": calls,
+            "results": [],
+            "finish": finish,
+            "parts": parts,
+        }
 
 
 @dataclass
@@ -372,7 +402,13 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
     for number, turn in enumerate(turns):
         calls = [{"name": call["name"], "args": call["args"]} for call in turn["calls"]]
         results = [_LEFT_OUT] * len(turn["results"]) if number < forgotten else turn["results"]
-        history.append(Turn(thought=turn["thought"], calls=calls, results=results))
+        history.append(
+            Turn(
+                thought=turn["thought"],
+                calls=calls,
+                results=results,
+            )
+        )
     return history
 
 
@@ -390,7 +426,13 @@ def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
     message["tool_calls"] = []
     for call, result in zip(turn["calls"], turn["results"], strict=True):
         function = {"name": call["name"], "arguments": call["arguments"]}
-        message["tool_calls"].append({"id": call["id"], "type": "function", "function": function})
+        message["tool_calls"].append(
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": function,
+            }
+        )
         messages.append(
             {
                 "role": "tool",

@@ -112,7 +112,14 @@ class _VerifierState(TypedDict, total=False):
 
 class _VerifierNodes(NodeContext):
     start = _VerifierState(
-        round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why=""
+        round=0,
+        texts=[],
+        searches=[],
+        learned=[],
+        lists=[],
+        picked=[],
+        grades={},
+        why="",
     )
 
     def ranking(
@@ -135,7 +142,12 @@ class _VerifierNodes(NodeContext):
         most = self.program.texts
         about = {**self.about, "most": most}
         inputs = passage_reading.with_search_history(
-            self.session, predictor, state["searches"], "learned", state["learned"], **about
+            self.session,
+            predictor,
+            state["searches"],
+            "learned",
+            state["learned"],
+            **about,
         )
         named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
         texts = [
@@ -207,7 +219,11 @@ class _VerifierNodes(NodeContext):
         passages = passage_reading.show_in_one_call(
             self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs
         )
-        common = ask(predictor, **inputs, passages=passages).common.strip()
+        common = ask(
+            predictor,
+            **inputs,
+            passages=passages,
+        ).common.strip()
         if not common:
             return {}
         self.session.note(common)
@@ -218,7 +234,12 @@ class _VerifierNodes(NodeContext):
         chars = self.program.read_chars
         grades: dict[str, int] = {}
         for shown, answer in passage_reading.read_in_batches(
-            self.session, predictor, doc_ids, chars, _CHECK, **self.about
+            self.session,
+            predictor,
+            doc_ids,
+            chars,
+            _CHECK,
+            **self.about,
         ):
             judgements = {
                 judgement.id: judgement for judgement in reversed(answer.judgements)
@@ -287,8 +308,18 @@ class Verifier(Agent):
             per_search=self.per_search,
             batch=self.batch,
         )
-        require_at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
-        require_at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
+        require_at_least(
+            1,
+            "verifier",
+            verify=self.verify,
+            parallel=self.parallel,
+        )
+        require_at_least(
+            0,
+            "verifier",
+            read_chars=self.read_chars,
+            reads=self.reads,
+        )
         self.engines = Expressions(self.retrievers).each() or [""]
         self.reformulate = dspy.Predict(with_advice(Reformulate, get_lens(self.lens).search))
         self.verify_passages = dspy.Predict(

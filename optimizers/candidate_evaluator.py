@@ -164,7 +164,12 @@ class CandidateEvaluator(EvaluationLog):
         finally:
             ParallelExecutor.execute = theirs
 
-    def values(self, digest: str, part_name: str, like: str = "") -> list[float]:
+    def values(
+        self,
+        digest: str,
+        part_name: str,
+        like: str = "",
+    ) -> list[float]:
         """Return the values of a candidate, as `of`, weighed so that their mean is the mean over tasks."""
         evaluations = self.evaluations_of(digest, part_name, like)
         tasks = Counter(self.tasks[evaluation.query_id] for evaluation in evaluations)
@@ -174,7 +179,12 @@ class CandidateEvaluator(EvaluationLog):
             for evaluation in evaluations
         ]
 
-    def mean(self, digest: str, part_name: str, like: str = "") -> float:
+    def mean(
+        self,
+        digest: str,
+        part_name: str,
+        like: str = "",
+    ) -> float:
         """Return the mean over tasks of what is maximised, for a candidate with evaluations on a part."""
         values = self.values(digest, part_name, like)
         return sum(values) / len(values)
@@ -209,7 +219,12 @@ class CandidateEvaluator(EvaluationLog):
         """Begin no evaluation any more: who asks for one meets Halt."""
         self._stopped.set()
 
-    def _roll_out(self, program: Any, query_id: str, parameters: Mapping[str, Any]) -> Rollout:
+    def _roll_out(
+        self,
+        program: Any,
+        query_id: str,
+        parameters: Mapping[str, Any],
+    ) -> Rollout:
         """Do the program's work for one query, score it and write it down. Halt when it cannot be done now."""
         if self._stopped.is_set():
             raise AbortCompilation(Interrupted())
@@ -240,7 +255,13 @@ class CandidateEvaluator(EvaluationLog):
         }
         return rollout
 
-    def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
+    def _answer(
+        self,
+        program: Any,
+        query: Query,
+        *,
+        traced: bool,
+    ) -> tuple[Outcome, list[Any]]:
         """Return the outcome and DSPy's trace; asked again where the provider failed, or the time was too short."""
         problem = Exception()
         documents = self._objectives[query.query_id].environment.documents
@@ -299,7 +320,12 @@ class CandidateEvaluator(EvaluationLog):
             self._tell(candidate.digest, query, sample)
         return recorded
 
-    def _tell(self, digest: str, query: Query, sample: str) -> None:
+    def _tell(
+        self,
+        digest: str,
+        query: Query,
+        sample: str,
+    ) -> None:
         with self._lock:
             due = time.monotonic() - self._said > PAUSE
             self._said = time.monotonic() if due else self._said

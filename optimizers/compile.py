@@ -27,7 +27,9 @@ def parser() -> CommandParser:
     cli_options.add_options(command_line, CompileRequest)
     command_line.lists |= {"--task", "--held-out"}
     command_line.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
+        "--json",
+        action="store_true",
+        help="print one JSON object and nothing else",
     )
     return command_line
 

@@ -107,7 +107,11 @@ def _make_objectives(request: CompileRequest, training: Trainset) -> list[Object
 def _folder(request: CompileRequest, training: Trainset, config: run_folder.Config) -> Path:
     """Return RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>."""
     program = f"{request.program_label}-{request.optimizer_label}"
-    named = {**config, "program": program, "task": training.task[:100]}
+    named = {
+        **config,
+        "program": program,
+        "task": training.task[:100],
+    }
     path = run_folder.run_path(request.runs / "compiled", named)
     return path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
 
@@ -139,7 +143,11 @@ def _configuration(inputs: CompilationInputs, objective: Objective) -> run_folde
     return {
         **config,
         "split_digest": inputs.training.digest,
-        "optimizer": {"name": request.optimizer_label, "seed": request.seed, **plan.options},
+        "optimizer": {
+            "name": request.optimizer_label,
+            "seed": request.seed,
+            **plan.options,
+        },
         # Here judgements decide what is found; of a run they only decide how it is scored.
         "objective": {"is": str(objective), "judgements": environment.headline},
         "teacher": inputs.teacher and inputs.teacher.settings,
@@ -236,7 +244,10 @@ def _write_instruction(study: CandidateEvaluator, objective: str) -> Path:
 
 
 def _hold_out(
-    inputs: CompilationInputs, study: CandidateEvaluator, kept: str, objective: str
+    inputs: CompilationInputs,
+    study: CandidateEvaluator,
+    kept: str,
+    objective: str,
 ) -> dict[str, Any]:
     """Return the comparison on test; over other or several tasks, a row for each."""
     start = inputs.request.start if kept == "compiled" else None
@@ -270,7 +281,11 @@ def _compiled(inputs: CompilationInputs, study: CandidateEvaluator, best: Candid
     prompts = {}
     for name, prompt in candidate_prompts.items():
         signature = original[name].signature
-        prompts[name] = replace(prompt, signature=signature, before=original[name].before)
+        prompts[name] = replace(
+            prompt,
+            signature=signature,
+            before=original[name].before,
+        )
     return Compiled(
         inputs.request.program_label,
         plan.parameters(chosen),
@@ -311,7 +326,10 @@ def _origin(
 
 
 def _describe(
-    inputs: CompilationInputs, study: CandidateEvaluator, file: Path, instruction: Path | None
+    inputs: CompilationInputs,
+    study: CandidateEvaluator,
+    file: Path,
+    instruction: Path | None,
 ) -> dict[str, Any]:
     """Return the part of learnt.json that says what was compiled, and how to run it."""
     request = inputs.request

@@ -118,7 +118,12 @@ class EvaluationLog:
             if (self.fold_of[query.query_id] in folds) == (part_name == "train")
         )
 
-    def evaluations_of(self, digest: str, part_name: str, like: str = "") -> list[Evaluation]:
+    def evaluations_of(
+        self,
+        digest: str,
+        part_name: str,
+        like: str = "",
+    ) -> list[Evaluation]:
         """The student's evaluations of a candidate on a part, or on that of a candidate `like` it, in order."""
         queries = self.queries(like or digest, part_name)
         evaluations = (self._evaluations.get((digest, query.query_id, "")) for query in queries)

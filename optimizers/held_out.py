@@ -64,7 +64,11 @@ def write_command(
     # A compiled file does not have the folder of a user's own retriever.
     is_user_retriever = ".py:" in str(request.retriever) and not inputs.plan.ranges
     retriever = request.retriever if is_user_retriever else None
-    run = make_test_request(request, compiled=compiled_file, retriever=retriever)
+    run = make_test_request(
+        request,
+        compiled=compiled_file,
+        retriever=retriever,
+    )
     left_out = [*BUDGETS]
     instruction = []
     if instruction_file:
@@ -76,7 +80,12 @@ def write_command(
 
 def make_test_request(request: CompileRequest, **changes: Any) -> Request:
     """Return the request of a run on the test split, with the program's own parameters."""
-    fields: dict[str, Any] = {"split": "test", "limit": None, "retriever": None, "parameters": {}}
+    fields: dict[str, Any] = {
+        "split": "test",
+        "limit": None,
+        "retriever": None,
+        "parameters": {},
+    }
     return request.run(**fields | changes)
 
 
@@ -111,7 +120,12 @@ def compare_on_test(
     for task in request.held_out_tasks:
         for name, fields in systems.items():
             inputs.tell(f"{task}, test split, {name}")
-            run = make_test_request(request, task=task, metrics=(metric,), **fields)
+            run = make_test_request(
+                request,
+                task=task,
+                metrics=(metric,),
+                **fields,
+            )
             result = run_request(run, opening=open_with_budget)
             if result.problem:
                 raise result.problem

@@ -51,7 +51,10 @@ Ranges = Mapping[str, list[Any]]
 
 
 def parse_ranges(
-    program: str, constructor: Any, retriever: str, range_texts: Mapping[str, str]
+    program: str,
+    constructor: Any,
+    retriever: str,
+    range_texts: Mapping[str, str],
 ) -> Ranges:
     """Parse `--range`: name -> values; without any, the usual ones of the parameters that the program has."""
     program_parameters = list_parameters(constructor)

@@ -45,7 +45,11 @@ def choose_candidate(study: CandidateEvaluator) -> Candidate | None:
     for candidate in list(study.candidates.values()):
         if study.is_whole(candidate.digest, "validation"):
             complete.append(candidate)
-    return max(complete, key=rank, default=None)
+    return max(
+        complete,
+        key=rank,
+        default=None,
+    )
 
 
 def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> dict[str, Any]:
@@ -68,7 +72,10 @@ def measure_gain(study: CandidateEvaluator, candidate: Candidate) -> dict[str, A
 
 
 def measure_candidate(
-    study: CandidateEvaluator, digest: str, part_name: str, like: str = ""
+    study: CandidateEvaluator,
+    digest: str,
+    part_name: str,
+    like: str = "",
 ) -> dict[str, Any]:
     """Return the mean of a candidate's values, its 95 % interval, and the number of queries.
 
@@ -91,7 +98,11 @@ def list_tasks(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str
         new = _values_of_task(study, after, task)
         # Without values, all queries of the task are in the candidate's own fold.
         if old:
-            means = {"task": task, "baseline_mean": fmean(old), "mean": fmean(new)}
+            means = {
+                "task": task,
+                "baseline_mean": fmean(old),
+                "mean": fmean(new),
+            }
             rows.append({**means, **paired(old, new)._asdict()})
     return _adjust(rows) if len(rows) > 1 else []
 
@@ -181,7 +192,10 @@ def _order_of_candidates(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def summarise(
-    study: CandidateEvaluator, candidate: Candidate, usage: Usage, stopped: str
+    study: CandidateEvaluator,
+    candidate: Candidate,
+    usage: Usage,
+    stopped: str,
 ) -> dict[str, Any]:
     """Return what is printed and kept as learnt.json; `stopped` is the reason for an early end.
 
@@ -278,7 +292,11 @@ def _moved(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str, An
     for old, new in zip(before, after, strict=True):
         difference = new.value - old.value
         if abs(difference) > 1e-12:
-            row = {"query_id": old.query_id, "before": old.value, "after": new.value}
+            row = {
+                "query_id": old.query_id,
+                "before": old.value,
+                "after": new.value,
+            }
             rows.append({**row, "difference": difference})
     return sorted(rows, key=lambda row: (-row["difference"], row["query_id"]))
 

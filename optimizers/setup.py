@@ -168,7 +168,13 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     retriever = (
         request.retriever if request.start else first
     )  # a compiled program has one of its own
-    resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
+    resolved = resolve(
+        request.run(
+            split="dev",
+            retriever=retriever,
+            compiled=request.start,
+        )
+    )
     if resolved.compiled:
         resolved.compiled.prompts_alone(str(request.start))
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
@@ -177,7 +183,13 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
         **{name: value for name, value in forced if name not in resolved.fixed},
     }
     return ResolvedCompilation(
-        request, replace(resolved, values=values), row, options, members, ranges, template
+        request,
+        replace(resolved, values=values),
+        row,
+        options,
+        members,
+        ranges,
+        template,
     )
 
 
@@ -286,7 +298,14 @@ class CompilationInputs:
 
     def _connect(self, spec: str, rules: Rules | None = None) -> language_model.ConnectedModel:
         documents = self.training.environment.documents
-        model = connect(self.request, self.terms, documents, self.retriever, spec=spec, rules=rules)
+        model = connect(
+            self.request,
+            self.terms,
+            documents,
+            self.retriever,
+            spec=spec,
+            rules=rules,
+        )
         model.lm.meet()
         return model
 
@@ -340,7 +359,11 @@ class CompilationInputs:
         depth = self.request.k or max(
             environment.depth for environment in self.training.environments
         )
-        return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
+        return self.plan.resolved.constructor(
+            toolbox,
+            depth=depth,
+            **values | one_line,
+        )
 
     def program_to_start(self) -> Any:
         """Return the program with the prompts of --start."""
@@ -351,7 +374,10 @@ class CompilationInputs:
 def compile_with(inputs: CompilationInputs, study: CandidateEvaluator) -> SextantError | None:
     """Evaluate the program before, and what the teleprompter finds; return why it ended before its time."""
     context = dspy.context(
-        lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.at_once
+        lm=inputs.student.lm,
+        adapter=Adapter(),
+        trace=None,
+        num_threads=inputs.request.at_once,
     )
     try:
         with context, study.working(inputs.student.lm), _quiet(study):
@@ -407,7 +433,12 @@ def _work(
                 teacher = inputs.teacher and inputs.teacher.lm
                 result = plan.optimizer.run(
                     TeleprompterContext(
-                        study, inputs, inputs.request, student, plan.options, teacher
+                        study,
+                        inputs,
+                        inputs.request,
+                        student,
+                        plan.options,
+                        teacher,
                     )
                 )
                 study.returned[study.evaluate(result.program, "validation")[0].candidate] = (
@@ -442,7 +473,11 @@ def _quiet(
     study: CandidateEvaluator,
 ) -> Iterator[None]:  # what DSPy prints and logs goes to optimizer.log, not our own talk
     file = files.open_file(study.folder / "optimizer.log", "ab")
-    with _Log(file, encoding="utf-8", errors="backslashreplace") as log:
+    with _Log(
+        file,
+        encoding="utf-8",
+        errors="backslashreplace",
+    ) as log:
         handler = logging.StreamHandler(log)
         loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
         before = [(logger.handlers, logger.propagate) for logger in loggers]

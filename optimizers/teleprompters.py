@@ -201,7 +201,11 @@ def bootstrap_rs(job: TeleprompterContext) -> CompileCall:
     return CompileCall(teleprompter, _both(job))
 
 
-@_row({"k": (2, 3, 4), **_THRESHOLD}, teacher=True, step=False)
+@_row(
+    {"k": (2, 3, 4), **_THRESHOLD},
+    teacher=True,
+    step=False,
+)
 def knn(job: TeleprompterContext) -> TeleprompterResult:
     """Demonstrations of the training queries nearest to each query (after KNNFewShot)."""
     queries = job.study.parts["train"]
@@ -241,7 +245,15 @@ def _last_calls(trace: list[Any], names: Mapping[int, str]) -> dict[str, list[di
     return demos
 
 
-@_row({**_DEMOS, "candidates": (4, 8, 16), "trials": (12, 24, 48)}, teacher=True, proposes=True)
+@_row(
+    {
+        **_DEMOS,
+        "candidates": (4, 8, 16),
+        "trials": (12, 24, 48),
+    },
+    teacher=True,
+    proposes=True,
+)
 def mipro(job: TeleprompterContext) -> CompileCall:
     """Instructions and demonstrations together, by Bayesian search (MIPROv2)."""
     teleprompter = dspy.MIPROv2(
@@ -280,7 +292,12 @@ def copro(job: TeleprompterContext) -> CompileCall:
 
 
 @_row(
-    {"batch": (16, 32, 32), "candidates": (3, 4, 6), "steps": (3, 6, 8), "demos": (2, 4, 4)},
+    {
+        "batch": (16, 32, 32),
+        "candidates": (3, 4, 6),
+        "steps": (3, 6, 8),
+        "demos": (2, 4, 4),
+    },
     teacher=True,
     proposes=True,
 )
@@ -332,7 +349,15 @@ class _InferRules(dspy.InferRules):
 _RULES_FROM = 10
 
 
-@_row({**_DEMOS, "candidates": (3, 6, 10), "rules": (5, 10, 10)}, teacher=True, proposes=True)
+@_row(
+    {
+        **_DEMOS,
+        "candidates": (3, 6, 10),
+        "rules": (5, 10, 10),
+    },
+    teacher=True,
+    proposes=True,
+)
 def infer_rules(job: TeleprompterContext) -> CompileCall:
     """Rules that a model infers from labelled examples, and demonstrations (InferRules)."""
     teleprompter = _InferRules(
@@ -364,7 +389,9 @@ def better_together(job: TeleprompterContext) -> TeleprompterResult:
         row = TELEPROMPTERS[step]
         options = settings(row, step, str(job.options["effort"]), {})
         step_context = replace(
-            job, options=options, teacher_lm=job.teacher_lm if row.teacher else None
+            job,
+            options=options,
+            teacher_lm=job.teacher_lm if row.teacher else None,
         )
         teleprompter, compile_arguments = row.make(step_context)
         teleprompters[step] = _freed(teleprompter)
@@ -423,20 +450,32 @@ def ensemble(job: TeleprompterContext) -> TeleprompterResult:
     return TeleprompterResult(job.study.instrument(program, parameters), {"members": members})
 
 
-@_row({"trials": (8, 16, 32)}, prompts=False, step=False)
+@_row(
+    {"trials": (8, 16, 32)},
+    prompts=False,
+    step=False,
+)
 def tune(job: TeleprompterContext) -> TeleprompterResult:
     """Parameters and retriever instead of prompts, by a seeded search over --range (ours)."""
     return tuning.search(job)
 
 
-@_row({"drafts": (2, 4, 8), "cases": (5, 5, 5)}, proposes=True, prompts=False, step=False)
+@_row(
+    {"drafts": (2, 4, 8), "cases": (5, 5, 5)},
+    proposes=True,
+    prompts=False,
+    step=False,
+)
 def objective(job: TeleprompterContext) -> TeleprompterResult:
     """What queries say of their task instead of prompts: the best of some drafts (ours)."""
     return objective_search.search(job)
 
 
 def settings(
-    row: Teleprompter, name: str, level: str, overrides: Mapping[str, Any]
+    row: Teleprompter,
+    name: str,
+    level: str,
+    overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the options of a teleprompter at a level of effort, with the values of `-O name=value`."""
     level_number = EFFORT.index(level)

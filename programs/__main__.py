@@ -21,13 +21,25 @@ def parser() -> CommandParser:
     command_line = CommandParser(
         prog="python -m programs", description="The prompts of a program, to edit, or its graph."
     )
-    verbs = command_line.add_subparsers(dest="verb", required=True, metavar="show | draw")
+    verbs = command_line.add_subparsers(
+        dest="verb",
+        required=True,
+        metavar="show | draw",
+    )
     for name, about_verb in (
         ("show", "print the prompts of a program, to edit for evals.run --prompts FILE"),
         ("draw", "print the LangGraph graph of an agent, as Mermaid"),
     ):
-        verb = verbs.add_parser(name, help=about_verb, description=about_verb)
-        verb.add_argument("program", metavar="NAME", help="as evals.run takes it")
+        verb = verbs.add_parser(
+            name,
+            help=about_verb,
+            description=about_verb,
+        )
+        verb.add_argument(
+            "program",
+            metavar="NAME",
+            help="as evals.run takes it",
+        )
         verb.add_argument(
             "-P",
             dest="parameters",
@@ -37,7 +49,9 @@ def parser() -> CommandParser:
             metavar="NAME=VALUE",
         )
         verb.add_argument(
-            "--json", action="store_true", help="print one JSON object and nothing else"
+            "--json",
+            action="store_true",
+            help="print one JSON object and nothing else",
         )
     return command_line
 

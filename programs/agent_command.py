@@ -128,7 +128,11 @@ class Command(Program):
                 json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8"
             )
             prompt = PROMPT.format(objective=query.objective, query=query.text)
-            (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
+            (folder / "stdin").write_text(
+                prompt,
+                encoding="utf-8",
+                errors="replace",
+            )
             code = self._run(variables, folder)
             printed, stderr = (_read_end(folder / name) for name in ("stdout", "stderr"))
         usage = _book(opened, printed, episode.reported)
@@ -165,7 +169,11 @@ class Command(Program):
                 "pass_fds": _ALIVE[:1],
             }
             process = subprocess.Popen(
-                [*_START, *words], stdin=stdin, stdout=stdout, stderr=stderr, **options
+                [*_START, *words],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                **options,
             )
         try:
             return process.wait(max(0.0, DEADLINE.get() - time.monotonic()))
@@ -203,7 +211,14 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
         turns = report.get("num_turns")
         calls = turns if isinstance(turns, int) and 0 < turns <= schemas.LARGEST else 1
         tokens = metered.input_tokens, metered.output_tokens
-        usage = Usage(calls, 0, *tokens, usd, usd, cached_tokens=metered.cached_tokens)
+        usage = Usage(
+            calls,
+            0,
+            *tokens,
+            usd,
+            usd,
+            cached_tokens=metered.cached_tokens,
+        )
     elif usd is None and reported != Usage():
         return reported
     opened.charge(usage)

@@ -22,7 +22,11 @@ class QuerySignature(dspy.Signature):
 
 
 @dataclass_transform(kw_only_default=True)
-@dataclass(eq=False, repr=False, kw_only=True)
+@dataclass(
+    eq=False,
+    repr=False,
+    kw_only=True,
+)
 class Program(dspy.Module):
     """A search program: `forward` takes a Query and returns a Submission.
 
@@ -48,9 +52,11 @@ class Program(dspy.Module):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        dataclass(eq=False, repr=False, kw_only=True)(
-            cls
-        )  # which leaves an __init__ of its own as it is
+        dataclass(
+            eq=False,
+            repr=False,
+            kw_only=True,
+        )(cls)  # which leaves an __init__ of its own as it is
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""

@@ -59,7 +59,12 @@ class ClosedBook(Program):
     document: str = ""  # what a document of the task is, in words
 
     def __post_init__(self) -> None:
-        require_at_least(1, "closed_book", guesses=self.guesses, lookup=self.lookup)
+        require_at_least(
+            1,
+            "closed_book",
+            guesses=self.guesses,
+            lookup=self.lookup,
+        )
         self.guess = dspy.Predict(GuessDocuments)
 
     def forward(self, query: Query) -> Submission:
@@ -86,9 +91,18 @@ class ClosedBook(Program):
                 break
         ranking = list(dict.fromkeys(named))[: self.depth]
         session.rank(ranking)
-        return session.submit(ranking, why=stop_reason, answer="\n".join(guesses))
+        return session.submit(
+            ranking,
+            why=stop_reason,
+            answer="\n".join(guesses),
+        )
 
-    def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
+    def _look_up(
+        self,
+        session: Session,
+        query: Query,
+        guess: str,
+    ) -> list[str]:
         hits = session.search(guess, self.lookup, instruction=search_instruction(query, LIKE))
         signs = {
             hit.doc_id: search_words_of_guess(
@@ -107,7 +121,12 @@ class ClosedBook(Program):
         return [doc_id]
 
 
-def search_words_of_guess(guess: str, title: str, text: str, query: str) -> int:
+def search_words_of_guess(
+    guess: str,
+    title: str,
+    text: str,
+    query: str,
+) -> int:
     """Return TITLE if `guess` is the title or first line, else the words of the longest run; less the query's words."""
     guessed = tokens(guess)
     request = tokens(query)

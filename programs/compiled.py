@@ -43,7 +43,11 @@ Demo = dict[str, Any]  # field -> value, plain data
 
 
 def _get_versions() -> dict[str, str]:
-    return {"format": str(FORMAT), "sextant": installation.version(), "dspy": version("dspy")}
+    return {
+        "format": str(FORMAT),
+        "sextant": installation.version(),
+        "dspy": version("dspy"),
+    }
 
 
 class CompiledHeader(TypedDict):
@@ -98,7 +102,12 @@ class Compiled:
         """Whether a user wrote it, of those prompts alone that are to be others."""
         return self.origin.get("optimizer") == BY_HAND
 
-    def check(self, name: str, program: Any, source: str) -> None:
+    def check(
+        self,
+        name: str,
+        program: Any,
+        source: str,
+    ) -> None:
         """UsageError, which names the file `source`, unless it was made for the program `name` as that is now."""
         if self.program != name:
             raise UsageError(f"{source} was compiled for --program {self.program}, not {name}")
@@ -159,7 +168,15 @@ class Compiled:
             "edited": f"{len(changed)} of {plural(len(after), 'predictor')}",
             "differs": list(changed),
         }
-        return replace(self, prompts=changed, origin={**self.origin, **origin}) if changed else None
+        return (
+            replace(
+                self,
+                prompts=changed,
+                origin={**self.origin, **origin},
+            )
+            if changed
+            else None
+        )
 
 
 def description(name: str, field: Any) -> str:
@@ -168,7 +185,12 @@ def description(name: str, field: Any) -> str:
     return "" if text == f"${{{name}}}" else text
 
 
-def _check_prompt(prompt: Prompt, current: Prompt, predictor_name: str, source: str) -> None:
+def _check_prompt(
+    prompt: Prompt,
+    current: Prompt,
+    predictor_name: str,
+    source: str,
+) -> None:
     field_names = [field_line.split()[1].removesuffix(":") for field_line in current.fields]
     if unknown := [name for name in prompt.descriptions if name not in field_names]:
         raise UsageError(
@@ -273,7 +295,12 @@ def get_prompts(program: Any) -> dict[str, Prompt]:
             if field_info.json_schema_extra.get("described")
         }
         prompts[name] = Prompt(
-            instructions, tuple(demos), signature.__name__, tuple(fields), before, descriptions
+            instructions,
+            tuple(demos),
+            signature.__name__,
+            tuple(fields),
+            before,
+            descriptions,
         )
     return prompts
 
@@ -312,7 +339,11 @@ def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
         end = max((step.started + step.seconds for step in trace.steps), default=0.0)
         for step in later_trace.steps:
             trace.steps.append(
-                replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end)
+                replace(
+                    step,
+                    hop=step.hop + last if step.hop else 0,
+                    started=step.started + end,
+                )
             )
         trace.notes += later_trace.notes
         trace.calls += later_trace.calls
@@ -332,7 +363,12 @@ def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
 class NearestDemonstrations(SharedOnDeepcopy, dspy.Module):
     """A program whose demonstrations are those of the training queries nearest to the query."""
 
-    def __init__(self, program: Any, neighbours: Sequence[NeighbourExample], nearest: int) -> None:
+    def __init__(
+        self,
+        program: Any,
+        neighbours: Sequence[NeighbourExample],
+        nearest: int,
+    ) -> None:
         super().__init__()
         self.program = program
         self._neighbours = {neighbour.query_id: neighbour for neighbour in neighbours}

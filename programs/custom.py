@@ -249,7 +249,12 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
     return _fill(annotation, name, ids, words)
 
 
-def _fill(annotation: Any, name: str, ids: list[str], words: str) -> Any:
+def _fill(
+    annotation: Any,
+    name: str,
+    ids: list[str],
+    words: str,
+) -> Any:
     inside = get_args(annotation)
     origin = get_origin(annotation) or annotation
     if origin is Literal:
@@ -268,7 +273,12 @@ def _fill(annotation: Any, name: str, ids: list[str], words: str) -> Any:
     if inspect.isclass(annotation) and issubclass(annotation, Enum):
         return next(iter(annotation)).value
     if origin in (bool, int, float, dict):
-        return {bool: True, int: 1, float: 1.0, dict: {}}[origin]
+        return {
+            bool: True,
+            int: 1,
+            float: 1.0,
+            dict: {},
+        }[origin]
     if ids and _DOCUMENTS.search(name):
         return ids[0] if name.endswith("id") else ", ".join(ids)
     return words
@@ -279,7 +289,13 @@ class CustomProgram(Program):
 
     offline: ClassVar[Mapping[str, Any]] = GuessingRules()
 
-    def __init__(self, toolbox: Toolbox, *, depth: int = 1000, **parameters: Any) -> None:
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        *,
+        depth: int = 1000,
+        **parameters: Any,
+    ) -> None:
         super().__init__(toolbox, depth=depth)
         self.function_asks: tuple[str, ...] = ()  # of a function that a maker returned
         self._own_loop: EventLoop | None = None
@@ -442,7 +458,11 @@ class CustomProgram(Program):
 
     def _call(self, query: Query, desk: SearchTools) -> Any:
         text = AwaitableText(query.text)
-        vars(text).update(text=query.text, objective=query.objective, query_id=query.query_id)
+        vars(text).update(
+            text=query.text,
+            objective=query.objective,
+            query_id=query.query_id,
+        )
         tools = _Tools(desk)
         offered: dict[str, Any] = {
             "objective": query.objective,
@@ -460,7 +480,11 @@ class CustomProgram(Program):
         return self.inner(*in_place, **arguments)
 
     def _hand_in(
-        self, query: Query, desk: SearchTools, returned: Any, stop_reason: str
+        self,
+        query: Query,
+        desk: SearchTools,
+        returned: Any,
+        stop_reason: str,
     ) -> Submission:
         """End the session with the documents that the program returned, of those that it can have found."""
         source = self.source[0]
@@ -587,11 +611,21 @@ class _ForeignCallCounter(BaseCallback):
     def __init__(self, model: Any) -> None:
         self._given = model
 
-    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+    def on_lm_start(
+        self,
+        call_id: str,
+        instance: Any,
+        inputs: dict[str, Any],
+    ) -> None:
         """Count a call, and then no more of how it is sent."""
         if instance is not self._given and not isinstance(instance, LanguageModel):
             session.count_unmetered_request(instance.model)
             session.BOOKED.set(True)
 
-    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+    def on_lm_end(
+        self,
+        call_id: str,
+        outputs: Any,
+        exception: Exception | None = None,
+    ) -> None:
         session.BOOKED.set(False)

@@ -76,7 +76,11 @@ class Model(BaseChatModel):
         )
 
     def _generate(
-        self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any
+        self,
+        messages: Any,
+        stop: Any = None,
+        run_manager: Any = None,
+        **options: Any,
     ) -> ChatResult:
         written = convert_to_openai_messages(messages)
         conversation = [
@@ -114,12 +118,26 @@ class Model(BaseChatModel):
         for call in answer["tool_calls"]:
             names = parameters.get(call["name"], {}).get("properties")
             arguments = read_arguments(call["arguments"], names)
-            calls.append({"name": call["name"], "args": arguments or {}, "id": call["id"]})
-        return {"content": answer["content"], "calls": calls, "parts": answer.get("parts", {})}
+            calls.append(
+                {
+                    "name": call["name"],
+                    "args": arguments or {},
+                    "id": call["id"],
+                }
+            )
+        return {
+            "content": answer["content"],
+            "calls": calls,
+            "parts": answer.get("parts", {}),
+        }
 
     def _fill(self, conversation: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the next message as the fields of a prompt."""
-        answer = ask(dspy.Predict(NextMessage), conversation=conversation, tools=[*self.offered])
+        answer = ask(
+            dspy.Predict(NextMessage),
+            conversation=conversation,
+            tools=[*self.offered],
+        )
         names = [tool["function"]["name"] for tool in self.offered]
         calls = [
             {"name": find_tool(call.name, names), "args": call.args}
@@ -131,7 +149,12 @@ class Model(BaseChatModel):
 class Runner(SharedOnDeepcopy):
     """Runs a user's graph for one query after another, in threads. UsageError for a graph that cannot be run."""
 
-    def __init__(self, graph: Any, label: str, loop: EventLoop | None = None) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        label: str,
+        loop: EventLoop | None = None,
+    ) -> None:
         """Run in the event `loop` that the graph was made in, or else in one for each query."""
         self.graph = graph.compile() if hasattr(graph, "compile") else graph
         self._label = label
@@ -163,7 +186,11 @@ class Runner(SharedOnDeepcopy):
     def run(self, query: Query) -> tuple[Any, str]:
         """Return the state in which the graph ends for a query, and why it ended."""
         tools = make_tools(Tool.from_function)
-        configurable = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
+        configurable = {
+            **tools,
+            "tools": list(tools.values()),
+            "thread_id": uuid4().hex,
+        }
         limit = (self.graph.config or {}).get("recursion_limit", STEPS)
         options = {"recursion_limit": limit, "configurable": configurable}
         if self._is_async:

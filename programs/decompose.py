@@ -72,14 +72,23 @@ class Decompose(Program):
     )
 
     def __post_init__(self) -> None:
-        require_at_least(1, "decompose", parts=self.parts, per_search=self.per_search)
+        require_at_least(
+            1,
+            "decompose",
+            parts=self.parts,
+            per_search=self.per_search,
+        )
         require_at_least(0, "decompose", exclude_depth=self.exclude_depth)
         self.split = dspy.Predict(SplitRequest)
 
     def forward(self, query: Query) -> Submission:
         """Return the fused documents of all sub-queries."""
         session = self.toolbox.open(query)
-        inputs = {"objective": query.objective, "description": query.text, "most": self.parts}
+        inputs = {
+            "objective": query.objective,
+            "description": query.text,
+            "most": self.parts,
+        }
         subqueries = ask(
             self.split, filled("subqueries"), check_usable(self.parts), **inputs
         ).subqueries[: self.parts]

@@ -76,7 +76,12 @@ class Rank(Program):
     read_chars: int = 0  # characters of each document, 0 all
 
     def __post_init__(self) -> None:
-        require_at_least(1, "rank", pool=self.pool, step=self.step)
+        require_at_least(
+            1,
+            "rank",
+            pool=self.pool,
+            step=self.step,
+        )
         require_at_least(0, "rank", read_chars=self.read_chars)
         require_at_least(2, "rank", window=self.window)
         if self.step > self.window:
@@ -227,7 +232,12 @@ class Tournament(Program):
         return session.submit(order[: self.depth])
 
     def _rank_batch(
-        self, session: Session, query: Query, doc_ids: list[str], number: int, stay: int
+        self,
+        session: Session,
+        query: Query,
+        doc_ids: list[str],
+        number: int,
+        stay: int,
     ) -> list[str]:
         session.hop = 1 + number
 
@@ -261,7 +271,12 @@ class Tournament(Program):
             session.select(order[:stay], among=doc_ids)
         return order
 
-    def _make_inputs(self, query: Query, passages: list[Passage], chars: int) -> dict[str, Any]:
+    def _make_inputs(
+        self,
+        query: Query,
+        passages: list[Passage],
+        chars: int,
+    ) -> dict[str, Any]:
         def add_solution(text: str, name: str) -> str:
             solution = escape_markers(self.solved.get(name, "")[:chars])
             return f"{text}\n\nSolution:\n{solution}" if solution else text

@@ -29,7 +29,11 @@ from tools.text import message_text
 
 _USABLE = "fault = '' AND outputs IS NOT NULL"
 _BEGINS = 60  # characters of an answer in a list
-_usd = partial(number, form="${:.4f}", unknown="price unknown")
+_usd = partial(
+    number,
+    form="${:.4f}",
+    unknown="price unknown",
+)
 
 
 def parser() -> CommandParser:
@@ -38,21 +42,45 @@ def parser() -> CommandParser:
         prog="python -m programs.lm",
         description="The models' answers that are kept beside the runs.",
     )
-    verbs = command_line.add_subparsers(dest="verb", required=True, metavar="cache")
+    verbs = command_line.add_subparsers(
+        dest="verb",
+        required=True,
+        metavar="cache",
+    )
     about_command = "list, show, export or clear the answers that were paid for"
-    cache = verbs.add_parser("cache", help=about_command, description=about_command)
-    kinds = cache.add_subparsers(dest="kind", required=True, metavar="list | show | export | clear")
+    cache = verbs.add_parser(
+        "cache",
+        help=about_command,
+        description=about_command,
+    )
+    kinds = cache.add_subparsers(
+        dest="kind",
+        required=True,
+        metavar="list | show | export | clear",
+    )
     for verb, about_verb in (
         ("list", "answers and what they cost, by model, and what each run sent and used"),
         ("show", "one call: the conversation that was sent, and the answer"),
         ("export", "answers as a cassette, for evals.run --cassette"),
         ("clear", "remove answers; the books of the runs stay"),
     ):
-        add = kinds.add_parser(verb, help=about_verb, description=about_verb).add_argument
+        add = kinds.add_parser(
+            verb,
+            help=about_verb,
+            description=about_verb,
+        ).add_argument
         if verb == "show":
-            add("key", metavar="KEY", help="as cache list --calls has it; its beginning will do")
+            add(
+                "key",
+                metavar="KEY",
+                help="as cache list --calls has it; its beginning will do",
+            )
         if verb == "export":
-            add("file", type=Path, metavar="FILE")
+            add(
+                "file",
+                type=Path,
+                metavar="FILE",
+            )
         if verb == "list":
             add(
                 "--calls",
@@ -65,13 +93,40 @@ def parser() -> CommandParser:
                 metavar="RUN",
                 help="those that a run has used: TASK/FOLDER, or a run folder",
             )
-            add("--model", metavar="MODEL", help="of this model, as cache list has it")
+            add(
+                "--model",
+                metavar="MODEL",
+                help="of this model, as cache list has it",
+            )
         if verb == "clear":
-            add("--key", metavar="KEY", help="this one")
-            add("--days", type=positive, metavar="N", help="those older than N days")
-            add("--all", action="store_true", help="all of them")
-        add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are")
-        add("--json", action="store_true", help="print one JSON object and nothing else")
+            add(
+                "--key",
+                metavar="KEY",
+                help="this one",
+            )
+            add(
+                "--days",
+                type=positive,
+                metavar="N",
+                help="those older than N days",
+            )
+            add(
+                "--all",
+                action="store_true",
+                help="all of them",
+            )
+        add(
+            "--runs",
+            type=Path,
+            default=Path("runs"),
+            metavar="DIR",
+            help="where run folders are",
+        )
+        add(
+            "--json",
+            action="store_true",
+            help="print one JSON object and nothing else",
+        )
     return command_line
 
 
@@ -83,9 +138,12 @@ def command(arguments: argparse.Namespace) -> int:
             f"{path}: no answers are kept there; runs with a model put them into --runs DIR"
         )
     answers = open_answers(path)
-    {"list": _list, "show": _show, "export": _export, "clear": _clear}[arguments.kind](
-        answers, arguments
-    )
+    {
+        "list": _list,
+        "show": _show,
+        "export": _export,
+        "clear": _clear,
+    }[arguments.kind](answers, arguments)
     return 0
 
 
@@ -96,7 +154,14 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
         ("key", "model", "usage", "at"), f"WHERE {condition} ORDER BY id", values
     ):
         at = _day(answer_row["at"])
-        row = models.setdefault(answer_row["model"], {"answers": 0, "usage": Usage(), "first": at})
+        row = models.setdefault(
+            answer_row["model"],
+            {
+                "answers": 0,
+                "usage": Usage(),
+                "first": at,
+            },
+        )
         row |= {
             "answers": row["answers"] + 1,
             "usage": row["usage"] + usage_from_json(answer_row["usage"]),
@@ -107,7 +172,11 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     calls = list(_calls(answers, condition, values)) if arguments.calls else []
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
-        result = {"answers": str(answers.path), "models": written, "runs": runs}
+        result = {
+            "answers": str(answers.path),
+            "models": written,
+            "runs": runs,
+        }
         print_stdout(json.dumps(result | ({"calls": calls} if arguments.calls else {})) + "\n")
         return
     lines = [str(answers.path)]

@@ -69,8 +69,18 @@ class MultiHop(Program):
     lens: str = ""
 
     def __post_init__(self) -> None:
-        require_at_least(1, "multihop", hops=self.hops, per_hop=self.per_hop)
-        require_at_least(0, "multihop", read_chars=self.read_chars, rerank=self.rerank)
+        require_at_least(
+            1,
+            "multihop",
+            hops=self.hops,
+            per_hop=self.per_hop,
+        )
+        require_at_least(
+            0,
+            "multihop",
+            read_chars=self.read_chars,
+            rerank=self.rerank,
+        )
         self.reader = HopReader(self.read_chars, self.lens)
         if self.rerank:
             self.rank_candidates = dspy.Predict(passage_reading.RankCandidates)
@@ -93,7 +103,12 @@ class MultiHop(Program):
         ranking = self.rerank_first(session, query, state.ranking())
         return session.submit(ranking[: self.depth], why=stop_reason or "steps")
 
-    def rerank_first(self, session: Session, query: Query, ranking: list[str]) -> list[str]:
+    def rerank_first(
+        self,
+        session: Session,
+        query: Query,
+        ranking: list[str],
+    ) -> list[str]:
         """Return the ranking with its first `rerank` documents ordered once more."""
         if not (head := ranking[: self.rerank]):
             return ranking
@@ -132,14 +147,25 @@ class HopReader(dspy.Module):
         self.read_passages = dspy.Predict(with_advice(ReadPassages, get_lens(lens_name).recognise))
 
     def hop(
-        self, session: Session, query: Query, state: MultiHopState, per_hop: int, *, hops_left: int
+        self,
+        session: Session,
+        query: Query,
+        state: MultiHopState,
+        per_hop: int,
+        *,
+        hops_left: int,
     ) -> str:
         """Add one search and one reading to `state`; return why, when nothing more can be searched."""
         query_inputs = {"objective": query.objective, "description": query.text}
         writer = self.next_search
         search_inputs = {**query_inputs, "hops_left": hops_left}
         inputs = passage_reading.with_search_history(
-            session, writer, state.searches, "notes", state.notes, **search_inputs
+            session,
+            writer,
+            state.searches,
+            "notes",
+            state.notes,
+            **search_inputs,
         )
         if not (text := ask(writer, **inputs).search.strip()):
             return "done"
@@ -153,7 +179,12 @@ class HopReader(dspy.Module):
         chars = self.read_chars
         notes = state.notes
         selected, noted = passage_reading.read_and_note(
-            session, predictor, unread, chars, notes, **query_inputs
+            session,
+            predictor,
+            unread,
+            chars,
+            notes,
+            **query_inputs,
         )
         state.selected += selected
         state.notes += noted

@@ -22,7 +22,11 @@ UNFOUND = float("-inf")  # the score of what a search did not return
 Checks = Callable[
     [Sequence[str]], AnswerTest
 ]  # makes the check of an answer about documents with these ids
-OFFLINE = {"ranked": rules.rank_ids, "selected": rules.select_ids, "observations": rules.observe}
+OFFLINE = {
+    "ranked": rules.rank_ids,
+    "selected": rules.select_ids,
+    "observations": rules.observe,
+}
 
 
 def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
@@ -36,7 +40,12 @@ def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
     ]
 
 
-def search(session: Session, text: str, k: int, retriever: str = "") -> list[str] | None:
+def search(
+    session: Session,
+    text: str,
+    k: int,
+    retriever: str = "",
+) -> list[str] | None:
     """Return the ids of what a search brings, best first; None where the session has no search left."""
     try:
         return [snippet.doc_id for snippet in session.search(text, k, retriever=retriever)]
@@ -55,13 +64,20 @@ class RankCandidates(QuerySignature):
 
 
 def rank(
-    session: Session, predictor: dspy.Predict, query: Query, doc_ids: list[str], read_chars: int
+    session: Session,
+    predictor: dspy.Predict,
+    query: Query,
+    doc_ids: list[str],
+    read_chars: int,
 ) -> list[str]:
     """Return `doc_ids` in the order that the model gives; it reads `read_chars` characters of each, 0 all."""
     inputs = {"objective": query.objective, "description": query.text}
     passages = show_in_one_call(session, predictor, doc_ids, read_chars, **inputs)
     named = ask(
-        predictor, require_known_ids("ranked", doc_ids, needed=True), **inputs, passages=passages
+        predictor,
+        require_known_ids("ranked", doc_ids, needed=True),
+        **inputs,
+        passages=passages,
     ).ranked
     session.count_invented(named)
     return complete_ranking(named, doc_ids)
@@ -88,7 +104,11 @@ def read_in_batches(
         session,
         unread,
         chars,
-        lambda passages: context_window.prompt_fits(predictor, **inputs, passages=passages),
+        lambda passages: context_window.prompt_fits(
+            predictor,
+            **inputs,
+            passages=passages,
+        ),
     ):
         shown = unread[: len(passages)]
         unread = unread[len(passages) :]
@@ -98,7 +118,16 @@ def read_in_batches(
             name: list(value) if isinstance(value, list) else value
             for name, value in inputs.items()
         }
-        yield shown, ask(predictor, check(shown), *also, **copies, passages=passages)
+        yield (
+            shown,
+            ask(
+                predictor,
+                check(shown),
+                *also,
+                **copies,
+                passages=passages,
+            ),
+        )
 
 
 def read_and_note(
@@ -114,7 +143,12 @@ def read_and_note(
     selected = list[str]()
     noted = list[str]()
     for shown, answer in read_in_batches(
-        session, predictor, doc_ids, chars, partial(require_known_ids, "selected"), **inputs
+        session,
+        predictor,
+        doc_ids,
+        chars,
+        partial(require_known_ids, "selected"),
+        **inputs,
     ):
         selected += session.select(answer.selected, among=shown)
         if observations := answer.observations.strip():
@@ -124,22 +158,39 @@ def read_and_note(
 
 
 def show_in_one_call(
-    session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, **inputs: Any
+    session: Session,
+    predictor: dspy.Predict,
+    doc_ids: Sequence[str],
+    chars: int,
+    **inputs: Any,
 ) -> list[Passage]:
     """Return the documents as passages of one call, `chars` characters of each (0 all), cut where they do not fit."""
     return show_passages(
         session,
         doc_ids,
         chars,
-        lambda passages: context_window.prompt_fits(predictor, **inputs, passages=passages),
+        lambda passages: context_window.prompt_fits(
+            predictor,
+            **inputs,
+            passages=passages,
+        ),
     )
 
 
 def fit_recent_notes(
-    session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **inputs: Any
+    session: Session,
+    predictor: dspy.Predict,
+    name: str,
+    notes: Sequence[str],
+    **inputs: Any,
 ) -> dict[str, Any]:
     """Add the latest notes as the input `name`: half of the room at most, so that passages fit beside them."""
-    fits = partial(context_window.prompt_fits, predictor, **inputs, passages=[])
+    fits = partial(
+        context_window.prompt_fits,
+        predictor,
+        **inputs,
+        passages=[],
+    )
     return {**inputs, name: fit_notes(session, notes, lambda recent: fits(**{name: recent * 2}))}
 
 
@@ -160,4 +211,8 @@ def with_search_history(
     fitting_notes = fit_notes(
         session, notes, lambda recent: fits(earlier_searches=earlier, **{name: recent})
     )
-    return {**inputs, "earlier_searches": earlier, name: fitting_notes}
+    return {
+        **inputs,
+        "earlier_searches": earlier,
+        name: fitting_notes,
+    }

@@ -69,24 +69,41 @@ class Pointwise(Program):
         )
 
     def judge(
-        self, session: Session, predictor: dspy.Predict, doc_id: str, why: str = "", **inputs: Any
+        self,
+        session: Session,
+        predictor: dspy.Predict,
+        doc_id: str,
+        why: str = "",
+        **inputs: Any,
     ) -> float:
         """Return the score, from 0 to 10, of one document shown alone; the trace has it, with the answer's `why`."""
         passages = show_in_one_call(session, predictor, [doc_id], self.read_chars, **inputs)
-        answer = ask(predictor, require_in_range("score", 0, 10), **inputs, passages=passages)
+        answer = ask(
+            predictor,
+            require_in_range("score", 0, 10),
+            **inputs,
+            passages=passages,
+        )
         reason = f": {answer[why].strip()}" if why else ""
         session.note(f"{doc_id} {answer.score:g}{reason}")
         return float(answer.score)
 
     def _untie(
-        self, session: Session, query: Query, pool: list[Hit], scores: dict[str, float]
+        self,
+        session: Session,
+        query: Query,
+        pool: list[Hit],
+        scores: dict[str, float],
     ) -> dict[str, float]:
         """Search with `ties` where scores are equal; without it, or without a search left, keep the pool's order."""
         hits: Sequence[Any] = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):
             with suppress(LimitReached):
                 hits = session.search(
-                    query.text, len(pool), retriever=self.ties, among=list(scores)
+                    query.text,
+                    len(pool),
+                    retriever=self.ties,
+                    among=list(scores),
                 )
         return {hit.doc_id: hit.score for hit in hits}
 
@@ -155,7 +172,11 @@ class Score(Pointwise):
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make one call a document."""
         return partial(
-            self.judge, session, self.score_passage, why="thinking" if self.think else "", **inputs
+            self.judge,
+            session,
+            self.score_passage,
+            why="thinking" if self.think else "",
+            **inputs,
         )
 
 
@@ -211,7 +232,12 @@ class Reason(Pointwise):
         criteria = ask(self.write_criteria, filled("criteria"), **inputs).criteria
         session.note("\n".join(criteria))
         return partial(
-            self.judge, session, self.follow_criteria, why="assessment", **inputs, criteria=criteria
+            self.judge,
+            session,
+            self.follow_criteria,
+            why="assessment",
+            **inputs,
+            criteria=criteria,
         )
 
 
@@ -269,7 +295,10 @@ class Subtask(Pointwise):
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make one call for the requirements, then one for each of them and document."""
         answer = ask(
-            self.list_requirements, filled("requirements"), **inputs, most=self.requirements
+            self.list_requirements,
+            filled("requirements"),
+            **inputs,
+            most=self.requirements,
         )
         requirements = answer.requirements[: self.requirements or None]
         session.note("\n".join(requirements))

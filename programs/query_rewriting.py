@@ -48,7 +48,10 @@ class Rewrite(Program):
         session = self.toolbox.open(query)
         session.hop = 1
         text = ask(
-            self.rewrite, filled("rewritten"), objective=query.objective, description=query.text
+            self.rewrite,
+            filled("rewritten"),
+            objective=query.objective,
+            description=query.text,
         ).rewritten
         snippets = session.search(text.strip(), self.depth)
         return session.submit([snippet.doc_id for snippet in snippets])
@@ -71,7 +74,11 @@ class OneShotRewriter(Program):
         """Return the first `depth` documents for what the model writes about `query`."""
         session = self.toolbox.open(query)
         session.hop = 1
-        inputs = {"objective": query.objective, "description": query.text, **self.inputs}
+        inputs = {
+            "objective": query.objective,
+            "description": query.text,
+            **self.inputs,
+        }
         written = ask(self.write, filled(*self.kept), **inputs)
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
         snippets = session.search(

@@ -62,7 +62,12 @@ class SearchTools:
             with self.lock:
                 self.hops += 1
                 self.session.hop = hop = self.hops
-        snippets = self.session.search(text, k, shown=True, hop=hop)
+        snippets = self.session.search(
+            text,
+            k,
+            shown=True,
+            hop=hop,
+        )
         for rank, snippet in enumerate(snippets, start=1):
             self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
         return snippets
@@ -72,7 +77,11 @@ class SearchTools:
         snippets = self.find(query, self.per_search)
         rows = []
         for snippet in snippets:
-            row = {"doc_id": snippet.doc_id, "title": snippet.title, "text": snippet.text}
+            row = {
+                "doc_id": snippet.doc_id,
+                "title": snippet.title,
+                "text": snippet.text,
+            }
             rows.append(row)
         return SearchResultText(as_json(rows), snippets)
 
@@ -133,7 +142,12 @@ class SearchTools:
         return found_ids
 
     def hand_in(
-        self, doc_ids: Sequence[str], depth: int, *, why: str = "done", answer: str = ""
+        self,
+        doc_ids: Sequence[str],
+        depth: int,
+        *,
+        why: str = "done",
+        answer: str = "",
     ) -> Submission:
         """End the session with a ranking of `depth` documents at most."""
         ranking = doc_ids[:depth]
@@ -143,7 +157,11 @@ class SearchTools:
         if not self.selected and len(shown) < len(self.best_rank):
             session.select(shown, among=self.best_rank.keys())
         session.rank(ranking)
-        return session.submit(ranking, why=why, answer=answer)
+        return session.submit(
+            ranking,
+            why=why,
+            answer=answer,
+        )
 
     def rank_all(self) -> list[str]:
         """Return the selected documents, then the others by their best rank."""

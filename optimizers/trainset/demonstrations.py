@@ -74,7 +74,11 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def to_example(query: Query, **labels: Any) -> dspy.Example:
     """Return a query as DSPy's example."""
-    inputs = {"query_id": query.query_id, "objective": query.objective, "description": query.text}
+    inputs = {
+        "query_id": query.query_id,
+        "objective": query.objective,
+        "description": query.text,
+    }
     return dspy.Example(**inputs, **labels).with_inputs(*inputs)
 
 

@@ -148,7 +148,12 @@ class _RelevantDocument(NamedTuple):
 
 class _FeedbackText:
     def __init__(
-        self, query: Query, trace: Trace, ranking: Ranking, environment: Environment, cutoff: int
+        self,
+        query: Query,
+        trace: Trace,
+        ranking: Ranking,
+        environment: Environment,
+        cutoff: int,
     ) -> None:
         self.query = query
         self.trace = trace
@@ -176,7 +181,12 @@ class _FeedbackText:
             ),
         )
 
-    def _one(self, unit: str, history: DocumentHistory, rank: int) -> _RelevantDocument:
+    def _one(
+        self,
+        unit: str,
+        history: DocumentHistory,
+        rank: int,
+    ) -> _RelevantDocument:
         if 0 < rank <= self.cutoff:
             fate = Fate.WELL
         elif history.decision == "select":
@@ -287,13 +297,30 @@ class _FeedbackText:
         for comparison in lost[:_WRONG]:
             better = comparison.better
             worse = comparison.worse
-            of_better = self._quote(better, better, contrast_id=worse, subject="The better one")
-            of_worse = self._quote(worse, worse, contrast_id=better, subject="The other")
+            of_better = self._quote(
+                better,
+                better,
+                contrast_id=worse,
+                subject="The better one",
+            )
+            of_worse = self._quote(
+                worse,
+                worse,
+                contrast_id=better,
+                subject="The other",
+            )
             need = f"{_name(better)} has to be scored strictly higher than {_name(worse)}."
             lines.append(f"- {need}{of_better}{of_worse}")
         return lines
 
-    def _quote(self, unit: str, doc_id: str, *, contrast_id: str = "", subject: str = "It") -> str:
+    def _quote(
+        self,
+        unit: str,
+        doc_id: str,
+        *,
+        contrast_id: str = "",
+        subject: str = "It",
+    ) -> str:
         """Quote a document of the unit, from its sentence with most words of the query that `contrast_id` lacks."""
         documents = self.environment.documents
         quoted_id = next(

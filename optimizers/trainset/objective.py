@@ -71,7 +71,12 @@ class Objective:
         return next((query for query in self.environment.queries if query.query_id == twin), None)
 
     def score(
-        self, query: Query, ranking: Ranking, usage: Usage, *, twin: Ranking | None = None
+        self,
+        query: Query,
+        ranking: Ranking,
+        usage: Usage,
+        *,
+        twin: Ranking | None = None,
     ) -> QueryScore:
         """Score `ranking` for `query`, one of the environment's, and that of its `twin`: ValueError for another one."""
         metrics = self._metrics(query, ranking, twin)
@@ -99,7 +104,10 @@ class Objective:
         )
 
     def _metrics(
-        self, query: Query, ranking: Ranking, twin: Ranking | None = None
+        self,
+        query: Query,
+        ranking: Ranking,
+        twin: Ranking | None = None,
     ) -> dict[str, float | None]:
         if all(
             query.query_id != compiled_query.query_id for compiled_query in self.environment.queries
@@ -116,7 +124,11 @@ class Objective:
         }
 
     def _share_won_in_both(
-        self, query: Query, ranking: Ranking, twin_query: Query, twin: Ranking
+        self,
+        query: Query,
+        ranking: Ranking,
+        twin_query: Query,
+        twin: Ranking,
     ) -> float:
         """Return the share of comparisons that both wordings win: Win - Flip / 2 where all documents are ranked."""
         won_here = comparisons_won(self.environment.comparisons.get(query.query_id, ()), ranking)
@@ -139,7 +151,11 @@ class Objective:
             return of_nothing[self.metric] is not None
         judgements = self.environment.judgements[self.environment.headline]
         judged = judge_ranking((), judgements, query.query_id)
-        best = replace(judged, gains=judged.ideal, hits=[True] * judged.relevant)
+        best = replace(
+            judged,
+            gains=judged.ideal,
+            hits=[True] * judged.relevant,
+        )
         high = apply_metric(self.metric, best)
         low = 0.0
         if (
@@ -153,7 +169,9 @@ class Objective:
                 [*best.ideal, *[0.0] * (irrelevant_count + judged.relevant - len(best.ideal))]
             )
             worst = replace(
-                best, gains=gains, hits=[False] * irrelevant_count + [True] * judged.relevant
+                best,
+                gains=gains,
+                hits=[False] * irrelevant_count + [True] * judged.relevant,
             )
             low = apply_metric(self.metric, worst) or 0.0
         return high is not None and high - low > _EPSILON

@@ -58,7 +58,14 @@ def find_leaks(
     """Find passages that share more than `bound` words in a row with a piece of a prompt, the longest first."""
     places = index_ngrams({piece: tokens(text) for piece, text in texts.items()}, bound + 1)
     leaks = [
-        Leak(piece, passage.kind, passage.split, passage.owner, len(run), " ".join(run)[:SHOWN])
+        Leak(
+            piece,
+            passage.kind,
+            passage.split,
+            passage.owner,
+            len(run),
+            " ".join(run)[:SHOWN],
+        )
         for passage in passages
         for piece, run in longest_shared_ngrams(tokens(passage.text), places, bound + 1).items()
     ]

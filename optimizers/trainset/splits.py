@@ -64,7 +64,12 @@ class Trainset(SharedOnDeepcopy):
             tuple(new[query.query_id] for query in queries)
             for queries in (self.train, self.validation)
         )
-        return replace(self, environments=tuple(environments), train=train, validation=validation)
+        return replace(
+            self,
+            environments=tuple(environments),
+            train=train,
+            validation=validation,
+        )
 
     @property
     def environment(self) -> Environment:
@@ -148,7 +153,14 @@ def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
     left_out = tuple(excluded for training in trainings for excluded in training.left_out)
     task = ",".join(training.task for training in trainings)
     digest = "+".join(training.digest for training in trainings)
-    return Trainset(task, train, validation, environments, left_out, digest)
+    return Trainset(
+        task,
+        train,
+        validation,
+        environments,
+        left_out,
+        digest,
+    )
 
 
 def _with_names(environment: Environment) -> Environment:
@@ -204,7 +216,13 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
     }
     dev = training.train + training.validation
     digest = f"{training.digest}/{folds}"
-    return replace(training, train=dev, validation=dev, digest=digest, fold_of=fold_of)
+    return replace(
+        training,
+        train=dev,
+        validation=dev,
+        digest=digest,
+        fold_of=fold_of,
+    )
 
 
 def _group(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
