@@ -132,14 +132,14 @@ class CommandParser(argparse.ArgumentParser):
         self._given[id(action), name] = value
         if not option or before == value:
             return
-        again = f"{option} {name}".strip()
+        repeated = f"{option} {name}".strip()
         values = f"{str(before)!r:.100} and as {str(value)!r:.100}"
         if option in self.lists:
             raise UsageError(
-                f"{again} is given twice, as {values}; give it once, as {option} {before},{value}"
+                f"{repeated} is given twice, as {values}; give it once, as {option} {before},{value}"
             )
         if isinstance(action, _Append):
-            raise UsageError(f"{again} is given twice, as {values}; give it once")
+            raise UsageError(f"{repeated} is given twice, as {values}; give it once")
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, for exit code 2 without the usage block."""
@@ -151,13 +151,13 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _number(
-    read: Callable[[str], Number], fits: Callable[[Number], bool], what: str
+    read: Callable[[str], Number], fits: Callable[[Number], bool], requirement: str
 ) -> Callable[[str], Number]:
     def argument(text: str) -> Number:
         with suppress(ValueError):
             if fits(number := read(text)):
                 return number
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {requirement}")
 
     return argument
 
@@ -392,14 +392,14 @@ def print_stderr(text: str, to: TextIO | None = None) -> None:
             print(over + strip_control_characters(text), file=stream, flush=True)
 
 
-def _draw_bar(what: str, share: float, text: str) -> None:
+def _draw_bar(title: str, share: float, text: str) -> None:
     global _bar
     text = f"[{'=' * int(10 * share):10}] {text}"
     room = shutil.get_terminal_size().columns - 1
     stream = own_stream(sys.stderr) or sys.stderr
     with suppress(OSError, ValueError):
         stream.write(
-            f"\r{strip_control_characters(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K"
+            f"\r{strip_control_characters(f'{title[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K"
         )
         stream.flush()
         _bar = True
@@ -432,8 +432,8 @@ def print_stdout(text: str, kept: str = "") -> None:
         # for the same reason
         _results[:] = [None for _ in _results]
         sys.stdout = None
-        kind, where = (RunIncomplete, f"; it is {kept}") if kept else (DataError, "")
-        raise kind(f"the result cannot be printed ({error}){where}") from None
+        error_type, hint = (RunIncomplete, f"; it is {kept}") if kept else (DataError, "")
+        raise error_type(f"the result cannot be printed ({error}){hint}") from None
 
 
 class Progress:
@@ -457,23 +457,23 @@ class Progress:
         check_interrupts()
         with self._lock:
             self.done += n
-            now = time.monotonic()
+            time_now = time.monotonic()
             finished = self.done >= self._total
-            if not n or now < (self._started + _QUIET_SECONDS if finished else self._next):
+            if not n or time_now < (self._started + _QUIET_SECONDS if finished else self._next):
                 return
             # The table of a run puts another stream in its place, for lines above it.
-            own = own_stream(sys.stderr) is sys.__stderr__
-            terminal = own and is_terminal(sys.stderr)
+            is_own = own_stream(sys.stderr) is sys.__stderr__
+            terminal = is_own and is_terminal(sys.stderr)
             draws = terminal and not finished and _LOG.isEnabledFor(logging.INFO)
-            self._next = now + (_BAR_SECONDS if draws else _LINE_SECONDS)
-            speed = (self.done - self._before) / (now - self._started)
+            self._next = time_now + (_BAR_SECONDS if draws else _LINE_SECONDS)
+            speed = (self.done - self._before) / (time_now - self._started)
             rate = f"{speed:,.{1 if speed < 100 else 0}f} a second"
-            rest = (
+            remaining = (
                 f", {duration((self._total - self.done) / speed)} left"
                 if speed > 0 and not finished
                 else ""
             )
-            text = f"{self.done:,} of {self._total:,} {self._unit}, {rate}{rest}"
+            text = f"{self.done:,} of {self._total:,} {self._unit}, {rate}{remaining}"
             if draws:
                 _draw_bar(self._what, self.done / self._total, text)
             else:

@@ -63,43 +63,45 @@ class Option:
         return checked
 
 
-def _fields(kind: Any) -> dict[str, Option]:
-    known = {}
-    hints = get_type_hints(kind, include_extras=True)
-    for one in sorted(fields(kind), key=lambda one: bool(get_args(hints[one.name])[1].group)):
-        own, option = get_args(hints[one.name])
+def _fields(request_type: Any) -> dict[str, Option]:
+    options = {}
+    hints = get_type_hints(request_type, include_extras=True)
+    for one in sorted(
+        fields(request_type), key=lambda one: bool(get_args(hints[one.name])[1].group)
+    ):
+        value_type, option = get_args(hints[one.name])
         fixed = one.default_factory is MISSING
         default = one.default if fixed else cast(Any, one.default_factory)()
         flag = option.flag or f"--{one.name.replace('_', '-')}"
-        known[one.name] = replace(
-            option, flag=flag, name=one.name, kind=own, default=default, fixed=fixed
+        options[one.name] = replace(
+            option, flag=flag, name=one.name, kind=value_type, default=default, fixed=fixed
         )
-    return known
+    return options
 
 
 def add_options(
-    parser: argparse.ArgumentParser, kind: type, *, without: Collection[str] = ()
+    parser: argparse.ArgumentParser, request_type: type, *, without: Collection[str] = ()
 ) -> None:
     """Add an option for every field of a request to a command line, but for those `without`."""
     groups = dict[str, Any]()
-    for option in [one for name, one in _fields(kind).items() if name not in without]:
+    for option in [option for name, option in _fields(request_type).items() if name not in without]:
         if option.group and option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
-        more: dict[str, Any] = {"dest": option.name, "help": option.about}
+        settings: dict[str, Any] = {"dest": option.name, "help": option.about}
         if option.kind is bool:
-            more["action"] = "store_true"
+            settings["action"] = "store_true"
         else:
             path = Path if Path in (option.kind, *get_args(option.kind)) else None
-            more |= {
+            settings |= {
                 "metavar": option.metavar,
                 "type": option.read or path,
                 "choices": option.choices or None,
             }
-            more |= {"action": "append", "default": []} if option.collects else {}
-            more |= {"nargs": "?", "const": option.alone} if option.alone else {}
+            settings |= {"action": "append", "default": []} if option.collects else {}
+            settings |= {"nargs": "?", "const": option.alone} if option.alone else {}
             if not option.collects and option.default is not MISSING:
-                more["default"] = option.default
-        groups.get(option.group, parser).add_argument(option.flag, **more)
+                settings["default"] = option.default
+        groups.get(option.group, parser).add_argument(option.flag, **settings)
 
 
 def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
@@ -107,7 +109,7 @@ def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
     that a text can be.
     """
     documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
-    found = {}
+    parameters = {}
     for name, parameter in inspect.signature(documented).parameters.items():
         types = [
             parameter.annotation,
@@ -116,43 +118,43 @@ def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
             str,
         ]
         if name != "depth" and isinstance(parameter.default, str | int | float | None):
-            kind = next(
-                kind
-                for kind in types
-                if isinstance(kind, type) and issubclass(kind, int | float | str)
+            value_type = next(
+                candidate
+                for candidate in types
+                if isinstance(candidate, type) and issubclass(candidate, int | float | str)
             )
-            found[name] = parameter.replace(annotation=kind)
-    return found
+            parameters[name] = parameter.replace(annotation=value_type)
+    return parameters
 
 
-def make_request(kind: type[T], given: Mapping[str, Any]) -> T:
+def make_request(request_type: type[T], field_values: Mapping[str, Any]) -> T:
     """Make a request of the fields that are `given`; None stands for the default.
 
     UsageError for what cannot be.
     """
-    known = _fields(kind)
-    values = {name: value for name, value in given.items() if value is not None}
+    options = _fields(request_type)
+    values = {name: value for name, value in field_values.items() if value is not None}
     for name in values:
-        if name not in known:
-            raise UnknownName("field of a request", name, known)
-    for option in known.values():
+        if name not in options:
+            raise UnknownName("field of a request", name, options)
+    for option in options.values():
         if option.name not in values and option.default is MISSING:
             raise UsageError(
                 f"{option.flag} is missing" + (f"; {option.missing}" if option.missing else "")
             )
-    return kind(**values)
+    return request_type(**values)
 
 
-def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
+def from_options(request_type: type[T], arguments: Mapping[str, Any]) -> T:
     """Return the request that a parsed command line makes; other options of the command are
     ignored.
     """
-    given = {}
-    for option in [one for name, one in _fields(kind).items() if name in arguments]:
-        given[option.name] = value = arguments[option.name]
+    field_values = {}
+    for option in [option for name, option in _fields(request_type).items() if name in arguments]:
+        field_values[option.name] = value = arguments[option.name]
         if option.collects is Mapping:
-            given[option.name] = dict(value)  # the parser refuses a name with two values
-    return make_request(kind, given)
+            field_values[option.name] = dict(value)  # the parser refuses a name with two values
+    return make_request(request_type, field_values)
 
 
 def validate_request(request: object) -> None:
@@ -160,13 +162,13 @@ def validate_request(request: object) -> None:
 
     UsageError, with the option, for a wrong one.
     """
-    kind: Any = type(request)
-    known = _fields(kind)
+    request_type: Any = type(request)
+    options = _fields(request_type)
     try:
-        checked = _model(kind)(**{name: getattr(request, name) for name in known})
+        checked = _model(request_type)(**{name: getattr(request, name) for name in options})
     except ValueError as error:
         first = cast(Any, error).errors()[0]
-        flag = known[first["loc"][0]].flag
+        flag = options[first["loc"][0]].flag
         raise UsageError(
             f"{flag} {first['input']!r:.200}: {first['msg'].removeprefix('Value error, ')}"
         ) from None
@@ -175,39 +177,39 @@ def validate_request(request: object) -> None:
 
 
 @lru_cache
-def _model(kind: Any) -> Any:
+def _model(request_type: Any) -> Any:
     from pydantic import WrapValidator, create_model  # takes longer to import than --help may
 
     types: Any = {
-        one.name: (Annotated[one.kind, WrapValidator(one.check)], ...)
-        for one in _fields(kind).values()
+        option.name: (Annotated[option.kind, WrapValidator(option.check)], ...)
+        for option in _fields(request_type).values()
     }
-    return create_model(kind.__name__, **types)
+    return create_model(request_type.__name__, **types)
 
 
 def to_command_line(request: object, leave_out: Iterable[str] = ()) -> list[str]:
     """Return the command line that makes a request, without defaults and the fields `leave_out`."""
-    found = list[str]()
+    words = list[str]()
     for name, option in _fields(type(request)).items():
         value = getattr(request, name)
         implied = value == option.default and (option.fixed or not os.environ.get("SEXTANT_LM"))
         if name in leave_out or implied:
             continue
         if option.kind is bool:
-            found.append(option.flag)
+            words.append(option.flag)
         elif option.collects is Mapping:
-            found += [
-                word for one, text in value.items() for word in (option.flag, f"{one}={text}")
+            words += [
+                word for key, text in value.items() for word in (option.flag, f"{key}={text}")
             ]
         elif option.whole:
-            found += [option.flag, json.dumps(value)]
+            words += [option.flag, json.dumps(value)]
         else:
-            found += [
+            words += [
                 word
-                for one in (value if option.collects else (value,))
-                for word in (option.flag, str(one))
+                for item in (value if option.collects else (value,))
+                for word in (option.flag, str(item))
             ]
-    return found
+    return words
 
 
 def parse_name_value(text: str) -> tuple[str, str]:
@@ -220,8 +222,8 @@ def parse_name_value(text: str) -> tuple[str, str]:
 
 def json_object(text: str) -> dict[str, Any]:
     """An argument type: a JSON object."""
-    if (found := read_object(text)) is None:
+    if (value := read_object(text)) is None:
         raise argparse.ArgumentTypeError(
             f"{text!r:.200} is no JSON object; write it as '{{\"name\": 1}}'"
         )
-    return found
+    return value

@@ -111,15 +111,15 @@ class SourceClosure(NamedTuple):
                 local_marks[link.local] = mark
                 imports.append(mark)
 
-        def mark_module(found: re.Match[str]) -> str:
-            local = found[1]
-            return f"Name('={local_marks[local]}', " if local in local_marks else found[0]
+        def mark_module(match: re.Match[str]) -> str:
+            local = match[1]
+            return f"Name('={local_marks[local]}', " if local in local_marks else match[0]
 
         body = _NAME_IN_DUMP.sub(mark_module, module.body)
         body = _MODULE_IN_DUMP.sub(r"'=\1'", body)
         prompts = [class_.docstring for class_ in module.classes if class_.name in shown]
-        parts = [body, *sorted(set(imports)), module.tools, *prompts]
-        return "\0".join(parts).encode("utf-8", "surrogatepass")
+        contents = [body, *sorted(set(imports)), module.tools, *prompts]
+        return "\0".join(contents).encode("utf-8", "surrogatepass")
 
 
 def _hash(content: bytes) -> str:
@@ -135,21 +135,23 @@ def collect_sources(
     One that ends with ".py" is a file. What is imported from where libraries are installed is a
     library.
     """
-    found = dict[str, ParsedModule]()
+    parsed = dict[str, ParsedModule]()
     data = dict[str, Path]()
     libraries = set[str]()
     links = dict[str, tuple[_Link, ...]]()
     pending = [_home(name, root) for name in modules]
-    own = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
+    packages = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
     while pending:
         name, folder = pending.pop()
-        if name in found or any(name == one or name.startswith(f"{one}.") for one in without):
+        if name in parsed or any(
+            name == excluded or name.startswith(f"{excluded}.") for excluded in without
+        ):
             continue
-        installed = folder in _INSTALLED and name.partition(".")[0] not in own
+        installed = folder in _INSTALLED and name.partition(".")[0] not in packages
         if installed or (path := _file(name, folder, root)) is None:
             libraries.add(name.partition(".")[0])
             continue
-        module = found[name] = parse_module(path)
+        module = parsed[name] = parse_module(path)
         data |= {
             f"{name}/{file}": path.parent / file
             for file in module.strings
@@ -162,7 +164,7 @@ def collect_sources(
             pending.append(
                 (name.rpartition(".")[0], folder)
             )  # a user's own package may do something when imported
-    return SourceClosure(found, data, frozenset(libraries), links)
+    return SourceClosure(parsed, data, frozenset(libraries), links)
 
 
 def _home(name: str, root: Path) -> tuple[str, Path]:
@@ -179,11 +181,11 @@ def _file(name: str, folder: Path, root: Path) -> Path | None:
     """Return the file of a module: ours under `root`, others in the `folder` of their
     importer; else None.
     """
-    place = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
+    base = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
     return next(
         (
             path
-            for path in (place.with_name(f"{place.name}.py"), place / "__init__.py")
+            for path in (base.with_name(f"{base.name}.py"), base / "__init__.py")
             if path.is_file()
         ),
         None,
@@ -249,9 +251,9 @@ def _read(path: Path, modified: int, size: int) -> ParsedModule:
                 )
             case ast.ClassDef():
                 fields = " ".join(
-                    ast.unparse(one.annotation)
-                    for one in node.body
-                    if isinstance(one, ast.AnnAssign)
+                    ast.unparse(statement.annotation)
+                    for statement in node.body
+                    if isinstance(statement, ast.AnnAssign)
                 )
                 bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
                 types = frozenset(re.findall(r"\w+", fields))

@@ -106,9 +106,9 @@ class Corpus(Mapping[str, Document]):
         """Return the documents in the rows from `start` to before `stop`, as a corpus that
         another process may have.
         """
-        part = Corpus(islice(self.stream(), start, stop))
-        part.fingerprint = _name_slice(self.fingerprint, start, stop)
-        return part
+        piece = Corpus(islice(self.stream(), start, stop))
+        piece.fingerprint = _name_slice(self.fingerprint, start, stop)
+        return piece
 
 
 def _name_slice(fingerprint: str, start: int, stop: int) -> str:  # without reading its documents
@@ -152,10 +152,12 @@ class StoredCorpus(Corpus):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise ValueError(f"{folder} was written in another format")
-        if (now := disk.check_fingerprints(folder, meta["files"])) != meta["files"]:
+        if (fingerprints := disk.check_fingerprints(folder, meta["files"])) != meta["files"]:
             with suppress(OSError):  # a folder that may only be read
                 disk.replace(
-                    folder / "meta.json", json.dumps(meta | {"files": now}) + "\n", disk.SHARED
+                    folder / "meta.json",
+                    json.dumps(meta | {"files": fingerprints}) + "\n",
+                    disk.SHARED,
                 )
         self._folder = folder
         documents = int(meta["documents"])
@@ -181,9 +183,9 @@ class StoredCorpus(Corpus):
             or os.fstat(self._file.fileno()).st_size != self._ends[-1]
         ):
             raise ValueError(f"{folder} is not whole")
-        kept = min(max(_KEPT_BYTES * documents // max(1, self._ends[-1]), _KEPT[0]), _KEPT[1])
+        cache_size = min(max(_KEPT_BYTES * documents // max(1, self._ends[-1]), _KEPT[0]), _KEPT[1])
         self.row = lru_cache(maxsize=1 << 16)(self._find_row)  # by id; KeyError where there is none
-        self._read = lru_cache(maxsize=kept)(lambda doc_id: self._document(self.row(doc_id)))
+        self._read = lru_cache(maxsize=cache_size)(lambda doc_id: self._document(self.row(doc_id)))
 
     def __getitem__(self, doc_id: str) -> Document:
         return self._read(doc_id)
@@ -228,9 +230,9 @@ class StoredCorpus(Corpus):
 
     def _find_row(self, doc_id: str) -> int:
         key = doc_id.encode("utf-8", "surrogatepass")
-        place = bisect_left(self._order, key, key=self._id)
-        row = self._order[place] - self._start if place < len(self._order) else -1
-        if 0 <= row < self._count and self._id(self._order[place]) == key:
+        position = bisect_left(self._order, key, key=self._id)
+        row = self._order[position] - self._start if position < len(self._order) else -1
+        if 0 <= row < self._count and self._id(self._order[position]) == key:
             return row
         raise KeyError(doc_id)
 
@@ -252,8 +254,8 @@ class StoredCorpus(Corpus):
                 )  # so that the next opening makes it again
             remedy = "the same command makes it again, or else remove its folder"
             raise DataError(f"{self._file.name} has been damaged since it was made; {remedy}")
-        parts = (data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends))
-        doc_id, title, text, parent = (part.decode("utf-8", "surrogatepass") for part in parts)
+        fields = (data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends))
+        doc_id, title, text, parent = (field.decode("utf-8", "surrogatepass") for field in fields)
         return Document(doc_id, text, title, parent)
 
 
@@ -281,13 +283,13 @@ class StoredIds(Sequence[str]):
         return doc_id in self._corpus
 
 
-def _map(path: Path, kind: Literal["q", "Q", "I", "B"]) -> "memoryview[int]":
+def _map(path: Path, type_code: Literal["q", "Q", "I", "B"]) -> "memoryview[int]":
     """Memory-map a file of numbers, of a kind of the module `array`."""
     with path.open("rb") as file:
         empty = not os.fstat(file.fileno()).st_size
         return memoryview(
             b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        ).cast(kind)
+        ).cast(type_code)
 
 
 def store(documents: Iterable[Document], folder: Path) -> None:
@@ -304,21 +306,21 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     digest = hashlib.blake2b(digest_size=8)
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
-            parts = _encode(document)
-            if rows.setdefault(parts[0], row) != row:
+            encoded = _encode(document)
+            if rows.setdefault(encoded[0], row) != row:
                 raise DataError(f"two documents have the id {document.doc_id!r}")
-            digest.update(_with_lengths(parts))
-            digests.append(_digest(parts))
-            fields.write(whole := b"".join(parts))
-            sums.append(zlib.crc32(whole))
-            for part in parts:
-                ends.append(ends[-1] + len(part))
-            ids.write(parts[0])
-            id_ends.append(id_ends[-1] + len(parts[0]))
+            digest.update(_with_lengths(encoded))
+            digests.append(_digest(encoded))
+            fields.write(record := b"".join(encoded))
+            sums.append(zlib.crc32(record))
+            for value in encoded:
+                ends.append(ends[-1] + len(value))
+            ids.write(encoded[0])
+            id_ends.append(id_ends[-1] + len(encoded[0]))
     order = array("q", (rows[key] for key in sorted(rows)))
     places = array("I", bytes(4 * len(rows)))
-    for place, row in enumerate(order):
-        places[row] = place
+    for position, row in enumerate(order):
+        places[row] = position
     numbers = {
         "ends": ends,
         "id_ends": id_ends,
@@ -343,30 +345,30 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
 
 
-def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:
+def open_or_store(folder: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:
     """Open the corpus kept in `place`; where there is none yet, write `documents()` there first.
 
     Whatever else is in the folder of `place` is outdated, and is removed when a new one is made.
     Where it cannot be written, for lack of room or permission, the documents are held in memory.
     """
     with suppress(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
-        return StoredCorpus(place)
-    _LOG.info(f"reading the documents, and keeping them in {place}; this is done once")
+        return StoredCorpus(folder)
+    _LOG.info(f"reading the documents, and keeping them in {folder}; this is done once")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with disk.temporary_sibling(place, disk.SHARED, folder=True) as beside:
-            store(documents(), beside)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with disk.temporary_sibling(folder, disk.SHARED, folder=True) as sibling:
+            store(documents(), sibling)
             shutil.rmtree(
-                place, ignore_errors=True
+                folder, ignore_errors=True
             )  # a damaged one, or that of another process, no worse than ours
-            beside.rename(place)
-        for outdated in place.parent.glob("[!.]*"):
-            if outdated != place:  # a process that has it open keeps it
+            sibling.rename(folder)
+        for outdated in folder.parent.glob("[!.]*"):
+            if outdated != folder:  # a process that has it open keeps it
                 shutil.rmtree(outdated, ignore_errors=True)
-        return StoredCorpus(place)
+        return StoredCorpus(folder)
     except OSError as error:
         _LOG.info(
-            f"{place} cannot be written ({error.strerror or error}); the documents are held in "
+            f"{folder} cannot be written ({error.strerror or error}); the documents are held in "
             f"memory"
         )
         return Corpus(documents())

@@ -19,11 +19,11 @@ class SextantError(Exception):
 
     def saying(self, message: str) -> Self:
         """Return the same error with another message; its cause is this one."""
-        again = type(self).__new__(type(self))
-        again.__dict__ |= self.__dict__
-        again.args = (message,)
-        again.__cause__ = self
-        return again
+        copy = type(self).__new__(type(self))
+        copy.__dict__ |= self.__dict__
+        copy.args = (message,)
+        copy.__cause__ = self
+        return copy
 
 
 class UsageError(SextantError):
@@ -36,7 +36,7 @@ class UnknownName(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-        close = close or [other for other in names if name and name.lower() in other]
+        close = close or [candidate for candidate in names if name and name.lower() in candidate]
         listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         hint = f"known: {listed}" if names else "there are none"
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else hint

@@ -90,13 +90,13 @@ def walk(folder: Path, deepest: int = 100) -> Iterator[Path]:
     """
     todo = [(folder, 0)]
     while todo:
-        place, depth = todo.pop()
+        subfolder, depth = todo.pop()
         if depth > deepest:
             raise OSError(
                 errno.ELOOP, f"it has folders in folders, {deepest} deep and deeper", str(folder)
             )
         try:
-            with os.scandir(place) as entries:
+            with os.scandir(subfolder) as entries:
                 inside = sorted(entries, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue  # there is none, or it has been removed meanwhile, or is somebody else's
@@ -131,10 +131,10 @@ def read_lines(
     """
     for number, line in enumerate(iter_lines(path, repair=repair), start=1):
         try:
-            made = make(line)
+            value = make(line)
         except ValueError as error:
             raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
-        yield line, made
+        yield line, value
 
 
 def loads(line: bytes | str) -> Any:
@@ -167,8 +167,8 @@ def describe(error: OSError) -> str:
 def read_object(text: str) -> dict[str, Any] | None:
     """Return the object that a text is as JSON; None for any other text."""
     with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), dict):
-            return found
+        if isinstance(value := json.loads(text), dict):
+            return value
     return None
 
 
@@ -292,9 +292,9 @@ def mkdir_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def open_file(path: Path, how: str, mode: int = PRIVATE, buffering: int = -1) -> IO[Any]:
+def open_file(path: Path, file_mode: str, mode: int = PRIVATE, buffering: int = -1) -> IO[Any]:
     """Open a file; `mode` is that of a new one."""
-    return open(path, how, buffering, opener=lambda name, flags: os.open(name, flags, mode))
+    return open(path, file_mode, buffering, opener=lambda name, flags: os.open(name, flags, mode))
 
 
 def remove(path: Path) -> None:
@@ -340,8 +340,8 @@ def lock(descriptor: int, *, wait: bool = False) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, how: int = 0) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | how)
+def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         yield descriptor
     finally:
@@ -365,11 +365,11 @@ def sha256(path: Path) -> str:
 def fingerprint(path: Path) -> list[int]:
     """Return the size, the CRC-32 and the time of last change, in nanoseconds, of a file."""
     checksum = 0
-    seen = path.stat()
+    status = path.stat()
     with open_input(path) as file:
         while block := file.read(1 << 22):
             checksum = zlib.crc32(block, checksum)
-    return [seen.st_size, checksum, seen.st_mtime_ns]
+    return [status.st_size, checksum, status.st_mtime_ns]
 
 
 def check_fingerprints(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -378,17 +378,17 @@ def check_fingerprints(folder: Path, seals: dict[str, list[int]]) -> dict[str, l
 
     A file of the same size and time as when it was sealed is not read.
     """
-    now = dict(seals)
+    current = dict(seals)
     for name, sealed in seals.items():
         if not isinstance(sealed, list) or len(sealed) < 2:
             raise ValueError(f"the list of files of {folder} is damaged")
         size, checksum, *changed = sealed
-        seen = (folder / name).stat() if (folder / name).is_file() else None
-        if seen is None or [seen.st_size, seen.st_mtime_ns] != [size, *changed]:
-            now[name] = fingerprint(folder / name) if seen else []
-            if now[name][:2] != [size, checksum]:
+        status = (folder / name).stat() if (folder / name).is_file() else None
+        if status is None or [status.st_size, status.st_mtime_ns] != [size, *changed]:
+            current[name] = fingerprint(folder / name) if status else []
+            if current[name][:2] != [size, checksum]:
                 raise ValueError(f"{folder / name} is damaged")
-    return now
+    return current
 
 
 def sync(path: Path) -> None:

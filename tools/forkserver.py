@@ -29,12 +29,12 @@ class ClosableConnection(Connection):
 
     def close(self) -> None:
         """End it for both sides."""
-        with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as same:
-            same.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
-def fork_server(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
+def fork_server(module: str, *arguments: str) -> Iterator[Callable[[], Connection]]:
     """Start the starter, and yield what starts a process and returns the connection with it;
     OSError where it cannot.
 
@@ -42,17 +42,19 @@ def fork_server(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
     `given`.
     """
     ours, theirs = socket.socketpair()
-    called = f"from {module} import be_starter; be_starter(*{(theirs.fileno(), *given)})"
+    called = f"from {module} import be_starter; be_starter(*{(theirs.fileno(), *arguments)})"
     script = f"import sys; sys.path[:] = {sys.path!r}; {called}"
-    how: Any = {
+    settings: Any = {
         "stdin": subprocess.DEVNULL,
         "stdout": 2,
         "start_new_session": True,
     }  # a Ctrl-C is for who asks
-    how["env"] = os.environ | {
+    settings["env"] = os.environ | {
         "RAY_ENABLE_AUTO_CONNECT": "0"
     }  # else Ray starts a cluster in place of one that is lost
-    process = subprocess.Popen([sys.executable, "-c", script], pass_fds=[theirs.fileno()], **how)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], pass_fds=[theirs.fileno()], **settings
+    )
     theirs.close()
 
     def start() -> Connection:
@@ -67,7 +69,7 @@ def fork_server(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
         ours.close()  # at which it ends, with what it has forked
         with suppress(subprocess.TimeoutExpired):
             process.wait(
-                ENDING if given else 0
+                ENDING if arguments else 0
             )  # as one that asks a cluster has something to give back
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -79,12 +81,12 @@ def receive_result(line: Connection, lost: Callable[[], Exception]) -> Any:
     it has ended.
     """
     try:
-        found, error = line.recv()
+        result, error = line.recv()
     except (EOFError, OSError):
         raise lost() from None
     if error:
         raise error
-    return found
+    return result
 
 
 def serve_forks(descriptor: int, serve: Callable[[Connection], object]) -> None:
@@ -98,18 +100,18 @@ def serve_forks(descriptor: int, serve: Callable[[Connection], object]) -> None:
     )
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     starter = os.getpid()
-    for own in iter_requests(descriptor):
+    for descriptor_of_child in iter_requests(descriptor):
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(descriptor)
             try:
                 _end_with(starter)
-                serve(ClosableConnection(own))
+                serve(ClosableConnection(descriptor_of_child))
             except Exception:  # noqa: BLE001  # who asked meets the end, and says the words
                 traceback.print_exc()
             finally:
                 os._exit(0)  # whatever its threads are at
-        os.close(own)
+        os.close(descriptor_of_child)
     os.killpg(0, signal.SIGKILL)  # the forks, too, also one in the middle of a build
 
 
@@ -136,5 +138,5 @@ def _look_for(starter: int) -> None:
 def iter_requests(descriptor: int) -> Iterator[int]:
     """Yield the other end of each connection that is asked for, until nobody asks any more."""
     control = socket.socket(fileno=descriptor)
-    while (given := socket.recv_fds(control, 1, 1))[1]:
-        yield given[1][0]
+    while (message := socket.recv_fds(control, 1, 1))[1]:
+        yield message[1][0]

@@ -186,7 +186,7 @@ def _ask_git(folder: Path, *arguments: str) -> str:
     environment = {
         name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY
     }
-    asked = subprocess.run(
+    process = subprocess.run(
         ["git", "-C", str(folder), *arguments],
         env=environment,
         capture_output=True,
@@ -194,4 +194,4 @@ def _ask_git(folder: Path, *arguments: str) -> str:
         check=True,
         timeout=_GIT_SECONDS,
     )
-    return asked.stdout.strip()
+    return process.stdout.strip()

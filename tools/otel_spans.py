@@ -57,49 +57,54 @@ def start() -> None:
         of_programs.instrument()
 
 
-def _watched(kind: str, method: Any) -> Any:
+def _watched(span_kind: str, method: Any) -> Any:
     """Have a session's method make a span of each call."""
     parameters = inspect.signature(method)
 
     @wraps(method)
     def call(*words: Any, **named: Any) -> Any:
-        session, asked, *_ = parameters.bind(*words, **named).arguments.values()
+        session, text, *_ = parameters.bind(*words, **named).arguments.values()
         mlflow: Any = sys.modules.get("mlflow")
         live = mlflow and mlflow.get_current_active_span()
         begin: Any = (
-            partial(mlflow.start_span, span_type=kind) if live else _TRACER.start_as_current_span
+            partial(mlflow.start_span, span_type=span_kind)
+            if live
+            else _TRACER.start_as_current_span
         )
-        about = {"openinference.span.kind": kind, "input.value": encodable([asked])[0]}
-        about["metadata"] = json.dumps({"query_id": session.query_id})
-        with begin(method.__name__, attributes=about) as span:
-            found = method(*words, **named)
+        attributes_sent = {
+            "openinference.span.kind": span_kind,
+            "input.value": encodable([text])[0],
+        }
+        attributes_sent["metadata"] = json.dumps({"query_id": session.query_id})
+        with begin(method.__name__, attributes=attributes_sent) as span:
+            output_value = method(*words, **named)
             if live or span.is_recording():
-                attributes, output = _describe(found)
+                attributes, output = _describe(output_value)
                 span.set_attributes(attributes)
             if live:
-                span.set_inputs(asked)
+                span.set_inputs(text)
                 span.set_outputs(output)
-        return found
+        return output_value
 
     return call
 
 
-def _describe(found: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
+def _describe(output: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
     """Return the attributes of what a search or a reading returned, and the form in which
     MLflow shows it.
     """
-    if isinstance(found, str):
-        return {"tool.name": "read", "output.value": encodable([found])[0]}, found
+    if isinstance(output, str):
+        return {"tool.name": "read", "output.value": encodable([output])[0]}, output
     attributes = dict[str, Any]()
-    texts = encodable(one.text for one in found)
-    for place, (one, text) in enumerate(zip(found, texts, strict=True)):
-        about = {"id": one.doc_id, "content": text, "score": one.score}
+    texts = encodable(snippet.text for snippet in output)
+    for index, (snippet, text) in enumerate(zip(output, texts, strict=True)):
+        details = {"id": snippet.doc_id, "content": text, "score": snippet.score}
         attributes |= {
-            f"retrieval.documents.{place}.document.{name}": value for name, value in about.items()
+            f"retrieval.documents.{index}.document.{name}": value for name, value in details.items()
         }
     return attributes, [
-        {"id": one.doc_id, "page_content": one.text, "metadata": {"score": one.score}}
-        for one in found
+        {"id": snippet.doc_id, "page_content": snippet.text, "metadata": {"score": snippet.score}}
+        for snippet in output
     ]
 
 

@@ -63,7 +63,7 @@ def list_names(table: Collection[str], group: str) -> dict[str, str]:
     """Return every name of a table, with "", and of entry points, with the package that each
     is from.
     """
-    packages = ((name, one.dist) for name, one in _entry_points(group).items())
+    packages = ((name, distribution.dist) for name, distribution in _entry_points(group).items())
     return {
         name: f"from package {one.name} {one.version}" for name, one in packages if one
     } | dict.fromkeys(table, "")

@@ -159,16 +159,18 @@ class Submission:
         """Make a dspy.Prediction."""
         import dspy  # takes long, and --help of commands reads this file
 
-        made = globals().get("_made") or type("Submission", (Submission, dspy.Prediction), {})
+        submission_class = globals().get("_made") or type(
+            "Submission", (Submission, dspy.Prediction), {}
+        )
         return cast(
-            Submission, object.__new__(globals().setdefault("_made", made))
+            Submission, object.__new__(globals().setdefault("_made", submission_class))
         )  # one class for all threads
 
     def __post_init__(self) -> None:
         super().__init__(**vars(self))  # of dspy.Prediction, for which fields are keys as well
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Submission, tuple(getattr(self, one.name) for one in fields(self))
+        return Submission, tuple(getattr(self, field.name) for field in fields(self))
 
 
 def step_json(step: Step) -> dict[str, Any]:

@@ -116,20 +116,24 @@ def to_toml(value: Any) -> str:
         bare = {
             name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name) for name in value
         }
-        pairs = (f"{bare[name]} = {to_toml(one)}" for name, one in value.items() if one is not None)
+        pairs = (
+            f"{bare[name]} = {to_toml(content)}"
+            for name, content in value.items()
+            if content is not None
+        )
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(to_toml(one) for one in value if one is not None)}]"
+        return f"[{', '.join(to_toml(item) for item in value if item is not None)}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def build_dataclass(kind: type[T], value: Any) -> T:
+def build_dataclass(dataclass_type: type[T], value: Any) -> T:
     """Make a dataclass, with those in it, of what JSON holds of it.
 
     ValueError says where that differs and how.
     """
-    made: T = validate(kind, value, strict=False)
-    return made
+    instance: T = validate(dataclass_type, value, strict=False)
+    return instance
 
 
 def validate(form: Any, value: Any, *, strict: bool = True) -> Any:
@@ -141,16 +145,16 @@ def validate(form: Any, value: Any, *, strict: bool = True) -> Any:
         return type_adapter(form).validate_python(value, strict=strict)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+        location = "".join(
+            f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]
         ).removeprefix(".")
-        what = (
+        message = (
             first["msg"]
             .removeprefix("Input ")
             .removeprefix("Value error, ")
             .replace("Field required", "is missing")
         )
-        raise ValueError(" ".join(f"{place} {what}".split())[:300]) from None
+        raise ValueError(" ".join(f"{location} {message}".split())[:300]) from None
 
 
 def parse_json_exact(form: Any, data: bytes | str) -> Any:
@@ -164,8 +168,8 @@ def parse_json_exact(form: Any, data: bytes | str) -> Any:
 
 
 def _is_shallow(value: Any, levels: int) -> bool:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_shallow(part, levels - 1) for part in parts)
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
 
 
 def read_file(form: Any, path: Path, mend: str) -> Any:

@@ -87,9 +87,9 @@ def count_unmetered_request(to: str) -> None:
         payer is not None and not payer.closed and not BOOKED.get()
     ):  # a library's thread may outlive its query
         payer.charge(Usage(calls=1, paid_usd=None, list_usd=None, unmetered=1))
-        said = f"sends to {to} by itself; what that used is not known"
-        if said not in payer.trace.notes:
-            payer.note(said)
+        message = f"sends to {to} by itself; what that used is not known"
+        if message not in payer.trace.notes:
+            payer.note(message)
 
 
 # Where one is set, searches make spans, as where OpenTelemetry's SDK is loaded, which MLflow does:
@@ -148,11 +148,11 @@ class Toolbox(SharedOnDeepcopy):
         """
         if (answered := _ANSWERED.get()) is not None:
             if query.query_id != answered.query_id:
-                other = (
+                message = (
                     f"a session was opened for query {query.query_id!r}, and "
                     f"{answered.query_id!r} is asked"
                 )
-                raise ValueError(f"{other}; open it with the query that the program was given")
+                raise ValueError(f"{message}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
         session_class = Session
         if "opentelemetry.sdk.trace" in sys.modules:
@@ -218,8 +218,8 @@ class Session(TraceRecorder):
         with self._lock:
             tokens = self.usage.input_tokens + self.usage.output_tokens
             if limits.tokens is not None and self.usage.unmetered:
-                why = "the provider did not report what a call used"
-                raise UsageError(f"-P max_tokens cannot be kept: {why}; use -P max_calls")
+                reason = "the provider did not report what a call used"
+                raise UsageError(f"-P max_tokens cannot be kept: {reason}; use -P max_calls")
             if not self._over and limits.calls is not None and self._calls >= limits.calls:
                 self._over = f"all {limits.calls} model calls of this session are used"
                 self.ended_by_limit = True
@@ -260,7 +260,7 @@ class Session(TraceRecorder):
         engine = self._retrievers[retriever]
         query = self._query
         self._take("search", text)
-        used = query.objective if instruction is None else instruction
+        objective = query.objective if instruction is None else instruction
         pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
             with (
@@ -268,7 +268,9 @@ class Session(TraceRecorder):
                 as_current(self),
                 usage_recorded_elsewhere(),
             ):  # a thread of a program's may have no session
-                hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
+                hits = engine.search(
+                    text, k, instruction=objective, excluded=query.excluded, among=pool
+                )
         except FAULTS as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
             raise
@@ -282,29 +284,29 @@ class Session(TraceRecorder):
                 "the query stays pending, and the same command goes on once the retriever works"
             )
             raise self.fault from error
-        found = [self._documents[hit.doc_id] for hit in hits]
-        texts = [document.text[: self.limits.snippet_chars] for document in found]
+        documents = [self._documents[hit.doc_id] for hit in hits]
+        texts = [document.text[: self.limits.snippet_chars] for document in documents]
         doc_ids = tuple(hit.doc_id for hit in hits)
         with self._lock:
             self._surfaced.update(doc_ids)
             self._shown.update(doc_ids if shown else ())
-        about: dict[str, Any] = {
+        details: dict[str, Any] = {
             "instruction": instruction or "",
-            "cut": engine.left_out(text, used),
+            "cut": engine.left_out(text, objective),
             "hop": hop or 0,
         }
         if shown:
-            about |= {
+            details |= {
                 "shown": tuple(map(len, texts)),
-                "lengths": tuple(len(document.text) for document in found),
+                "lengths": tuple(len(document.text) for document in documents),
             }
         self._record(
-            "search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **about
+            "search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **details
         )
-        parts = zip(found, texts, hits, strict=True)
+        rows = zip(documents, texts, hits, strict=True)
         return [
             Snippet(document.doc_id, document.title, snippet, hit.score)
-            for document, snippet, hit in parts
+            for document, snippet, hit in rows
         ]
 
     def read(
@@ -349,16 +351,16 @@ class Session(TraceRecorder):
     def select(self, doc_ids: Iterable[str], among: Collection[str]) -> list[str]:
         """Keep those `doc_ids` that were shown `among` others, each once; drop the others, and count the invented."""
         named = list(dict.fromkeys(doc_ids))
-        kept = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
+        selected = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
         self.count_invented(named)
-        self._record("select", "", tuple(kept))
-        self._note_followed("selected", kept)
+        self._record("select", "", tuple(selected))
+        self._note_followed("selected", selected)
         self._record(
             "drop",
             "",
-            tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept),
+            tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in selected),
         )
-        return kept
+        return selected
 
     def rank(self, doc_ids: Sequence[str]) -> None:
         """Record an order that a model gave."""
@@ -391,12 +393,12 @@ class Session(TraceRecorder):
     def blame(self, words: str, what: str) -> None:
         """Note the shown documents that speak to the model and have the `words` with which it did `what`."""
         if words := words.strip():
-            whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
+            pattern = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
             # Most texts lack the words, and a pattern takes a hundred times as long to find that
             # out.
             self._note_followed(
                 what,
-                asks=lambda text: words in text and whole.search(text) and injection_kind(text),
+                asks=lambda text: words in text and pattern.search(text) and injection_kind(text),
             )
 
     def note_leak(self) -> None:
@@ -489,11 +491,11 @@ class Session(TraceRecorder):
         self, tool: Tool, argument: str, doc_ids: Sequence[str], texts: list[str], shown: list[str]
     ) -> None:
         """Record that a model is shown the first documents, as many as there are texts in `shown`."""
-        seen = tuple(doc_ids)[: len(shown)]
+        shown_ids = tuple(doc_ids)[: len(shown)]
         with self._lock:
-            self._shown.update(seen)
+            self._shown.update(shown_ids)
         lengths = tuple(map(len, texts))[: len(shown)]
-        self._record(tool, argument, seen, shown=tuple(map(len, shown)), lengths=lengths)
+        self._record(tool, argument, shown_ids, shown=tuple(map(len, shown)), lengths=lengths)
 
     def _record(
         self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any

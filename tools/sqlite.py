@@ -30,11 +30,11 @@ def begin_writing(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            now = time.monotonic()
+            time_now = time.monotonic()
             if interrupted is None and is_interrupted():
-                interrupted = now
-            has_waited = now - started > LONGEST_LOCK or (
-                interrupted is not None and now - interrupted > LAST_WAIT
+                interrupted = time_now
+            has_waited = time_now - started > LONGEST_LOCK or (
+                interrupted is not None and time_now - interrupted > LAST_WAIT
             )
             if "locked" not in str(error) or has_waited:
                 raise

@@ -46,13 +46,13 @@ def index_ngrams(
     """
     places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for name, text in texts.items():
-        for place, run in enumerate(ngrams(text, width)):
-            places.setdefault(run, []).append((name, place))
+        for position, run in enumerate(ngrams(text, width)):
+            places.setdefault(run, []).append((name, position))
     return places
 
 
 def longest_shared_ngrams(
-    given: Sequence[str], places: Mapping[tuple[str, ...], Iterable[tuple[str, int]]], width: int
+    words: Sequence[str], places: Mapping[tuple[str, ...], Iterable[tuple[str, int]]], width: int
 ) -> dict[str, Sequence[str]]:
     """Return text -> the longest run of words, `width` at least, that it shares with those
     `given`.
@@ -61,20 +61,20 @@ def longest_shared_ngrams(
     before: dict[
         tuple[str, int], int
     ] = {}  # where in a text the last run began -> the length of what ends with it
-    for start, run in enumerate(ngrams(given, width)):
-        here = {}
-        for name, place in places.get(run, ()):
+    for start, run in enumerate(ngrams(words, width)):
+        lengths = {}
+        for name, position in places.get(run, ()):
             # A run that follows on another, here and in the text, makes it longer by a word.
-            length = here[name, place] = before.get((name, place - 1), width - 1) + 1
+            length = lengths[name, position] = before.get((name, position - 1), width - 1) + 1
             if length > len(longest.get(name, ())):
-                longest[name] = given[start + width - length : start + width]
-        before = here
+                longest[name] = words[start + width - length : start + width]
+        before = lengths
     return longest
 
 
-def ngrams(given: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+def ngrams(words: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
     """Return every `width` words in a row of those `given`."""
-    return zip(*(given[offset:] for offset in range(width)), strict=False)
+    return zip(*(words[offset:] for offset in range(width)), strict=False)
 
 
 def word_runs(words: Sequence[str], width: int) -> set[str]:
@@ -89,7 +89,7 @@ def word_runs(words: Sequence[str], width: int) -> set[str]:
 
 def sentences(text: str) -> list[str]:
     """Split `text` into sentences, after . ! ? and at line ends; none is empty."""
-    return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
+    return [sentence for piece in _SENTENCE_END.split(text) if (sentence := piece.strip())]
 
 
 def replace_surrogates(text: str) -> str:
@@ -107,9 +107,10 @@ def message_text(message: Mapping[str, Any]) -> str:
     calls.
     """
     content = message.get("content") or message.get("text") or ""
-    parts = content if isinstance(content, list) else [content]
+    pieces = content if isinstance(content, list) else [content]
     texts = [
-        part if isinstance(part, str) else part.get("text") or json.dumps(part) for part in parts
+        piece if isinstance(piece, str) else piece.get("text") or json.dumps(piece)
+        for piece in pieces
     ]
     for call in message.get("tool_calls") or ():
         called = call.get("function") or call  # as it was sent, or as it came back
@@ -160,8 +161,8 @@ _PHRASES: dict[Appeal, tuple[str, str]] = {
     ),
 }
 _PATTERNS = {
-    what: (words.split(), re.compile(form, re.IGNORECASE))
-    for what, (words, form) in _PHRASES.items()
+    appeal: (words.split(), re.compile(form, re.IGNORECASE))
+    for appeal, (words, form) in _PHRASES.items()
 }
 
 
@@ -172,8 +173,8 @@ def injection_kind(text: str) -> Appeal:
     """
     folded = text.casefold()
     likely = (
-        (what, form)
-        for what, (needed, form) in _PATTERNS.items()
+        (appeal, form)
+        for appeal, (needed, form) in _PATTERNS.items()
         if any(map(folded.__contains__, needed))
     )
-    return next((what for what, form in likely if form.search(text)), "")
+    return next((appeal for appeal, form in likely if form.search(text)), "")

@@ -50,11 +50,11 @@ class TraceRecorder:
         )  # of all model calls so far
         self._lock = RLock()  # LangGraph runs parallel nodes of one query in threads
         self._clock = clock
-        now = clock()
-        self._opened = now - snapshot.get("seconds", 0.0)
+        opened_at = clock()
+        self._opened = opened_at - snapshot.get("seconds", 0.0)
         pending = usage_from_json(snapshot.get("pending", {}))
         self._root = _Branch(
-            self, snapshot.get("hop", 0), now, self.trace.steps, pending, self.trace.calls
+            self, snapshot.get("hop", 0), opened_at, self.trace.steps, pending, self.trace.calls
         )
         # Steps of numbered lines that are not in the trace yet, and the calls that none of these
         # has taken.
@@ -137,10 +137,10 @@ class TraceRecorder:
             }
 
     def _add(self, step: Step) -> None:
-        now = self._clock()
+        time_now = self._clock()
         line = self._line
         started = line.last - self._opened
-        seconds = now - line.last
+        seconds = time_now - line.last
         usage = line.pending
         calls = tuple(line.calls)
         hop = step.hop or line.hop
@@ -150,7 +150,7 @@ class TraceRecorder:
         if step.tool == "note" and line.steps is self.trace.steps:
             self.trace.notes.append(step.argument)
         line.pending = Usage()
-        line.last = now
+        line.last = time_now
         line.calls.clear()
 
     def _unshow(self) -> None:
@@ -158,11 +158,11 @@ class TraceRecorder:
         refused their call.
         """
         line = self._line
-        place = len(line.steps)
+        index = len(line.steps)
         called = line.pending.calls > 0
-        while place and not called:
-            place -= 1
-            step = line.steps[place]
+        while index and not called:
+            index -= 1
+            step = line.steps[index]
             called = step.usage.calls > 0  # the call was made before this step
             if step.shown:
-                line.steps[place] = replace(step, shown=(0,) * len(step.shown))
+                line.steps[index] = replace(step, shown=(0,) * len(step.shown))

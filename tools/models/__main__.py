@@ -43,18 +43,18 @@ _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "requir
 
 def parser() -> CommandParser:
     """Return the command line."""
-    made = CommandParser(
+    command_parser = CommandParser(
         prog="python -m tools.models", description="What a model can do, before a run asks it."
     )
-    about = "send three small calls; say what works, and what a run needs"
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="check")
-    verb = verbs.add_parser("check", help=about, description=about)
+    summary = "send three small calls; say what works, and what a run needs"
+    verbs = command_parser.add_subparsers(dest="verb", required=True, metavar="check")
+    verb = verbs.add_parser("check", help=summary, description=summary)
     verb.add_argument(
         "spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server"
     )
     verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     add_options(verb, ModelSettings)
-    return made
+    return command_parser
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -69,17 +69,19 @@ def command(arguments: argparse.Namespace) -> int:
     if spec.startswith("@"):
         _, url = parse(f"MODEL{spec}", "check")
         check_key(f"MODEL{spec}", settings.headers)
-        found: dict[str, Any] = {"models": _list_models(OpenAIClient("", url, settings=settings))}
-        if not found["models"]:
+        findings: dict[str, Any] = {
+            "models": _list_models(OpenAIClient("", url, settings=settings))
+        }
+        if not findings["models"]:
             raise RunIncomplete(
                 f"{url} lists no models; see whether it is there, and add /v1 where that is missing"
             )
     else:
-        found = check(spec, settings)
+        findings = check(spec, settings)
     lines = "\n".join(
-        f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in found.items()
+        f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in findings.items()
     )
-    print_stdout((json.dumps(found) if arguments.json else lines) + "\n")
+    print_stdout((json.dumps(findings) if arguments.json else lines) + "\n")
     return 0
 
 
@@ -117,7 +119,7 @@ def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
     vars(lm.caller)["ask"] = note
     lm.meet()
     structured = lm.structured
-    found = dict[str, Any](model=spec)
+    findings = dict[str, Any](model=spec)
     asks = {
         "chat": partial(_fill, lm, "off"),
         "schema": partial(_fill, lm, "on"),
@@ -126,24 +128,24 @@ def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
     with model.active():
         for name, ask in asks.items():
             try:
-                found[name] = ask()
+                findings[name] = ask()
             except UnusableAnswer as error:
-                found[name] = f"not in the form asked for: {error.kind}"
+                findings[name] = f"not in the form asked for: {error.kind}"
             except (dspy.LMError, ProviderRefused) as error:
                 if not answers:
                     raise _refusal(spec, error, lm.wire) from None
-                found[name] = _line(error)
-    auto, other = ("schema", "chat") if structured else ("chat", "schema")
-    if settings.structured == "auto" and found[other] == WORKS != found[auto]:
+                findings[name] = _line(error)
+    auto, fallback = ("schema", "chat") if structured else ("chat", "schema")
+    if settings.structured == "auto" and findings[fallback] == WORKS != findings[auto]:
         settings = replace(settings, structured="off" if structured else "on")
     if lm.window and limit > lm.window // 2:  # it would leave little room for prompts
         settings = replace(settings, max_tokens=lm.window // 4)
     run = "sextant run --program multihop --task congress --limit 3 --lm"
-    used = total(one.usage for one in answers)
-    seconds = sum(one.seconds for one in answers)
+    usage = total(answer.usage for answer in answers)
+    seconds = sum(answer.seconds for answer in answers)
     first = [answer.first for answer in answers if answer.first is not None]
-    thinks = any(one.reasoning for one in answers)
-    return found | {
+    thinks = any(answer.reasoning for answer in answers)
+    return findings | {
         "server": lm.server.kind.name or None,
         "window": lm.window,
         "window_from": lm.window
@@ -151,14 +153,14 @@ def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
         "longest_answer": limit,
         "sent_as": " and ".join(lm.server.kind.limit),
         "price": str(model.price) if model.price else None,
-        "reasoning_tokens": used.reasoning_tokens or (None if thinks else 0),
+        "reasoning_tokens": usage.reasoning_tokens or (None if thinks else 0),
         "first_token_seconds": round(min(first), 3) if first else None,
-        "tokens_a_second": round(used.output_tokens / (seconds - sum(first)), 1)
-        if used.output_tokens
+        "tokens_a_second": round(usage.output_tokens / (seconds - sum(first)), 1)
+        if usage.output_tokens
         else None,
         "requests": terms.budget.calls,
-        "tokens_in": used.input_tokens,
-        "tokens_out": used.output_tokens,
+        "tokens_in": usage.input_tokens,
+        "tokens_out": usage.output_tokens,
         "first_run": shlex.join((*run.split(), spec, *to_command_line(settings))),
     }
 
@@ -188,9 +190,9 @@ def _refusal(spec: str, error: Exception, wire: OpenAIClient | None) -> SextantE
     """Return the error for a model that does not answer at all, with the nearest names that its server has."""
     if provider_errors.responsible_party(error) != "refused":
         return RunIncomplete(f"{spec} does not answer: {_line(error)}")
-    there = _list_models(wire) if wire else []
-    if wire and there and wire.model not in there:
-        return ProviderRefused(f"{_line(error)}; {UnknownName('model there', wire.model, there)}")
+    models = _list_models(wire) if wire else []
+    if wire and models and wire.model not in models:
+        return ProviderRefused(f"{_line(error)}; {UnknownName('model there', wire.model, models)}")
     return ProviderRefused(f"{spec} refuses: {_line(error)}")
 
 

@@ -42,7 +42,7 @@ def place_markers(signature: Any, answer: str) -> str:
         return answer
     names = {plain_name(name): name for name in (*signature.output_fields, _LAST)}
     placed = list[str]()
-    place = 0  # up to which the answer is in `placed`
+    position = 0  # up to which the answer is in `placed`
     counted = 0  # up to which the quotation marks of the line are counted
     line_start = 0
     quotes = 0  # before the marker, in its line
@@ -61,13 +61,13 @@ def place_markers(signature: Any, answer: str) -> str:
         if quoted or quotes % 2:
             continue  # the marker is in a text of JSON, or of a list as Python writes it
         line = _cut_marks(answer[line_start : marker.start()])
-        placed += [answer[place:line_start], line]
-        if line or (place == line_start and place > 0):
+        placed += [answer[position:line_start], line]
+        if line or (position == line_start and position > 0):
             placed.append("\n")
         placed.append(f"[[ ## {name} ## ]]")
-        place = line_start = counted = marker.end()
+        position = line_start = counted = marker.end()
         quotes = 0
-    return "".join(placed) + answer[place:]
+    return "".join(placed) + answer[position:]
 
 
 def _cut_marks(line: str) -> str:
@@ -127,12 +127,12 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
-    asked = schema_constraints(call_context.current().checks)
+    constraints = schema_constraints(call_context.current().checks)
     values = dict[str, Any]()
     try:
         for name, field in signature.output_fields.items():
             if name in texts:
-                values[name] = _convert(field.annotation, texts[name], asked.get(name))
+                values[name] = _convert(field.annotation, texts[name], constraints.get(name))
         values = apply_output_field_defaults(signature, values)
     except (ValueError, TypeError, TooBroken, RecursionError):
         return None
@@ -162,9 +162,9 @@ def _text(value: Any) -> str:
 
 
 def _by_markers(names: Mapping[str, str], answer: str) -> dict[str, str]:
-    parts = re.split(r"^\[\[ ## (\w+) ## \]\]", answer, flags=re.MULTILINE)
+    sections = re.split(r"^\[\[ ## (\w+) ## \]\]", answer, flags=re.MULTILINE)
     texts = dict[str, str]()
-    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+    for name, text in zip(sections[1::2], sections[2::2], strict=True):
         if plain_name(name) in names:
             texts.setdefault(names[plain_name(name)], text.strip())
     return texts
@@ -172,29 +172,33 @@ def _by_markers(names: Mapping[str, str], answer: str) -> dict[str, str]:
 
 def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any]]:
     """Yield the fields in each JSON object of an answer, also in one inside of it; one that is broken comes last."""
-    place = 0
+    position = 0
     for _ in range(_MOST_OBJECTS):
-        place = answer.find("{", place)
-        if place < 0:
+        position = answer.find("{", position)
+        if position < 0:
             break
         try:
-            value, end = json.JSONDecoder(strict=False).raw_decode(answer, place)
+            value, end = json.JSONDecoder(strict=False).raw_decode(answer, position)
         except (ValueError, RecursionError):
-            place += 1
+            position += 1
             continue
-        place = end
-        for one in (value, *value.values()):
-            if isinstance(one, dict) and (found := _named(names, one)):
-                yield found
+        position = end
+        for candidate in (value, *value.values()):
+            if isinstance(candidate, dict) and (fields := _named(names, candidate)):
+                yield fields
     start = answer.find("{")
     with suppress(TooBroken, RecursionError, ValueError):
         mended = repair_json(answer[start:]) if start >= 0 else None
-        if isinstance(mended, dict) and (found := _named(names, mended)):
-            yield found
+        if isinstance(mended, dict) and (fields := _named(names, mended)):
+            yield fields
 
 
 def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> dict[str, Any]:
-    return {names[plain_name(key)]: one for key, one in value.items() if plain_name(key) in names}
+    return {
+        names[plain_name(key)]: content
+        for key, content in value.items()
+        if plain_name(key) in names
+    }
 
 
 def _by_tags(names: Mapping[str, str], answer: str) -> dict[str, str]:
@@ -220,9 +224,9 @@ def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
         re.IGNORECASE | re.MULTILINE,
     )
     texts = dict[str, str]()
-    found = list(label.finditer(answer))
-    for place, match in enumerate(found):
-        end = found[place + 1].start() if place + 1 < len(found) else len(answer)
+    labels = list(label.finditer(answer))
+    for index, match in enumerate(labels):
+        end = labels[index + 1].start() if index + 1 < len(labels) else len(answer)
         name = names.get(plain_name(match["heading"] or match["bold"] or match["colon"]))
         if name:
             texts.setdefault(name, answer[match.end() : end].strip())

@@ -174,8 +174,10 @@ def check_provider(name: str, url: str) -> None:
     try:
         litellm.get_llm_provider(name)
     except litellm.exceptions.BadRequestError:
-        known = [str(getattr(one, "value", one)) for one in litellm.provider_list]
-        raise UnknownName("provider of models", name.partition("/")[0], known) from None
+        providers = [
+            str(getattr(provider, "value", provider)) for provider in litellm.provider_list
+        ]
+        raise UnknownName("provider of models", name.partition("/")[0], providers) from None
 
 
 def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
@@ -229,17 +231,17 @@ def price_is_known(spec: str, file: Path | None = None) -> bool:
 def is_server(url: str) -> bool:
     """Whether `url` is that of a server, as in http://host:port/v1, and has no secret, as it stands in reports."""
     try:
-        parts = urlsplit(url)
-        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        return named and not set("?#").intersection(url) and "@" not in parts.netloc
+        address = urlsplit(url)
+        named = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        return named and not set("?#").intersection(url) and "@" not in address.netloc
     except ValueError:
         return False
 
 
 def openai_account(url: str) -> dict[str, str]:
     """Return the headers that say which organization and project pays, for OpenAI itself; none for another server."""
-    parts = urlsplit(url)
-    if (parts.scheme, parts.hostname) != ("https", "api.openai.com"):
+    address = urlsplit(url)
+    if (address.scheme, address.hostname) != ("https", "api.openai.com"):
         return {}
     headers = {
         "openai-organization": get_secret("OPENAI_ORG_ID") or get_secret("OPENAI_ORGANIZATION"),

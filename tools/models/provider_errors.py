@@ -84,13 +84,15 @@ _TABLE: tuple[tuple[Subject, str, str], ...] = (
         "longer than the maximum model length|max_model_len|`inputs` (?:tokens|must have less)",
     ),
 )
-_CODES: dict[str, Subject] = {code: about for about, codes, _ in _TABLE for code in codes.split()}
+_CODES: dict[str, Subject] = {
+    code: subject for subject, codes, _ in _TABLE for code in codes.split()
+}
 _ORDER: tuple[Subject, ...] = ("account", "length", "content")
 _WORDS = {
-    about: re.compile(
-        "|".join(words for of, _, words in _TABLE if of == about and words), re.IGNORECASE
+    subject: re.compile(
+        "|".join(words for topic, _, words in _TABLE if topic == subject and words), re.IGNORECASE
     )
-    for about in _ORDER
+    for subject in _ORDER
 }
 _SPEAK = (200, 400, 403, 413, 422, 500)  # statuses whose words are read; others mean what HTTP says
 _ACCOUNT = (401, 402, 403, 404, 405, 407)
@@ -140,8 +142,8 @@ def _codes(*values: Any) -> tuple[str, ...]:
 def classify_topic(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
     """Return what an error is about, by `codes` and `words` of `read_error`; `status` is None without an answer."""
     for code in codes:
-        if known := _CODES.get((code or "").lower()):
-            return known
+        if subject := _CODES.get((code or "").lower()):
+            return subject
     if _PAGE.search(words):  # it is not the provider's, and its 403 says nothing about the account
         return "account" if status in _ACCOUNT and status != 403 else "unknown"
     if status is None or status in _SPEAK:
@@ -182,10 +184,10 @@ _PROMPT = re.compile(
 
 def read_window(error: BaseException) -> tuple[int | None, int | None]:
     """Return the tokens of the window and of the prompt that a refusal for length tells; None for what it does not."""
-    found = [pattern.search(str(error)) for pattern in (_WINDOW, _PROMPT)]
+    matches = [pattern.search(str(error)) for pattern in (_WINDOW, _PROMPT)]
     window, prompt = (
         int("0" + str(match[match.lastindex or 0]).replace(",", "")) if match else 0
-        for match in found
+        for match in matches
     )
     return window or None, prompt or None
 
@@ -229,8 +231,8 @@ def error_topic(error: dspy.LMError) -> Subject:
     """Return what a provider's error is about: as our own client has noted, or by its type, code and words."""
     if isinstance(error, dspy.ContextWindowExceededError):
         return "length"
-    if known := getattr(error, "about", None):
-        return cast(Subject, known)
+    if subject := getattr(error, "about", None):
+        return cast(Subject, subject)
     words = str(error)
     codes = (error.provider_code,)
     with suppress(ValueError, RecursionError):  # LiteLLM puts the body behind words of its own
@@ -265,8 +267,8 @@ def refuses_schema(error: BaseException) -> bool:
 
 def error_label(error: BaseException) -> str:
     """Name what went wrong with a request, in a word or a status, as the ledger has it."""
-    if known := getattr(error, "kind", None) or getattr(error, "status", None):
-        return str(known)
+    if label := getattr(error, "kind", None) or getattr(error, "status", None):
+        return str(label)
     return (
         type(error).__name__.removeprefix("LM").removesuffix("Error").lower() or "unknown"
     )  # "" is answered
@@ -317,9 +319,9 @@ def redirect_error(
     status: int, headers: Mapping[str, str], model: str, clean: Callable[[str], str]
 ) -> Exception:
     """Return the error for an answer that redirects, which is not followed."""
-    place = headers.get("location", "nowhere").partition("?")[0]
+    target = headers.get("location", "nowhere").partition("?")[0]
     words = (
-        f"the server redirects to {place} (status {status}), where nothing is sent; if that is "
+        f"the server redirects to {target} (status {status}), where nothing is sent; if that is "
         f"the right place"
     )
     words = clean(f"{words}, name it as the server")

@@ -1,4 +1,7 @@
-"""Keys of providers: from the environment and .env into requests, and out of every text that is shown or written."""
+"""Keys of providers: read them from the environment and .env, and remove them from texts.
+
+Keys go into requests, and never into a text that is shown or written.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,16 +14,22 @@ from dotenv import load_dotenv
 from tools import files
 from tools.errors import UsageError
 
-# Letters from which on a key is taken out of answers, too: "token" for a local server is a word
+# Letters of a key that is removed from answers, too; a shorter key, as "token" for a local server,
+# may be a word.
 SECRET = 16
+_SHORTEST = 8  # letters of a key that is removed from messages
+_SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET")  # endings of names of variables with secrets
 
 
 def read_keys(folder: Path = Path()) -> None:
-    """Take keys that the environment lacks from `.env` in `folder`; UsageErrors show no line, which may be a key."""
+    """Take keys that the environment lacks from `.env` in `folder`.
+
+    UsageErrors show no line of the file, because it may be a key.
+    """
     file = folder / ".env"
     try:
         if not file.is_file():
-            return  # some call the folder of their environment so
+            return  # it may be a folder: a virtual environment of that name
         text = files.read_input(file).decode("utf-8")
     except OSError as error:
         raise UsageError(
@@ -41,23 +50,22 @@ def read_keys(folder: Path = Path()) -> None:
 
 
 def get_secret(variable: str) -> str:
-    """Return the key that the environment has under this name; "" for none."""
+    """Return the key in this variable of the environment; "" if there is none."""
     return os.environ.get(variable, "").strip()
 
 
-_IN_HEADERS = set[
-    str
-]()  # variables of the environment whose values are secrets, whatever their names are
+# Variables of the environment with values of headers: they are secrets, whatever their names are.
+_IN_HEADERS = set[str]()
 
 
 def header_values(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with the values of the variables that they name, which are secrets from now on."""
+    """Return headers with the values of the variables that they name. From now on these count as secrets."""
     _IN_HEADERS.update(headers.values())
     return {name.lower(): get_secret(variable) for name, variable in headers.items()}
 
 
-def redact(text: str, least: int = 8) -> str:
-    """Return `text` without the values of secrets in the environment that have `least` letters; shorter are words."""
+def redact(text: str, least: int = _SHORTEST) -> str:
+    """Return `text` without the secrets in the environment that have at least `least` letters."""
     for value in secret_values(least):
         text = text.replace(value, "***")
     return text
@@ -66,20 +74,17 @@ def redact(text: str, least: int = 8) -> str:
 def redact_nested(value: Any, hide: Callable[[str], str]) -> Any:
     """Return a value made of mappings and lists with `hide` applied to every text in it."""
     if isinstance(value, Mapping):
-        return {name: redact_nested(one, hide) for name, one in value.items()}
+        return {name: redact_nested(content, hide) for name, content in value.items()}
     if isinstance(value, list):
-        return [redact_nested(one, hide) for one in value]
+        return [redact_nested(item, hide) for item in value]
     return hide(value) if isinstance(value, str) else value
 
 
-def secret_values(least: int = 8) -> list[str]:
-    """Return the values of secrets in the environment that have `least` letters."""
-    named = [
-        (name.endswith(("_KEY", "_TOKEN", "_SECRET")) or name in _IN_HEADERS, name)
-        for name in os.environ
-    ]
-    return [
-        os.environ[name]
-        for is_secret, name in named
-        if is_secret and len(os.environ[name]) >= least
-    ]
+def secret_values(least: int = _SHORTEST) -> list[str]:
+    """Return the values of secrets in the environment that have at least `least` letters."""
+    values = list[str]()
+    for name, value in os.environ.items():
+        is_secret = name.endswith(_SECRET_NAMES) or name in _IN_HEADERS
+        if is_secret and len(value) >= least:
+            values.append(value)
+    return values

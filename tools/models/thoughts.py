@@ -148,8 +148,8 @@ def _leave_out_ends(text: str) -> str:
 
 def _part_by_marks(text: str, instruction: str) -> Parted:
     thoughts = list[str]()
-    kept = ""
-    place = 0
+    answer_text = ""
+    position = 0
     is_open = False
     closings = 0  # without an opening mark
     for mark in _MARK.finditer(text):
@@ -158,29 +158,29 @@ def _part_by_marks(text: str, instruction: str) -> Parted:
             continue
         opens = mark["opening"] or (tag and not mark["slash"])
         if opens and not is_open:
-            kept += text[place : mark.start()]
-            place = mark.end()
+            answer_text += text[position : mark.start()]
+            position = mark.end()
             is_open = True
         elif not opens and is_open:
-            thoughts.append(text[place : mark.start()])
-            place = mark.end()
+            thoughts.append(text[position : mark.start()])
+            position = mark.end()
             is_open = False
         elif not opens:
-            before = kept + text[place : mark.start()]
+            before = answer_text + text[position : mark.start()]
             closings += 1
             is_few = closings <= _MOST_CLOSINGS
-            kept = _keep_open_field(before, text[mark.end() :]) if is_few else ""
-            thoughts.append(before[len(kept) :])
-            place = mark.end()
+            answer_text = _keep_open_field(before, text[mark.end() :]) if is_few else ""
+            thoughts.append(before[len(answer_text) :])
+            position = mark.end()
     if is_open:
         thoughts.append(
-            text[place:]
+            text[position:]
         )  # it was cut off, or the model forgot the mark: no answer is known
     elif thoughts:
-        kept += text[place:]
+        answer_text += text[position:]
     else:
         return Parted("", text)
-    answer = kept.strip()
+    answer = answer_text.strip()
     if around := _AROUND.fullmatch(answer):
         answer = (around["tagged"] or around["marked"] or "").strip()
     return Parted(_join(thoughts), answer)
@@ -201,20 +201,20 @@ def _keep_open_field(before: str, after: str) -> str:
 
 
 def _part_harmony(text: str, instruction: str) -> Parted:
-    parts = list(_PART.finditer(text))
-    before = text[: parts[0].start()] if parts else text
+    sections = list(_PART.finditer(text))
+    before = text[: sections[0].start()] if sections else text
     thoughts = list[str]()
     finals = list[str]()
     remarks = list[str]()
     calls = list[str]()
     field = _keep_open_field(before, text[len(before) :])
     thoughts.append(before[len(field) :].rpartition("<|message|>")[2].replace("<|end|>", ""))
-    for part in parts:
-        end = _PART_END.search(text, part.end())
-        content = text[part.end() : end.start() if end else len(text)]
-        channel = part["channel"].split()[:1]
-        if "to=" in part["channel"] or "to=" in (part["role"] or ""):
-            calls.append(text[part.start() : part.end()] + content)
+    for section in sections:
+        end = _PART_END.search(text, section.end())
+        content = text[section.end() : end.start() if end else len(text)]
+        channel = section["channel"].split()[:1]
+        if "to=" in section["channel"] or "to=" in (section["role"] or ""):
+            calls.append(text[section.start() : section.end()] + content)
         elif channel == ["final"]:
             finals.append(content)
         elif channel == ["commentary"]:
@@ -232,11 +232,11 @@ def _part_harmony(text: str, instruction: str) -> Parted:
 
 def _part_bare_harmony(text: str) -> Parted:
     thoughts = list[str]()
-    place = 0
-    while part := _BARE_PART.match(text, place):
-        thoughts.append(part["text"])
-        place = part.end()
-    return Parted(_join(thoughts), text[place:].removeprefix("final").strip())
+    position = 0
+    while section := _BARE_PART.match(text, position):
+        thoughts.append(section["text"])
+        position = section.end()
+    return Parted(_join(thoughts), text[position:].removeprefix("final").strip())
 
 
 def _join(thoughts: Sequence[str]) -> str:

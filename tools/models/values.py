@@ -43,12 +43,12 @@ class _ReadLimitedStr(str):
 
     budget: RepairBudget
 
-    def __getitem__(self, place: Any) -> str:
-        part = super().__getitem__(place)
-        self.budget.left -= len(part)
+    def __getitem__(self, index: Any) -> str:
+        text = super().__getitem__(index)
+        self.budget.left -= len(text)
         if self.budget.left < 0:
             raise TooBroken
-        return part
+        return text
 
 
 def repair_json(text: str, budget: RepairBudget | None = None) -> Any:
@@ -122,8 +122,8 @@ def convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None
         return _validate(annotation, convert(inside[0], value, bounds))
     if origin in (Union, types.UnionType):
         return _convert_to_one(inside, value, bounds)
-    for kind, converter in _CONVERTERS.items():
-        if isclass(origin or annotation) and issubclass(origin or annotation, kind):
+    for base, converter in _CONVERTERS.items():
+        if isclass(origin or annotation) and issubclass(origin or annotation, base):
             return _validate(annotation, converter(annotation, value, bounds))
     if origin is Literal:
         return _choose(inside, value)
@@ -142,10 +142,10 @@ def _convert_to_one(kinds: Iterable[Any], value: Any, bounds: Mapping[str, Any] 
         value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
     ):
         return None
-    for kind in kinds:
-        if kind is not type(None):
+    for member_type in kinds:
+        if member_type is not type(None):
             with suppress(ValueError, TypeError):
-                return convert(kind, value, bounds)
+                return convert(member_type, value, bounds)
     raise ValueError(f"{value!r} is none of the types asked for")
 
 
@@ -181,11 +181,11 @@ def _to_text(annotation: Any, value: Any, bounds: Any = None) -> str:
 
 def _to_list(annotation: Any, value: Any, bounds: Any = None) -> list[Any]:
     items = _find_items(value)
-    inside = [kind for kind in get_args(annotation) if kind is not Ellipsis]
+    inside = [item_type for item_type in get_args(annotation) if item_type is not Ellipsis]
     if get_origin(annotation) is tuple and len(inside) > 1 and Ellipsis not in get_args(annotation):
         if len(items) != len(inside):
             raise ValueError(f"{value!r} has another number of parts")
-        return [convert(kind, item) for kind, item in zip(inside, items, strict=True)]
+        return [convert(item_type, item) for item_type, item in zip(inside, items, strict=True)]
     return [convert(inside[0], item) if inside else item for item in items if item is not None]
 
 
@@ -208,7 +208,7 @@ def _find_items(value: Any) -> list[Any]:
             raise ValueError(f"{text[:80]!r} is no list")
         return _find_items(parsed)
     if isinstance(value, Mapping):
-        lists = [one for one in value.values() if isinstance(one, list)]
+        lists = [content for content in value.values() if isinstance(content, list)]
         return lists[0] if len(lists) == 1 and len(value) == 1 else [value]
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
@@ -228,11 +228,11 @@ def split_list(text: str) -> list[str]:
 
 def _to_bool(annotation: Any, value: Any, bounds: Any = None) -> bool:
     if isinstance(value, str):
-        said = re.match(
+        word = re.match(
             r"(\w+)\s*(?:$|[.,;:!(\u2013\u2014-])", _unfence(value).strip().strip(_QUOTES).lower()
         )
-        if said and said[1] in _TRUE + _FALSE:
-            return said[1] in _TRUE
+        if word and word[1] in _TRUE + _FALSE:
+            return word[1] in _TRUE
     if isinstance(value, bool) or value in (0, 1):
         return bool(value)
     raise ValueError(f"{str(value)[:80]!r} is neither true nor false")
@@ -251,22 +251,22 @@ def _to_number(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = N
 
 
 def _read_number(text: str, bounds: Mapping[str, Any]) -> float:
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text[:80]!r} is no number")
-    digits = found["number"]
+    digits = match["number"]
     if re.fullmatch(r"[-+]?\d+,\d{1,2}", digits):
         digits = digits.replace(",", ".")
     elif "," in digits and not re.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", digits):
         raise ValueError(f"{text[:80]!r} is no number")
     number = float(digits.replace(",", ""))
     highest = bounds.get("maximum")
-    most = 100.0 if found["share"] else float(found["most"] or 0)
+    most = 100.0 if match["share"] else float(match["most"] or 0)
     if not most:
         return number
     if highest is not None and most != highest and not bounds.get("minimum"):
         return number / most * float(highest)
-    if found["share"] and highest is None:
+    if match["share"] and highest is None:
         raise ValueError(f"{text[:80]!r} is a share of an unknown number")
     return number
 
@@ -275,8 +275,8 @@ def _choose(choices: Iterable[Any], value: Any) -> Any:
     choices = list(choices)
     if value in choices and not isinstance(value, bool):
         return value
-    said = _fold(str(value))
-    for reading in (said, said.split(" ")[0].rstrip(",.;:!"), said.split(":")[-1].strip()):
+    folded = _fold(str(value))
+    for reading in (folded, folded.split(" ")[0].rstrip(",.;:!"), folded.split(":")[-1].strip()):
         alike = [choice for choice in choices if _fold(str(choice)) == reading]
         if len(alike) == 1:
             return alike[0]
@@ -288,10 +288,10 @@ def _to_enum(annotation: Any, value: Any, bounds: Any = None) -> Any:
     for member, names in members.items():
         if value == member or value in names:
             return member
-    for part in (0, 1):
+    for index in (0, 1):
         with suppress(ValueError):
-            chosen = _choose([names[part] for names in members.values()], value)
-            return next(member for member, names in members.items() if names[part] == chosen)
+            chosen = _choose([names[index] for names in members.values()], value)
+            return next(member for member, names in members.items() if names[index] == chosen)
     raise ValueError(f"{value!r} is none of {[member.value for member in annotation]}")
 
 
@@ -304,17 +304,20 @@ def _to_model(annotation: Any, value: Any, bounds: Any = None) -> Any:
         value = value[0]
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is no object")
-    given = {plain_name(name): name for name in value}
-    made = dict[str, Any]()
-    used = set[Any]()
+    written_names = {plain_name(name): name for name in value}
+    values = dict[str, Any]()
+    read_names = set[Any]()
     for name, field in annotation.model_fields.items():
         names = [name, field.alias or name, *(_ID_KEYS if name in ("id", "doc_id") else ())]
-        written = next((given[plain] for plain in map(plain_name, names) if plain in given), None)
-        if written is not None and written not in used:
-            made[field.alias or name] = convert(field.annotation, value[written])
-            used.add(written)
-    others = {name: one for name, one in value.items() if name not in used}
-    return made if annotation.model_config.get("extra") == "forbid" else {**others, **made}
+        written = next(
+            (written_names[plain] for plain in map(plain_name, names) if plain in written_names),
+            None,
+        )
+        if written is not None and written not in read_names:
+            values[field.alias or name] = convert(field.annotation, value[written])
+            read_names.add(written)
+    unread = {name: content for name, content in value.items() if name not in read_names}
+    return values if annotation.model_config.get("extra") == "forbid" else {**unread, **values}
 
 
 def _to_mapping(annotation: Any, value: Any, bounds: Any = None) -> Any:
@@ -322,7 +325,7 @@ def _to_mapping(annotation: Any, value: Any, bounds: Any = None) -> Any:
     inside = get_args(annotation)
     if not isinstance(value, Mapping) or len(inside) != 2:
         return value
-    return {convert(inside[0], key): convert(inside[1], one) for key, one in value.items()}
+    return {convert(inside[0], key): convert(inside[1], content) for key, content in value.items()}
 
 
 _CONVERTERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
@@ -412,8 +415,8 @@ class Ids:
         """Return a list with each value as the id that it means; what means none stays as it is, as a text."""
         read = list[Any]()
         for value in values:
-            found = self.find(value)
-            several = self._split(value) if found is None else [found]
+            doc_id = self.find(value)
+            several = self._split(value) if doc_id is None else [doc_id]
             read += several or [value if isinstance(value, str) else _shown(value)]
         return read
 
@@ -421,8 +424,8 @@ class Ids:
         """Return the ids that one text names, where every part of it is one."""
         if not isinstance(value, str):
             return []
-        for parts in (_BETWEEN.split(_shorten_blanks(value)), value.split()):
-            named = [self.find(_ITEM.sub("", part)) for part in parts if part.strip(_EDGES)]
+        for pieces in (_BETWEEN.split(_shorten_blanks(value)), value.split()):
+            named = [self.find(_ITEM.sub("", piece)) for piece in pieces if piece.strip(_EDGES)]
             if len(named) > 1 and None not in named:
                 return [doc_id for doc_id in named if doc_id is not None]
         return []
@@ -456,10 +459,10 @@ def _shorten_blanks(text: str) -> str:
 def _key(text: str) -> str:
     """Return a form in which an id and what a model makes of it are alike: case, blanks, zeros and ".0" apart."""
     plain = "".join(unicodedata.normalize("NFKC", text).casefold().split())
-    whole, point, fraction = plain.partition(".")
-    if not re.fullmatch(r"\d+", whole) or (point and (not fraction or fraction.strip("0"))):
+    digits, point, fraction = plain.partition(".")
+    if not re.fullmatch(r"\d+", digits) or (point and (not fraction or fraction.strip("0"))):
         return plain
-    return whole.lstrip("0") or "0"
+    return digits.lstrip("0") or "0"
 
 
 def _shown(value: Any) -> str:
