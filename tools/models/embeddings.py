@@ -1,22 +1,19 @@
 """Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings
 protocol.
 
-OpenAI's client writes the request and reads the answer; our own connection sends it, so that keys,
-deadlines, bounds, redirects and books are as for every other call.
+OpenAI's client sends, over the same connections as for every other call
+(tools/models/transport/openai_client.py).
 """
 
 import base64
-import time
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
 import dspy
-import httpx
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from openai import APIConnectionError, OpenAI
 
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
@@ -74,10 +71,6 @@ class Embeddings:
         self.dimension = dimensions  # numbers in a vector, as soon as they are known
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._wire = OpenAIClient(self.model, self.url, provider=self.provider)
-        http = httpx.Client(transport=_Transport(self._wire), follow_redirects=False)
-        self._client = OpenAI(
-            api_key="none", base_url=self._wire.url, max_retries=0, http_client=http
-        )
         self.terms = terms
         self.caller = ModelClient(self.name, terms, cost=cost)
 
@@ -106,18 +99,14 @@ class Embeddings:
 
     def _send(self, texts: Sequence[str], deadline: float) -> ProviderResponse:
         """Send one request, and return base64 of each vector, in the order of the texts."""
-        try:
-            asked = {
-                "input": list(texts),
-                "model": self.model,
-                "encoding_format": "base64",
-                **self._settings,
-            }
-            answer = self._client.embeddings.with_raw_response.create(
-                **asked, timeout=deadline - time.monotonic()
-            )
-        except APIConnectionError as failure:
-            raise failure.__cause__ or failure from None  # what the connection raised
+        asked = {
+            "input": list(texts),
+            "model": self.model,
+            "encoding_format": "base64",
+            **self._settings,
+        }
+        with self._wire.asking(deadline) as (client, timeout):
+            answer = client.embeddings.with_raw_response.create(**asked, timeout=timeout)
         body = parse_body(answer.content, self.model, clean=self._wire.clean)
         used = body.get("usage") if isinstance(body, dict) else None
         if isinstance(used, dict):  # in the form of a chat's; vectors have no tokens of their own
@@ -176,23 +165,6 @@ class Embeddings:
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
             return RunIncomplete(f"{self.name} does not answer: {words}")
         return EmbeddingRefused(words, provider_errors.error_topic(error))
-
-
-class _Transport(httpx.BaseTransport):
-    """Has OpenAI's client send by a wire, which has the key, the deadline, the bounds and no redirects."""
-
-    def __init__(self, wire: OpenAIClient) -> None:
-        self._wire = wire
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the answer to one request for embeddings, which is the only kind that is made."""
-        deadline = time.monotonic() + request.extensions["timeout"]["read"]
-        answer = self._wire.post("/embeddings", request.read(), deadline)
-        unpacked = ("content-encoding", "content-length", "transfer-encoding")
-        headers = {name: value for name, value in answer.headers.items() if name not in unpacked}
-        return httpx.Response(
-            200, headers=headers | {"content-type": "application/json"}, content=answer.body
-        )
 
 
 def _numbers(embedding: Any) -> NDArray[np.float32]:

@@ -120,10 +120,10 @@ def _send_bounded_async(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ask_for_known_encodings(request: httpx.Request) -> None:
-    signed = request.headers.get(
-        "authorization", ""
-    ).lower()  # AWS names there the headers that its signature is over
-    if "accept-encoding" not in signed:
+    # AWS names there the headers that its signature is over
+    signed = request.headers.get("authorization", "").lower()
+    is_plain = request.headers.get("accept-encoding") == "identity"
+    if not is_plain and "accept-encoding" not in signed:
         request.headers["accept-encoding"] = ", ".join(_ENCODINGS)
 
 
@@ -132,6 +132,9 @@ class _Unpacking:
 
     def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
         self._bounds = bounds
+        stated = response.headers.get("content-length", "")
+        if stated.isdecimal():
+            self._check(int(stated))
         self._received = self._unpacked = 0  # bytes
         self._decompressor: Any = None
         encoding = response.headers.pop("content-encoding", "identity").strip().lower()

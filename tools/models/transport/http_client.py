@@ -1,55 +1,47 @@
-"""Posts to a server: each is answered whole by a deadline, within a bound, by that server and no
-other.
+"""Connections to one server with httpx: each answer comes whole by a deadline, within a bound, from that server alone.
 
-libcurl does the work: of the clients that were measured (benchmarks/RESULTS.md) it alone
-costs the processor no more than a bare socket. A request that a server may have seen is never sent
-twice, because answers are paid for. Left out: redirects (a 3xx is an answer), HTTP/2, and sending
-again.
+Each connection has a transport of its own, because httpx searches all connections of a client for
+every request. Answers are paid for, so a request is sent a second time only if the server had
+closed the connection between two requests. Left out: redirects (a 3xx is an answer), HTTP/2, and
+other repetitions (tools/models/client.py).
 """
 
-import math
 import os
 import re
-import select
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from io import BytesIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import certifi
 import httpx
-import pycurl
 
 from tools.errors import UsageError
+from tools.models.transport import body_limits
 
 CONNECT = 10.0  # seconds
-IDLE = 30  # seconds that a connection may lie unused; servers close theirs after 60 or more
-LARGEST_HEAD = 64 << 10  # bytes of an answer's headers, interim answers included
+IDLE = 30.0  # seconds that a connection may lie unused; most servers close theirs after 60 or more
+# Seconds after sending in which a connection that the server had closed before shows that: a round
+# trip. A server that closes later may have worked on the request.
+STALE = 1.0
 LONGEST = 3600.0  # seconds; a deadline further off is taken for this one
 
-Enough = (
-    Callable[[bytes], bool] | None
-)  # given each part of an answer, says whether the rest can be left
+# Takes each part of an answer; returns whether no more of it is needed
+StopCondition = Callable[[bytes], bool] | None
 Kind = Literal["connection", "TLS", "timeout", "reset", "too large", "unreadable"]
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-
-# libcurl's errors; any other means that there is no connection yet, or that the answer is not HTTP.
-_KINDS: dict[int, Kind] = {
-    pycurl.E_PEER_FAILED_VERIFICATION: "TLS",
-    **dict.fromkeys((pycurl.E_FILESIZE_EXCEEDED, pycurl.E_WRITE_ERROR), "too large"),
-    pycurl.E_OPERATION_TIMEDOUT: "timeout",
-    **dict.fromkeys((pycurl.E_GOT_NOTHING, pycurl.E_PARTIAL_FILE, pycurl.E_RECV_ERROR), "reset"),
-    **dict.fromkeys((pycurl.E_SEND_ERROR, pycurl.E_SEND_FAIL_REWIND), "reset"),
-}
+# The start of messages of httpx about answers that begin and do not end, or do not begin.
+_BROKEN_OFF = ("Server disconnected", "peer closed connection")
+# Routers forget a connection on which a model thinks for minutes
+_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
 
 
 class HttpResponse(NamedTuple):
@@ -58,14 +50,13 @@ class HttpResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
-    arrivals: Sequence[
-        tuple[int, float]
-    ] = ()  # how much of the body had come, and when, by time.monotonic
+    # Bytes of the body that had come, and when, by time.monotonic
+    arrivals: Sequence[tuple[int, float]] = ()
     left: bool = False  # whether there might have been more that was not waited for
 
 
 class TransportError(Exception):
-    """No whole answer; `kind` says why in a word."""
+    """No whole answer; `kind` is the reason in a word."""
 
     def __init__(self, message: str, kind: Kind) -> None:
         super().__init__(message)
@@ -73,206 +64,222 @@ class TransportError(Exception):
 
 
 class HttpClient:
-    """Connections to one server, shared by any number of threads; the one used last is used next."""
+    """Connections to one server, shared by any number of threads; the connection used last is used next."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], *, largest: int, certificate: Path | None = None
     ) -> None:
         """Take http(s)://host[:port][/path], headers, and the client's certificate with its key.
 
-        UsageError where these, or the proxy, cannot be used.
+        `largest` is the bound on the body of an answer, in bytes after decompression. UsageError if
+        the address, a header, the certificate or the proxy cannot be used.
         """
-        self._url = _address(url)
-        self._largest = largest  # bytes of the body of an answer, after decompression
-        self._headers = [_line(name, value) for name, value in headers.items()]
-        self._proxy = _proxy(self._url)
-        self._trusted = _trust(certificate) if self._url.startswith("https:") else {}
-        # libcurl's handles, each with its connection, and since when it is unused; deques append
-        # and pop atomically
-        self._idle: deque[tuple[Any, float]] = deque()
+        self.url = _check_address(url)
+        self.headers = {name: _check_header(name, value) for name, value in headers.items()}
+        self._largest = largest
+        self._proxy = _find_proxy(self.url)
+        if self.url.startswith("https:"):
+            tls = _make_tls_context(certificate)
+        else:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for a proxy by https
+        self.client = httpx.Client(
+            transport=_Connections(tls, self._proxy),
+            headers={"user-agent": "sextant", "accept-encoding": "identity"},
+            follow_redirects=False,
+            trust_env=False,  # the proxy and the certificates of the environment are read here
+        )
 
     def post(
-        self, path: str, body: bytes, *, deadline: float, enough: Enough = None
+        self, path: str, body: bytes, *, deadline: float, enough: StopCondition = None
     ) -> HttpResponse:
-        """Return the answer to `body`, or where that is empty to a GET, by `deadline`. Raises Unanswered only."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TransportError("no time is left to send anything", "timeout")
-        handle = self._borrow() or self._handle()
-        exchange = _Transfer(body, self._largest, enough)
-        handle.setopt(pycurl.POST if body else pycurl.HTTPGET, 1)
-        handle.setopt(pycurl.URL, self._url + path)  # libcurl takes a ".." in it away
-        handle.setopt(pycurl.TIMEOUT_MS, max(1, math.ceil(1000 * min(left, LONGEST))))
-        handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(body))
-        handle.setopt(pycurl.READFUNCTION, exchange.read)
-        handle.setopt(pycurl.OPENSOCKETFUNCTION, exchange.connect)
-        handle.setopt(pycurl.HEADERFUNCTION, exchange.head)
-        handle.setopt(pycurl.WRITEFUNCTION, exchange.write)
-        try:
-            handle.perform()
-        except pycurl.error as error:
-            if exchange.left or exchange.whole_before_a_reset():
-                return exchange.answer()
-            code, words, *_ = cast(tuple[Any, ...], error.args)
-            raise self._failure(handle, code, words, exchange) from None
-        self._idle.append((handle, time.monotonic()))
-        return exchange.answer()
+        """Return the answer to `body`, or to a GET if that is empty, by `deadline`. Raises TransportError only."""
+        with self.bounded(deadline) as timeout:
+            request = self.client.build_request(
+                "POST" if body else "GET",
+                self.url + path,
+                content=body or None,
+                headers=self.headers,
+                timeout=timeout,
+            )
+            return read_answer(self.client.send(request, stream=True), enough)
 
-    def _borrow(self) -> Any:
-        """Return the handle used last whose connection is open and silent, which libcurl at times sees too late."""
-        with suppress(IndexError):
-            while True:
-                handle, since = self._idle.pop()
-                if time.monotonic() - since < IDLE and _is_silent(
-                    handle.getinfo(pycurl.ACTIVESOCKET)
-                ):
-                    return handle
-                handle.close()
+    @contextmanager
+    def bounded(self, deadline: float) -> Iterator[httpx.Timeout]:
+        """Bound each request of the block by `deadline`; yield the timeout to send it with.
+
+        httpx's errors, and those of libraries that httpx's errors are the cause of, become
+        TransportError.
+        """
+        seconds = min(deadline - time.monotonic(), LONGEST)
+        if seconds <= 0:
+            raise TransportError("no time is left to send anything", "timeout")
+        connecting = min(CONNECT, seconds)
+        try:
+            with body_limits.bounding(time.monotonic() + seconds, self._largest):
+                yield httpx.Timeout(seconds, connect=connecting)
+        except httpx.HTTPError as error:
+            raise self._explain(error, connecting) from None
+
+    def _explain(self, error: httpx.HTTPError, connecting: float) -> TransportError:
+        """Return the error without a whole answer that an error of httpx is."""
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+            return self._explain_unconnected(error, connecting)
+        message = str(error)
+        if isinstance(error, body_limits.TooLarge):
+            return TransportError(message, "too large")
+        if isinstance(error, httpx.TimeoutException):
+            return TransportError("no whole answer in time", "timeout")
+        if isinstance(error, httpx.NetworkError) or message.startswith(_BROKEN_OFF):
+            if tls_message := _tls_message(error):
+                return TransportError(f"cannot connect to {self._place}: {tls_message}", "TLS")
+            reset = "the server closed the connection without a whole answer"
+            return TransportError(f"{reset}: {message}", "reset")
+        return TransportError(f"the server's answer is not HTTP: {message}", "unreadable")
+
+    def _explain_unconnected(self, error: httpx.HTTPError, connecting: float) -> TransportError:
+        if isinstance(error, httpx.ConnectTimeout) and connecting < CONNECT:
+            return TransportError(f"no connection to {self._place} in time", "timeout")
+        tls_message = _tls_message(error)
+        reason = tls_message or _system_message(error)
+        through = f" through the proxy {_hide_secrets(self._proxy)}" if self._proxy else ""
+        kind: Kind = "TLS" if tls_message else "connection"
+        return TransportError(f"cannot connect to {self._place}{through}: {reason}", kind)
+
+    @property
+    def _place(self) -> str:
+        return urlsplit(self.url).netloc
+
+
+def read_answer(response: httpx.Response, enough: StopCondition = None) -> HttpResponse:
+    """Read a streamed answer, until a part of it is `enough`. Raises httpx's errors."""
+    body = bytearray()
+    arrivals = list[tuple[int, float]]()
+    stopped = False
+    with closing(response):
+        for piece in response.iter_raw():
+            body += piece
+            arrivals.append((len(body), time.monotonic()))
+            if enough is not None and enough(piece):
+                stopped = True
+                break
+    headers = {name.lower(): value for name, value in response.headers.multi_items()}
+    return HttpResponse(response.status_code, headers, bytes(body), arrivals, stopped)
+
+
+class _Connection(httpx.HTTPTransport):
+    """One connection, which is opened by its first request."""
+
+    def is_open(self) -> bool:
+        """Return whether the connection is open and silent, so that it can take another request."""
+        connections = self._pool.connections
+        return any(
+            connection.is_idle() and not connection.has_expired() for connection in connections
+        )
+
+
+class _Connections(httpx.BaseTransport):
+    """Connections to one server, of which each request takes the one used last."""
+
+    def __init__(self, tls: ssl.SSLContext, proxy: str) -> None:
+        self._tls = tls
+        self._proxy = httpx.Proxy(proxy) if proxy else None
+        self._idle = deque[_Connection]()  # deques append and pop atomically
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, a second time if its connection turns out to have been closed before."""
+        connection = self._take_open()
+        started = time.monotonic()
+        if connection:
+            try:
+                return self._send(connection, request)
+            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+                connection.close()
+                is_closed = isinstance(error, httpx.NetworkError) or _is_disconnection(error)
+                if not is_closed or time.monotonic() - started > STALE:
+                    raise
+        return self._send(self._connect(), request)
+
+    def _send(self, connection: _Connection, request: httpx.Request) -> httpx.Response:
+        response = connection.handle_request(request)
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _ReturningStream(response.stream, connection, self._idle)
+        return response
+
+    def _take_open(self) -> _Connection | None:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread was faster
+                return None
+            if connection.is_open():
+                return connection
+            connection.close()
         return None
 
-    def _handle(self) -> Any:
-        handle = pycurl.Curl()
-        options: dict[int, Any] = {
-            pycurl.NOSIGNAL: 1,
-            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
-            pycurl.FOLLOWLOCATION: 0,
-            pycurl.CONNECTTIMEOUT_MS: int(1000 * CONNECT),
-            pycurl.MAXCONNECTS: 1,
-            pycurl.MAXFILESIZE_LARGE: self._largest,  # where the answer states its length
-            # Routers forget a connection on which a model thinks for minutes
-            pycurl.TCP_KEEPALIVE: 1,
-            pycurl.PROXY: self._proxy,
-            # Compression that was not asked for is undone, so that it is bounded
-            pycurl.ACCEPT_ENCODING: "",
-            pycurl.HTTPHEADER: [
-                *self._headers,
-                "Accept-Encoding: identity",
-                "User-Agent: sextant",
-                "Expect:",
-            ],
-            **self._trusted,
-        }
-        for option, value in options.items():
-            handle.setopt(option, value)
-        return handle
+    def _connect(self) -> _Connection:
+        return _Connection(
+            verify=self._tls,
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE),
+            trust_env=False,
+            proxy=self._proxy,
+            socket_options=_KEEP_ALIVE,
+        )
 
-    def _failure(self, handle: Any, code: int, words: str, exchange: "_Transfer") -> Exception:
-        if exchange.wrong:
-            return TransportError(
-                f"the server's answer is not HTTP: {exchange.wrong}", "unreadable"
-            )
-        kind = _KINDS.get(code, "unreadable")
-        if kind == "too large":
-            return TransportError(
-                f"the server's answer is larger than {self._largest:,} bytes", kind
-            )
-        if exchange.sent and code == pycurl.E_COULDNT_CONNECT:
-            kind = "reset"  # and it was not connected to again
-        elif not exchange.sent:
-            return self._unconnected(handle, kind, words)
-        if kind == "timeout":
-            return TransportError("no whole answer in time", kind)
-        if kind == "reset":
-            return TransportError(
-                f"the server closed the connection without a whole answer: {words}", kind
-            )
-        return TransportError(f"the server's answer is not HTTP: {words}", "unreadable")
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        while self._idle:
+            self._idle.pop().close()
 
-    def _unconnected(self, handle: Any, kind: Kind, words: str) -> Exception:
-        place = urlsplit(self._url).netloc
-        if kind == "timeout" and handle.getinfo(pycurl.TOTAL_TIME) < CONNECT - 0.1:
-            return TransportError(f"no connection to {place} in time", kind)
-        if kind == "TLS" or (
-            words.startswith("TLS connect error: error:") and "unexpected eof" not in words
+
+class _ReturningStream(httpx.SyncByteStream):
+    """The body of an answer, at whose end the connection can be used again."""
+
+    def __init__(
+        self, stream: httpx.SyncByteStream, connection: _Connection, idle: deque[_Connection]
+    ) -> None:
+        self._stream = stream
+        self._connection = connection
+        self._idle = idle
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._stream
+
+    def close(self) -> None:
+        self._stream.close()
+        self._idle.append(self._connection)
+
+
+def _is_disconnection(error: httpx.HTTPError) -> bool:
+    return str(error).startswith("Server disconnected")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors that led to one of httpx; httpcore gives them as contexts alone."""
+    cause = error.__cause__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _tls_message(error: BaseException) -> str:
+    """Return what is wrong with TLS, "" if the connection broke off or something else is wrong."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError) and not isinstance(
+            cause, ssl.SSLEOFError | ssl.SSLZeroReturnError
         ):
-            kind = "TLS"
-        elif number := handle.getinfo(pycurl.OS_ERRNO):
-            words = os.strerror(number)
-        through = f" through the proxy {_hide_secrets(self._proxy)}" if self._proxy else ""
-        return TransportError(
-            f"cannot connect to {place}{through}: {words}", "TLS" if kind == "TLS" else "connection"
-        )
+            return str(cause)
+    return ""
 
 
-class _Transfer:
-    """A request on its way out, and what has come back so far."""
-
-    def __init__(self, body: bytes, largest: int, enough: Enough) -> None:
-        self.sent = False  # whether any of the body may have been
-        self.wrong = ""  # why no more is read, where that is not its length
-        self._question = BytesIO(body)
-        self._largest = largest
-        self._lines: list[bytes] = []  # of the last head
-        self._heads = 0  # bytes
-        self._body = bytearray()
-        self._arrivals = list[tuple[int, float]]()
-        self._enough = enough
-        self.left = False
-
-    def read(self, size: int) -> bytes:
-        """Give libcurl more of the body."""
-        self.sent = True
-        return self._question.read(size)
-
-    def connect(self, purpose: int, address: Any) -> Any:
-        """Make a socket for libcurl, but none after a part of the body was sent: the server may have answered that."""
-        if self.sent:
-            return pycurl.SOCKET_BAD  # else libcurl would send the request again
-        return socket.socket(address.family, address.socktype, address.protocol)
-
-    def head(self, line: bytes) -> int:
-        """Take a line of a head; return its length, or -1 to have libcurl give up."""
-        self._heads += len(line)
-        if line.startswith(b"HTTP/"):
-            self._lines = []
-        self._lines.append(line)
-        if self._heads > LARGEST_HEAD:
-            self.wrong = f"its head is longer than {LARGEST_HEAD >> 10} KB"
-            return -1
-        return len(line)
-
-    def write(self, data: bytes) -> int:
-        """Take a part of the body, as `head` does a line."""
-        self._body += data
-        self._arrivals.append((len(self._body), time.monotonic()))
-        self.left = self._enough is not None and self._enough(data)
-        return len(data) if len(self._body) <= self._largest and not self.left else -1
-
-    def answer(self) -> HttpResponse:
-        """Return the answer, which is whole."""
-        headers = {}
-        for line in self._lines[1:]:
-            name, colon, value = line.decode("latin-1").partition(":")
-            if not colon:
-                break  # behind the empty line are trailers
-            headers[name.lower()] = value.strip()
-        return HttpResponse(
-            int(self._lines[0].split(b" ", 2)[1]),
-            headers,
-            bytes(self._body),
-            self._arrivals,
-            self.left,
-        )
-
-    def whole_before_a_reset(self) -> bool:
-        """Whether the answer is as long as it states: an error after it does not matter."""
-        if self.wrong or not self.sent or len(self._lines) < 2 or self._lines[-1].strip():
-            return False
-        answer = self.answer()
-        stated = answer.headers.get("content-length", "")
-        plain = "content-encoding" not in answer.headers and answer.status >= 200
-        return plain and stated.isdecimal() and len(answer.body) == int(stated)
+def _system_message(error: BaseException) -> str:
+    """Return the operating system's message for an error, without its number."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+    return str(error)
 
 
-def _is_silent(descriptor: int) -> bool:
-    """Whether this is an open socket with nothing to read, not even its end."""
-    poll = select.poll()
-    if descriptor >= 0:
-        poll.register(descriptor, select.POLLIN)
-    return descriptor >= 0 and not poll.poll(0)
-
-
-def _address(url: str) -> str:
+def _check_address(url: str) -> str:
     """Return `url` without a slash at its end, with a host name that DNS takes."""
     try:
         parts = httpx.URL(url)
@@ -294,32 +301,34 @@ def _hide_secrets(url: str) -> str:
     return re.sub(r"//[^/]*@", "//***@", url.split("?", 1)[0].split("#", 1)[0])
 
 
-def _line(name: str, value: str) -> bytes:
-    """Return a header as libcurl wants it; a semicolon stands for an empty value."""
+def _check_header(name: str, value: str) -> str:
+    """Return the value of a header that can be sent."""
     if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
         wrong = "has a line break or a character that no header holds; check the key"
         raise UsageError(f"the value of the header {name!r} {wrong}")
-    return (f"{name}: {value}" if value else f"{name};").encode("latin-1")
+    return value
 
 
-def _proxy(url: str) -> str:
+def _find_proxy(url: str) -> str:
+    """Return the proxy that the environment names for an address, "" for none."""
     parts = urlsplit(url)
-    known = getproxies_environment()
-    proxy = str(known.get(parts.scheme) or known.get("all") or "")
-    here = re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname or "")
-    if not proxy or here or proxy_bypass_environment(parts.netloc):
+    proxies = getproxies_environment()
+    proxy = str(proxies.get(parts.scheme) or proxies.get("all") or "")
+    is_here = re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname or "")
+    if not proxy or is_here or proxy_bypass_environment(parts.netloc):
         return ""
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    if not re.match(r"(https?|socks[45][ah]?)://[^/]", proxy, re.IGNORECASE):
+    if not re.match(r"(https?|socks5h?)://[^/]", proxy, re.IGNORECASE):
         wrong = f"the proxy {_hide_secrets(proxy)!r} is not an http:// or socks5:// one"
         raise UsageError(f"{wrong}; set ${parts.scheme.upper()}_PROXY to one")
     return proxy
 
 
-def _trust(certificate: Path | None) -> dict[int, str]:
-    """Return the options for TLS: who is trusted, and who we are.
+def _make_tls_context(certificate: Path | None) -> ssl.SSLContext:
+    """Return the context of TLS with the authorities to trust and the client's own certificate.
 
-    Trusted are $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's authorities and the system's folder.
+    The authorities are those of $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's and those of
+    the system's folder.
     """
     file = os.environ.get("SSL_CERT_FILE") or ""
     folder = os.environ.get("SSL_CERT_DIR") or ""
@@ -332,19 +341,17 @@ def _trust(certificate: Path | None) -> dict[int, str]:
         raise UsageError(
             f"$SSL_CERT_FILE is {file!r}, which holds no certificates that can be read"
         ) from error
-    ours = str(certificate) if certificate else ""
+    if certificate is None:
+        return context
     try:
-        if ours:
-            context.load_cert_chain(
-                ours, password=""
-            )  # an empty one, so that nobody is asked for it
+        # With a password, even an empty one, nothing is asked for on the terminal
+        context.load_cert_chain(certificate, password="")
     except (OSError, ValueError) as error:
         wrong = (
-            f"--client-certificate {ours!r} holds no certificate with its key that can be read: "
-            f"{error}"
+            f"--client-certificate '{certificate}' holds no certificate with its key that can be "
+            f"read: {error}"
         )
         raise UsageError(
             f"{wrong}; write both into one file in PEM, without a passphrase"
         ) from None
-    named = {pycurl.CAINFO: file, pycurl.CAPATH: folder, pycurl.SSLCERT: ours, pycurl.SSLKEY: ours}
-    return {option: value for option, value in named.items() if value}
+    return context

@@ -2,8 +2,8 @@
 an answer back.
 
 Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so every answer is checked.
-libcurl sends (tools/models/transport/http_client.py): DSPy's client and OpenAI's take milliseconds of CPU a
-call when many are in flight. Left out: images, audio, and sending again (tools/models/client.py).
+OpenAI's client sends, over connections that are bounded (tools/models/transport/http_client.py).
+Left out: images, audio, and sending again (tools/models/client.py).
 """
 
 import json
@@ -12,12 +12,15 @@ import re
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import dspy
+import httpx
+import openai
 import orjson
 
 from tools.models import model_spec as models
@@ -28,7 +31,13 @@ from tools.models.model_spec import DEFAULTS, PROVIDERS, SERVER_KEY, ModelSettin
 from tools.models.secrets import SECRET, header_values, redact_nested
 from tools.models.thoughts import part_thoughts
 from tools.models.transport import sse
-from tools.models.transport.http_client import Enough, HttpClient, HttpResponse, TransportError
+from tools.models.transport.http_client import (
+    HttpClient,
+    HttpResponse,
+    StopCondition,
+    TransportError,
+    read_answer,
+)
 from tools.models.transport.rate_limiter import retry_after
 from tools.session import SharedOnDeepcopy
 
@@ -38,6 +47,9 @@ PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 LARGEST = 32 << 20
 MARK = "[[ ##"  # what an answer in DSPy's form begins with
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
+
+# Has OpenAI's client leave the body of an answer to be read part by part
+_STREAMED = {"X-Stainless-Raw-Response": "stream"}
 
 Clean = Callable[[str], str]  # takes secrets out of a server's words
 
@@ -88,7 +100,8 @@ class OpenAIClient(SharedOnDeepcopy):
         self._secrets = [value for value in (self.key, *long) if value]
         self._needs_key = bool(provider)
         self.server = server_detection.server_from_url(self.url, model)
-        self._server: HttpClient | None = None  # made for the first request
+        # Made for the first request
+        self._connected: tuple[HttpClient, openai.OpenAI] | None = None
         # Whether answers begin with their first field, so that the last line of their form is their
         # end: a model that thinks aloud may write it in a draft, long before the answer.
         self._answers_at_once = False
@@ -232,42 +245,92 @@ class OpenAIClient(SharedOnDeepcopy):
         return body
 
     def post(
-        self, path: str, body: bytes, deadline: float, *, tools: bool = False, enough: Enough = None
+        self,
+        path: str,
+        body: bytes,
+        deadline: float,
+        *,
+        tools: bool = False,
+        enough: StopCondition = None,
     ) -> HttpResponse:
         """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
-        try:
-            answer = self._connect().post(path, body, deadline=deadline, enough=enough)
-        except TransportError as error:
-            words = self.clean(str(error))
-            if error.kind == "TLS":
-                raise provider_errors.tls_error(words, self.model) from None
-            kind = dspy.LMTimeoutError if error.kind == "timeout" else dspy.LMTransportError
-            unreached = kind(words, model=self.model)
-            unreached.kind = error.kind  # for tools/models/provider_errors.py
-            raise unreached from None
+        with self.asking(deadline, tools=tools) as (client, timeout):
+            options: Any = {"headers": _STREAMED, "timeout": timeout}
+            if body:
+                response = client.post(path, cast_to=httpx.Response, content=body, options=options)
+            else:
+                response = client.get(path, cast_to=httpx.Response, options=options)
+            answer = read_answer(response, enough)
         if answer.status != 200:
             raise error_from_response(answer, self.model, tools=tools, clean=self.clean)
         return answer
 
-    def _connect(self) -> HttpClient:
+    @contextmanager
+    def asking(
+        self, deadline: float, *, tools: bool = False
+    ) -> Iterator[tuple[openai.OpenAI, httpx.Timeout]]:
+        """Yield OpenAI's client, and the timeout for the one request of the block, whose answer comes by `deadline`.
+
+        Errors of the client become LM errors.
+        """
+        server, client = self._connect()
+        try:
+            with server.bounded(deadline) as timeout:
+                try:
+                    yield client, timeout
+                except openai.APIConnectionError as error:
+                    cause = error.__cause__ or error
+                    raise cause from cause.__cause__
+        except openai.APIStatusError as error:
+            response = error.response
+            answer = HttpResponse(
+                response.status_code, dict(response.headers.multi_items()), response.content
+            )
+            raise error_from_response(answer, self.model, tools=tools, clean=self.clean) from None
+        except TransportError as error:
+            message = self.clean(str(error))
+            if error.kind == "TLS":
+                raise provider_errors.tls_error(message, self.model) from None
+            error_type = dspy.LMTimeoutError if error.kind == "timeout" else dspy.LMTransportError
+            unreached = error_type(message, model=self.model)
+            unreached.kind = error.kind  # for tools/models/provider_errors.py
+            raise unreached from None
+
+    def _connect(self) -> tuple[HttpClient, openai.OpenAI]:
         with self._lock:
-            if self._server is None:
+            if self._connected is None:
                 if not self.key and self._needs_key:
                     raise dspy.LMNotConfiguredError(
                         f"${self.variable} is not set", model=self.model
                     )
                 headers = {
-                    "authorization": f"Bearer {self.key or 'none'}",
-                    "content-type": "application/json",
+                    "Authorization": f"Bearer {self.key or 'none'}",
+                    "Content-Type": "application/json",
                 }
-                headers |= models.openai_account(self.url) | self._headers
-                self._server = HttpClient(
+                headers |= models.openai_account(self.url)
+                for name, value in self._headers.items():
+                    # As OpenAI's client spells it, so that the user's header takes its place
+                    headers["Authorization" if name.lower() == "authorization" else name] = value
+                server = HttpClient(
                     self.url,
                     headers,
                     largest=LARGEST,
                     certificate=self._settings.client_certificate,
                 )
-            return self._server
+                client = openai.OpenAI(
+                    api_key=self.key or "none",
+                    base_url=server.url,
+                    max_retries=0,
+                    default_headers=server.headers,
+                    http_client=server.client,
+                )
+                # Environment variables name these for OpenAI's own server alone, which has them from
+                # `openai_account`.
+                client.organization = None
+                client.project = None
+                client._custom_headers = server.headers  # noqa: SLF001  # without $OPENAI_CUSTOM_HEADERS
+                self._connected = server, client
+            return self._connected
 
     def clean(self, text: str, least: int = 0) -> str:
         """Return a server's words without secrets of `least` letters: the key, and what is sent in headers."""

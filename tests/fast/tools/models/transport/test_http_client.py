@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tools.errors import UsageError
+from tools.models.transport import http_client
 from tools.models.transport.http_client import HttpClient as Client
 from tools.models.transport.http_client import TransportError
 
@@ -61,6 +62,8 @@ class Server:
             self.behave(self, connection)
 
     def close(self):
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)  # else a thread that waits takes one more
         self.listener.close()
 
 
@@ -164,33 +167,46 @@ def test_an_idle_connection_that_speaks_unasked_is_not_believed(serve):
 
 
 @pytest.mark.parametrize("size", [1, 5_000_000])
-def test_a_post_is_not_sent_again_when_the_server_may_have_acted(serve, size):
+def test_a_post_is_sent_again_if_its_connection_may_have_been_closed_before_and_else_not(
+    serve, size, monkeypatch
+):
     def behave(server, connection):
         request(server, connection)
         connection.sendall(OK)
         request(server, connection)  # and no answer
 
-    server = serve(behave)
-    made = client(server.url)
-    post(made)
-    with pytest.raises(TransportError) as caught:
-        post(made, bytes(size))
-    assert caught.value.kind == "reset" and len(server.requests) == 2
+    for seconds, requests in ((60, 3), (-1, 2)):  # the second is as if the server had taken long
+        monkeypatch.setattr(http_client, "STALE", seconds)
+        server = serve(behave)
+        made = client(server.url)
+        post(made)
+        if requests == 3:
+            assert post(made, bytes(size)).body == b"ok" and server.accepted == 2
+        else:
+            with pytest.raises(TransportError) as caught:
+                post(made, bytes(size))
+            assert caught.value.kind == "reset"
+        assert len(server.requests) == requests
+
+
+def test_a_post_over_a_new_connection_is_never_sent_again(serve):
+    server = serve(answering(b""))
+    assert failure(server.url)[0] == "reset" and len(server.requests) == 1
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 BOMB = gzip.compress(bytes(3 << 20))
 BAD = [
     ("unreadable", b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
-    ("unreadable", b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000 + b"\r\n\r\n"),
-    ("unreadable", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
+    ("unreadable", b"HTTP/1.1 200 OK\r\nx: " + b"a" * 300_000 + b"\r\n\r\n"),
+    ("reset", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
     ("unreadable", b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"),
     ("unreadable", b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nok"),
     ("reset", b""),
     ("reset", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhal"),
     ("reset", CHUNKED + b"5\r\nhel"),
     ("reset", CHUNKED + b"5\r\nhello\r\n"),
-    ("reset", CHUNKED + b"xyz\r\n"),
+    ("unreadable", CHUNKED + b"xyz\r\n"),
     ("too large", b"HTTP/1.1 200 OK\r\ncontent-length: 1048577\r\n\r\n"),
     (
         "too large",
