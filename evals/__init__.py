@@ -16,7 +16,7 @@ import tools  # noqa: F401  # it lets old names of modules be imported: tools/mo
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is for Python when it is used: --help does not wait for it."""
+    """Import the Python interface on first use, so that --help does not wait for it."""
     modules = {"evaluate": "evaluate", "Request": "request", "Result": "evaluate"}
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

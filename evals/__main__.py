@@ -71,7 +71,7 @@ def show(text: str) -> None:
 
 
 def run_by_name(name: str, arguments: list[str], typed: str) -> None:
-    """Run a command as `python -m` would, and exit; its --help shows what was typed."""
+    """Run a command as `python -m` would, and exit; its --help shows the typed name."""
     started_by, _ = COMMANDS[name]
     package_or_module, *sub_command = started_by.split()
     spell(f"python -m {started_by}", f"{typed} {name}")
@@ -83,7 +83,7 @@ def run_by_name(name: str, arguments: list[str], typed: str) -> None:
 
 
 def list_commands(typed: str) -> str:
-    """Return a line for each command: how it is called, the module behind it, and what it does."""
+    """Return a line for each command: its name, the module behind it, and a description."""
     lines = [f"usage: {typed} COMMAND ...     each command has --help", ""]
     for name, (started_by, description) in COMMANDS.items():
         lines.append(f"  sextant {name:<11} python -m {started_by:<20} {description}")

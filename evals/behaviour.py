@@ -1,4 +1,4 @@
-"""What searchers do: `python -m evals.behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
+"""How searchers behave: `python -m evals.behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
 
 evals/scoring/behaviour.py counts; docs/guide/compare.md says what the figures mean. Only with
 --name-failures is a model asked (evals/judging/loss_causes.py).
@@ -39,7 +39,7 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Count, have failures named where that is asked for, and print."""
+    """Count, have failures named if that is asked for, and print."""
     if arguments.dry_run and not arguments.name_failures:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
     from evals.scoring import behaviour  # NumPy and rich: not for --help

@@ -25,17 +25,8 @@ def parser() -> CommandParser:
         help="the run folder that the others are compared with",
     )
     add("runs", type=Path, nargs="+", metavar="RUN", help="run folders; repeats may be among them")
-    add(
-        "--metric",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"only this metric; repeatable: {LANGUAGE}",
-    )
-    add(
-        "--force",
-        action="store_true",
-        help="compare runs that were not asked the same; the tables say so",
+    add_comparison_options(
+        command_line, "compare runs that were not asked the same; the tables say so"
     )
     form = command_line.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -46,6 +37,18 @@ def parser() -> CommandParser:
         "--latex", action="store_true", help="print the tables for a paper, with booktabs"
     )
     return command_line
+
+
+def add_comparison_options(command_line: CommandParser, force_help: str) -> None:
+    """Add --metric and --force, the options of commands over several runs."""
+    command_line.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"only this metric; repeatable: {LANGUAGE}",
+    )
+    command_line.add_argument("--force", action="store_true", help=force_help)
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compute, write what is to be written, print."""
+    """Compute, write the files that are asked for, print."""
     from evals.reporting.comparison_tables import curves_csv, render_curves  # rich: not for --help
     from evals.reporting.plots import curves_svg  # matplotlib: not for --help
     from evals.scoring.budget_curves import AXES, curves  # NumPy: not for --help

@@ -1,4 +1,4 @@
-"""What other searching would have brought: `python -m evals.replay RUN --retriever SPEC`. No model
+"""The results that another retriever would have brought: `python -m evals.replay RUN --retriever SPEC`. No model
 is called.
 
 evals/running/replay.py issues the searches of the run again. This says what a retriever could

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from evals.scoring.metrics import LANGUAGE
+from evals.compare import add_comparison_options
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.number_format import plural
 
@@ -36,17 +36,8 @@ def parser() -> CommandParser:
         metavar="DIR",
         help="where the report goes; an earlier one is replaced",
     )
-    add(
-        "--metric",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"only this metric; repeatable: {LANGUAGE}",
-    )
-    add(
-        "--force",
-        action="store_true",
-        help="take runs over different data into one column, and say so",
+    add_comparison_options(
+        command_line, "take runs over different data into one column, and say so"
     )
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return command_line

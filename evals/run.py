@@ -1,7 +1,7 @@
 """`python -m evals.run --program multihop --task congress`: run a search system on a task, score
 it, print it.
 
-The options are the fields of evals/running/request.py; what is done with them is in
+The options are the fields of evals/running/request.py; they are carried out in
 evals/running/evaluate.py. Several tasks, as `--task "obliq/*"` or `--task congress,math`, are run
 in turn, each as a command of its own would do.
 """
@@ -128,7 +128,7 @@ def run_request(
     events: "EventWriter | None",
     opening: "Callable[[Request], LoadedRun] | None" = None,
 ) -> "Result":
-    """Run one request, and print its scores where a person reads them."""
+    """Run one request, and print its scores if a person reads them."""
     from tools.forkserver import fork_server  # not for --help
 
     with fork_server("evals.running.workers.worker") if request.forks else nullcontext() as start:
@@ -176,7 +176,7 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
 
 
 def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> int:
-    """Run each task in turn, or say ahead what it takes.
+    """Run each task in turn, or print its estimate.
 
     A task that fails keeps no other from running.
     """

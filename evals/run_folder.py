@@ -150,7 +150,7 @@ def check_place(runs: Path) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Raise UsageError where writing `path` would replace a file of a run."""
+    """Raise UsageError if writing `path` would replace a file of a run."""
     folder = path.parent
     if (
         path.exists()
@@ -209,14 +209,14 @@ class RunFolder:
 
     @property
     def usage(self) -> Usage:
-        """What all queries answered so far used."""
+        """Usage of all queries answered so far."""
         return total(usage_from_json(row["usage"]) for row in self.outcomes.values())
 
     def ask_failed_again(self) -> dict[str, int]:
         """Mark failed queries to be asked again. Their outcomes stay in the file, and count until
         new ones follow.
 
-        Return a number for each query whose answers could not be used, which tells its new calls
+        Return a number for each query whose answers were unusable, which tells its new calls
         from the old.
         """
         errors = {
@@ -254,7 +254,7 @@ class RunFolder:
             ) from None
 
     def note_left(self, query_id: str, usage: Usage) -> None:
-        """Keep what a query that is left pending has used."""
+        """Record the usage of a query that is left pending."""
         line = files.dumps({"query_id": query_id, "usage": usage_json(usage), "error": None})
         with suppress(OSError):  # it is pending all the same
             files.append_line(self.path / LEFT, line.encode())
@@ -262,7 +262,7 @@ class RunFolder:
 
 @contextmanager
 def claim(path: Path, config: Config) -> Iterator[RunFolder]:
-    """Reserve `path` for this configuration and process; RunConflict or UsageError where it
+    """Reserve `path` for this configuration and process; RunConflict or UsageError if it
     cannot be had.
     """
 
@@ -372,7 +372,7 @@ def read_rows(
     """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each
     query counts.
 
-    DataError where `query_of` raises ValueError. `read` parses a line on access.
+    DataError if `query_of` raises ValueError. `read` parses a line on access.
     """
     rows = JsonlIndex(path, {}, read)
     start = 0
@@ -427,7 +427,7 @@ def sign_line(line: bytes, config_digest: str) -> bytes:
 
 
 def is_sealed(line: bytes, config_digest: str) -> bool:
-    """Return whether `sign_line` made a line; ValueError where it has changed since, or is of
+    """Return whether `sign_line` made a line; ValueError if it has changed since, or is of
     another run.
     """
     line = line.rstrip(b"\r\n")
@@ -444,7 +444,7 @@ def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def check_file(path: Path, scores: Mapping[str, Any]) -> None:
-    """Raise ValueError where a file is not the one that `scores` were made of or with; a
+    """Raise ValueError if a file is not the one that `scores` were made of or with; a
     missing one is no error.
     """
     expected = scores.get("made_of", {}).get(path.name)
@@ -453,7 +453,7 @@ def check_file(path: Path, scores: Mapping[str, Any]) -> None:
 
 
 def seal_scores(scores: dict[str, Any]) -> dict[str, Any]:
-    """Return what scores.json holds, with a digest of it."""
+    """Return the contents of scores.json with their digest."""
     text = json.dumps({key: value for key, value in scores.items() if key != "digest"})
     plain = json.dumps(
         json.loads(text), sort_keys=True
@@ -462,7 +462,7 @@ def seal_scores(scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_scores(scores: dict[str, Any], config_digest: str) -> None:
-    """Raise ValueError where scores.json was edited, or was made with another configuration."""
+    """Raise ValueError if scores.json was edited, or was made with another configuration."""
     if "digest" in scores and seal_scores(scores)["digest"] != scores["digest"]:
         raise ValueError("scores.json was edited")
     if scores.get("made_of", {}).get("config", config_digest) != config_digest:

@@ -88,7 +88,7 @@ class _Provenance(TypedDict):
 
 
 class ConfigSchema(TypedDict):
-    """config.json: what comparing, scoring and showing read of it."""
+    """config.json: the keys that comparing, scoring and showing read."""
 
     task: str
     data: str
@@ -124,7 +124,7 @@ class OutcomeSchema(TypedDict):
 
 
 class _Measured(TypedDict):
-    """Of a metric; without an interval where it is over one query, null where it is undefined for all."""
+    """Of a metric; without an interval if it is over one query, null if it is undefined for all."""
 
     mean: NotRequired[Number | None]
     low: NotRequired[Number | None]

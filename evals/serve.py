@@ -112,7 +112,7 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Serve until every query is answered, then score; exit code 7 where queries failed or
+    """Serve until every query is answered, then score; exit code 7 if queries failed or
     are pending.
     """
     if not arguments.rewards:
@@ -168,7 +168,7 @@ def _refuse_options_of_rewards(arguments: argparse.Namespace) -> None:
 
 
 def _find_missing(arguments: argparse.Namespace) -> str:
-    """Return how to install what the door needs and is not here; "" where all is."""
+    """Return how to install the missing packages of the door; "" if there are none."""
     door = next(door for name, door in DOORS.items() if getattr(arguments, name))
     module, _, _ = door.partition(":")
     try:

@@ -22,7 +22,7 @@ def brings_agents(program: str) -> bool:
 
 
 def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | None) -> None:
-    """Count what the agents of earlier sittings of a program's run used, but not what its `ledger`
+    """Count the usage of agents in earlier sittings of a program's run, except the usage that its `ledger`
     has already.
 
     Every outcome counts, also of queries that failed and were asked again, and so does what queries
@@ -56,7 +56,7 @@ def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
 
 
 def _subtract(reported: Usage, booked: Usage) -> Usage:
-    """Return what is left of `used`; a price that is not known stays unknown."""
+    """Return `reported` less `booked`; a price that is not known stays unknown."""
     return Usage(
         calls=max(0, reported.calls - booked.calls),
         input_tokens=max(0, reported.input_tokens - booked.input_tokens),

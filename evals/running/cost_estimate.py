@@ -1,16 +1,16 @@
-"""`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
+"""`--dry-run`: the calls that a run would make, their cost, and how long it would take.
 
 The program runs as it is on two of the pending queries, those at one third and two thirds by
 length, with nothing sent. The engine without a model answers in the model's place; what a retriever
 would send, or load weights for, is left to bm25, which changes which documents are read and hardly
 how long they are. Prompts are counted by OpenAI's o200k_base.
 
-The means of these queries stand for all; where calls grow with the pool, a query counts as much as
+The means of these queries stand for all; if calls grow with the pool, a query counts as much as
 its pool is large. How much a model writes and thinks, how fast it is, and how far it goes on
 searching is taken from earlier answers of the program with this model, or assumed; every assumption
 is printed.
 
-Left out: what an index costs (annotations, embeddings), input that a provider has cached, and
+Left out: the cost of an index (annotations, embeddings), input that a provider has cached, and
 retries.
 """
 
@@ -79,7 +79,7 @@ class CallTokens(NamedTuple):
 
 
 class RehearsedRun(NamedTuple):
-    """What the program did, query by query."""
+    """The rehearsed calls of a program, query by query."""
 
     program: Program
     queries: Sequence[Query]
@@ -96,7 +96,7 @@ class RehearsedRun(NamedTuple):
 
 
 class AnswerAssumptions(NamedTuple):
-    """What is believed of a model's answers."""
+    """Assumptions about a model's answers."""
 
     answers: Range  # tokens of an answer, as a factor of those of the rehearsal
     thinking: Range  # tokens before an answer
@@ -105,7 +105,7 @@ class AnswerAssumptions(NamedTuple):
 
 
 class EstimatedTotals(NamedTuple):
-    """What all pending queries take."""
+    """Estimated totals of all pending queries."""
 
     calls: Range
     input_tokens: Range
@@ -115,7 +115,7 @@ class EstimatedTotals(NamedTuple):
 
 
 def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ()) -> str:
-    """Return a forecast as a person reads it; `about` says what is asked, where that is no
+    """Return a forecast as a person reads it; `about` says what is asked, if that is no
     run of a task.
     """
     before = f"; {estimate['answered']} answered before" if estimate["answered"] else ""
@@ -177,7 +177,7 @@ def _clock(hours: float) -> str:
 def forecast(
     request: Request, opening: Callable[[Request], LoadedRun] = load_run
 ) -> dict[str, Any]:
-    """Return what the run of a request would ask of its model, as --json prints it.
+    """Return the estimate of a run's model calls, in the format of --json.
 
     Nothing is sent or written.
     """
@@ -213,7 +213,7 @@ def extrapolate(
     spent: Usage,
     earlier: Path,
 ) -> dict[str, Any]:
-    """Return what all `pending` queries take, by a rehearsal, what was assumed for that, and
+    """Return the estimate for all `pending` queries from a rehearsal, its assumptions, and
     whether budgets suffice.
 
     Earlier answers are those of runs whose folders are called `earlier` with a digest. What these
@@ -490,7 +490,7 @@ def rehearse(
     model: ConnectedModel,
     queries: Sequence[Query],
 ) -> RehearsedRun:
-    """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
+    """Ask the program these queries, and `model` nothing. RunIncomplete if all of them fail."""
     plain = try_construct(resolved.constructor, resolved.values)
     program = (
         plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
@@ -528,7 +528,7 @@ def rehearse(
 class StandInModel(session.SharedOnDeepcopy, dspy.LM):
     """Takes the real model's place, with its window and interface: counts calls, and answers as `offline` does.
 
-    What they used is booked on the query, so that its limits hold.
+    Their usage is booked on the query, so that its limits hold.
     """
 
     def __init__(self, statistics: Callable[[], TermStatistics], model: ConnectedModel) -> None:
@@ -549,7 +549,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
     ) -> RehearsedRun:
         """Return the calls that a program makes for the queries.
 
-        RunIncomplete where all of them fail.
+        RunIncomplete if all of them fail.
         """
         calls = list[Sequence[CallTokens]]()
         failed = list[str]()

@@ -1,4 +1,4 @@
-"""What earlier sittings have used, for a command over several runs with one budget: all runs
+"""The usage of earlier sittings, for a command over several runs with one budget: all runs
 count before the first.
 """
 
@@ -22,7 +22,7 @@ from tools.records import Usage, total, usage_from_json
 def count_all(
     requests: Iterable[Request], budget: Budget, opening: Callable[[Request], LoadedRun]
 ) -> None:
-    """Count on a budget what the runs of these requests have used before now.
+    """Count the earlier usage of the runs of these requests on a budget.
 
     A request whose run cannot be found counts when it is run, which says why.
     """
@@ -37,7 +37,7 @@ def count_all(
 
 
 def has_budget(request: Request) -> bool:
-    """Return whether a request limits what is used."""
+    """Return whether a request limits usage."""
     return any(
         limit is not None
         for limit in (request.budget_usd, request.budget_tokens, request.budget_calls)
@@ -58,7 +58,7 @@ def find_folder(opened: LoadedRun) -> Path | None:
 
 
 def count(budget: Budget, folder: Path) -> None:
-    """Count on a budget what all sittings of the run in `folder` have used before now, once."""
+    """Count the usage of all earlier sittings of the run in `folder` on a budget, once."""
     ledger = open_ledger(folder) if (folder / "run-id").exists() else None
     if ledger:
         budget.resume(ledger.books.usage, ledger.books.sent, source=ledger.run)

@@ -60,7 +60,7 @@ _LOG = logging.getLogger("sextant")
 
 
 class MetricMean(NamedTuple):
-    """A metric's mean over the queries, with its 95 % interval; None where it is undefined."""
+    """A metric's mean over the queries, with its 95 % interval; None if it is undefined."""
 
     mean: float | None
     low: float | None
@@ -69,7 +69,7 @@ class MetricMean(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     folder: Path
     problem: SextantError | None  # why queries are pending, if any are
@@ -112,7 +112,7 @@ def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
     Queries that were answered before, in the same run folder, are not asked again. SextantError
-    where the request is wrong or queries are left pending; `run_request` returns a result for the latter,
+    if the request is wrong or queries are left pending; `run_request` returns a result for the latter,
     too.
     """
     result = run_request(
@@ -143,7 +143,7 @@ def answer_queries(
 
 
 class LoadedRun(NamedTuple):
-    """A request with its names looked up, its task, and what its retrievers and models are made with."""
+    """A resolved request with its task and the resources of its retrievers and models."""
 
     resolved: ResolvedRequest
     environment: Environment
@@ -152,7 +152,7 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(request: Request, terms: RunResources | None = None) -> LoadedRun:
-    """Open what one run needs, for itself alone but for `terms`."""
+    """Open the resources of one run, for itself alone except for `terms`."""
     terms = terms or make_resources(request)
     resolved, environment = load_task(request)
     return LoadedRun(resolved, environment, RunRetrievers(environment, terms), terms)
@@ -169,7 +169,7 @@ def run_request(
     """Have the pending queries of a request's run answered, and score it; `problem` says why some
     are still pending.
 
-    `start` is what tools.forkserver.fork_server yields, where that is there already.
+    `start` is what tools.forkserver.fork_server yields, if that is there already.
     """
     started = time.monotonic()
     with ExitStack() as stack:
@@ -297,14 +297,14 @@ def connect(
 
 
 def prepare(request: Request) -> PreparedRun:
-    """Return what a request needs, with nothing written: its retrievers, its program and its
+    """Return the prepared run of a request, with nothing written: its retrievers, its program and its
     model.
     """
     return prepare_loaded(load_run(request))
 
 
 def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun:
-    """Return what an opened run needs; one in a `folder` was configured by another process,
+    """Return the prepared run of an opened run; a run in a `folder` was configured by another process,
     and is not again.
     """
     resolved, environment, engines, terms = opened

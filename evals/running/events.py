@@ -96,7 +96,7 @@ class WaitEnded:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """An amount in both ledgers: what is paid now, and what the work costs at list price. None is not known."""
+    """An amount in both ledgers: paid now, and at list price. None if it is not known."""
 
     paid_usd: float | None
     list_usd: float | None
@@ -240,7 +240,7 @@ class WaitDetector:
         self._reason = ""  # that was told last
 
     def look(self, calls: CallStats, clock: float) -> WaitStarted | WaitEnded | None:
-        """Return what has changed since the last look; `now` in seconds by a monotonic clock."""
+        """Return the change since the last look; `now` in seconds by a monotonic clock."""
         if not (calls.waiting and calls.reason):
             resumed = (
                 WaitEnded(round(clock - self._since, 3))
@@ -288,7 +288,7 @@ class RunMonitor:
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
-        """Count an answered query, with its value of the headline metric, None where undefined."""
+        """Count an answered query, with its value of the headline metric, None if undefined."""
         query_id = outcome["query_id"]
         error = outcome["error"]
         usage = outcome["usage"]

@@ -62,7 +62,7 @@ def run_config(
     retriever: Retriever | None,
     model: "ConnectedModel",
 ) -> run_folder.Config:
-    """Return all that determines a run's numbers; what does not is under "provenance".
+    """Return everything that determines a run's numbers; the other facts are under "provenance".
 
     No retriever: only its name.
     """
@@ -124,7 +124,7 @@ def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[s
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
     of libraries.
 
-    Modules that only some runs use count where they are used. So an edited program does not resume
+    Modules that only some runs use count if they are used. So an edited program does not resume
     the run of the program before the edit, also before a commit.
     """
     offline = resolved.request.lm == "offline"

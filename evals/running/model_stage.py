@@ -59,7 +59,7 @@ def digest(*texts: str) -> str:
 
 
 class ModelStage:
-    """`program` over `documents`, with the model and budget of `request`, in the folder `where`-DIGEST."""
+    """`program` over `documents`, with the model and budget of `request`, in the folder `folder`-DIGEST."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ModelStage:
 
     @property
     def outcomes(self) -> Outcomes:
-        """What is there already."""
+        """The outcomes so far."""
         # A folder without a configuration is of a stage that ended before it asked anything.
         begun = (self.path / "config.json").exists()
         return run_folder.read_outcomes(self.path) if begun else {}
@@ -110,7 +110,7 @@ class ModelStage:
         """Claim the folder; yield what asks about those units that have no outcome, and returns all
         outcomes.
 
-        It takes units and the hooks of runner.run. SextantError where units are left without one.
+        It takes units and the hooks of runner.run. SextantError if units are left without one.
         """
         if self._request.lm != "offline":
             check_key(self._request.lm, self._request.headers)
@@ -134,7 +134,7 @@ class ModelStage:
             raise problem.saying(f"{problem}; the same command goes on with what is left") from None
 
     def forecast(self, units: Sequence[Query]) -> dict[str, Any]:
-        """Return what asking about these units would take, as `forecast.project`. Nothing is
+        """Return the estimate of asking about these units, as `forecast.project`. Nothing is
         sent or written.
         """
         before = self.outcomes

@@ -60,7 +60,7 @@ class PlainProgress:
         self._waiting = False
 
     def tell(self, event: Event, *, last: bool = False) -> None:
-        """Say what there is to say at a look; what has changed comes before the progress."""
+        """Print the news of a look; changes come before the progress."""
         if not isinstance(event, Progress):
             self._change = event if isinstance(event, WaitStarted | WaitEnded) else self._change
             return
@@ -117,7 +117,7 @@ class LiveProgress:
 
 
 class ProgressColumn(NamedTuple):
-    """A heading, what stands below it, and how soon it is left out on a narrow terminal: the largest goes first."""
+    """A heading, its cells, and how soon it is left out on a narrow terminal: the largest `place` goes first."""
 
     heading: str
     cells: list[str]
@@ -206,7 +206,7 @@ def plain_line(progress: Progress) -> str:
 
 
 def waiting_words(calls: CallStats) -> str:
-    """Return what is waited for, in one line."""
+    """Return the reason of a wait, in one line."""
     duration = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
     waiting_calls = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
     return f"waiting{duration}: {strip_control_characters(calls.reason)}; {waiting_calls}"
@@ -238,7 +238,7 @@ def _apart(calls: CallStats) -> list[str]:
 
 
 def _dollars(progress: Progress) -> list[str]:
-    """Return dollars so far, to come, and at list price, where a part had been paid for before."""
+    """Return dollars so far, to come, and at list price, if a part had been paid for before."""
     usage = progress.status.usage
     to_come = progress.to_come.paid_usd
     if usage.paid_usd is None:

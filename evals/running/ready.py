@@ -16,7 +16,7 @@ from tools.retrievers.expressions import RetrieverSpec
 
 @dataclass(slots=True)
 class PreparedRun:
-    """What a run needs, once its indexes are there."""
+    """A run that is ready to answer queries: indexes built, model connected."""
 
     resolved: ResolvedRequest
     environment: Environment  # with the pools of --pool once the run has begun

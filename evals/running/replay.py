@@ -33,7 +33,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     """Issue the searches of the run in `path` on `retriever`, or each on its own, `depth` documents
     each or as many.
 
-    DataError where the task's data is missing or another, UsageError for a retriever that does not
+    DataError if the task's data is missing or another, UsageError for a retriever that does not
     fit it.
     """
     run = scored_run.read_scored_run(path)
@@ -245,7 +245,7 @@ def _pool(
 ) -> Environment:
     """Return the environment with the pools of the run's `--pool`.
 
-    UsageError where they cannot be made again.
+    UsageError if they cannot be made again.
     """
     pool_config = config["pool"]
     run_retriever = retrievers.canonicalize(config["retriever"]["name"])

@@ -62,7 +62,7 @@ SERVERS: dict[str, str] = {"command": "evals.serving.mcp:open_clients"}
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRequest(ModelSettings):
-    """What a run and a compilation can both be asked for."""
+    """Options that a run and a compilation share."""
 
     program: Annotated[
         str,
@@ -201,7 +201,7 @@ def _shard(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Request(SharedRequest):
-    """What a run can be asked for."""
+    """The request of a run."""
 
     split: Annotated[str, Option(f"which queries: {', '.join(SPLITS)}", "SPLIT")] = "test"
     query_ids: Annotated[
@@ -270,7 +270,7 @@ class Request(SharedRequest):
             )  # as SQLite shares no file among machines
 
     def share(self, queries: Sequence[Query]) -> Sequence[Query]:
-        """Return those of a run's `queries` that this shard of it asks; all of them where
+        """Return those of a run's `queries` that this shard of it asks; all of them if
         there are no shards.
         """
         number, count = map(int, (self.shard or "1/1").split("/"))
@@ -321,7 +321,7 @@ class Request(SharedRequest):
 
 
 def resolve_program(name: str) -> str:
-    """Return what the name of a program refers to, as names.check, without importing it.
+    """Return the reference that a program's name stands for, without importing it.
 
     UnknownName for none.
     """

@@ -64,7 +64,7 @@ System = Callable[
 
 
 class RemoteSystem(ABC):
-    """What answers a query in another process, in place of a system."""
+    """Interface of a system that runs in another process."""
 
     @abstractmethod
     def attempt(self, query: Query) -> "Outcome | Exception":
@@ -164,7 +164,7 @@ def infrequent_gc() -> Iterator[None]:
 
 
 class _WorkerThreads:
-    """The threads that answer queries, and what each of them is at."""
+    """The threads that answer queries, and the query of each."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ def _finish(crew: _WorkerThreads, folder: RunFolder) -> None:
 
 
 class _FailurePolicy:
-    """What kept queries from being answered, and when that is reason to stop."""
+    """Counts of failures, and the rule when they are reason to stop."""
 
     def __init__(self, model: ConnectedModel, earlier: Iterable[str | None]) -> None:
         """`earlier` are the errors of outcomes that are there already."""
@@ -292,7 +292,7 @@ class _FailurePolicy:
             self._count(self.last)
 
     def _count(self, error: str | None) -> None:
-        """End the run where most queries end alike, so that somebody looks."""
+        """End the run if most queries end alike, so that somebody looks."""
         self._ended += 1
         if error is None or (template := error_template(error)) in self._known:
             return
@@ -319,7 +319,7 @@ def answer_query(
 ) -> Outcome | Exception:
     """Run the system with the active model, in a context of its own; return as `answer_with_model` does.
 
-    Where a refusal tells that the model takes less than was known, the query is begun again, up to
+    If a refusal tells that the model takes less than was known, the query is begun again, up to
     `tries` times.
     """
     started = time.perf_counter()
@@ -368,7 +368,7 @@ def _noting_usage(problem: Exception) -> Exception:
 
 
 def _ask(system: System, query: Query) -> Submission:
-    """Return what the system hands in, or what its trace has by then where a limit of its
+    """Return the system's ranking, or the ranking of its trace so far if a limit of its
     session has ended it.
     """
     try:

@@ -22,7 +22,7 @@ Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on di
 
 @dataclass(slots=True)
 class DocumentHistory:
-    """What happened to one document in a session. Hops are from 1, 0 is outside any or never; steps are from 0."""
+    """The history of one document in a session. Hops are from 1, 0 is outside any or never; steps are from 0."""
 
     doc_id: str
     hop: int = 0
@@ -46,27 +46,26 @@ class DocumentHistory:
         self,
         number: int,
         step: Step,
-        place: int,
+        position: int,
     ) -> None:
-        """Record what a step did with the document, which is at `place` among the step's
-        documents.
-        """
+        """Record a step with the document, which is at `position` among the step's documents."""
         if step.tool == "search":
-            self.best_rank = min(self.best_rank or place + 1, place + 1)
+            rank = position + 1
+            self.best_rank = min(self.best_rank or rank, rank)
             if not self.rank:
                 self.hop = step.hop
-                self.rank = place + 1
+                self.rank = rank
                 self.search = number
         elif step.tool == "select" or step.tool == "drop":
             self.decision = step.tool
             self.decision_hop = step.hop
             self.decision_step = number
-        if step.shown and step.shown[place] > self.chars:
+        if step.shown and step.shown[position] > self.chars:
             if self.shown_step is None:
                 self.shown_hop = step.hop
                 self.shown_step = number
-            self.chars = step.shown[place]
-            self.length = step.lengths[place]
+            self.chars = step.shown[position]
+            self.length = step.lengths[position]
 
 
 def read_histories(
@@ -81,10 +80,12 @@ def read_histories(
         for position, doc_id in enumerate(step.doc_ids):
             if unit_of(doc_id) in units:
                 histories.setdefault(doc_id, DocumentHistory(doc_id)).add(number, step, position)
-    furthest_first = sorted(histories.items(), key=lambda one: one[1].reached, reverse=True)
-    return {
-        unit_of(doc_id): history for doc_id, history in reversed(furthest_first)
-    }  # the last of a unit stays
+    furthest: dict[str, DocumentHistory] = {}
+    for doc_id, history in histories.items():
+        unit = unit_of(doc_id)
+        if unit not in furthest or history.reached > furthest[unit].reached:
+            furthest[unit] = history
+    return furthest
 
 
 def attribute(
@@ -93,7 +94,7 @@ def attribute(
     ranking: Sequence[str],
     judgements: Judgements,
 ) -> list[dict[str, Any]]:
-    """Return what became of each document that recall counts, as attribution.jsonl has it; highest
+    """Return the fate of each document that recall counts, in the format of attribution.jsonl; highest
     grade first.
 
     `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored
@@ -115,26 +116,29 @@ def attribute(
                 lengths=lengths,
             )
             naming.append((number, step))
-    known = read_histories(naming, grades, judgements.unit_of or str)
-    places = {unit: place for place, unit in enumerate(ranking, start=1) if unit in grades}
+    histories = read_histories(naming, grades, judgements.unit_of or str)
+    ranks = {unit: rank for rank, unit in enumerate(ranking, start=1) if unit in grades}
     fate = _fates(rows, failed=outcome["error"] is not None)
-    made = []
-    for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
-        history = known.get(unit, DocumentHistory(""))
-        place = places.get(unit, 0)
-        about = {
+    relevant = []
+    for unit, grade in sorted(grades.items(), key=lambda item: (-item[1], item[0])):
+        history = histories.get(unit, DocumentHistory(""))
+        rank = ranks.get(unit, 0)
+        row = {
             "unit": unit,
             "grade": grade,
-            "place": place,
-            "lost_as": fate(history, place).value,
+            "place": rank,
+            "lost_as": fate(history, rank).value,
         }
-        made.append(about | {name: getattr(history, name) for name in DocumentHistory.__slots__})
-    return made
+        for field_name in DocumentHistory.__slots__:
+            row[field_name] = getattr(history, field_name)
+        relevant.append(row)
+    return relevant
 
 
 def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[DocumentHistory, int], Fate]:
-    """Return the function that tells the fate of a document that is not found; a limit takes
-    what was never seen.
+    """Return the function that tells the fate of a document that is not found.
+
+    Documents that were never seen are lost by the limit, if one was reached.
     """
     shows = any(step.get("shown") for step in steps)
     selects = any(step["tool"] == "select" for step in steps)
@@ -152,11 +156,8 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[DocumentHistory, 
         if history.chars:
             return Fate.SHOWN_IN_PART if history.chars < history.length else Fate.NOT_SELECTED
         if not history.rank and not rank:
-            return (
-                Fate.LIMIT
-                if cut_off or any(tool == "search" for tool, _ in refused)
-                else Fate.NEVER_SURFACED
-            )
+            search_refused = any(tool == "search" for tool, _ in refused)
+            return Fate.LIMIT if cut_off or search_refused else Fate.NEVER_SURFACED
         if not shows and rank:  # nothing is ever shown: the order is the retrievers'
             return Fate.RANKED_LOW
         return Fate.LIMIT if cut_off or ("read", history.doc_id) in refused else Fate.NOT_SHOWN
@@ -167,9 +168,8 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[DocumentHistory, 
 class LossCounts:
     """The fates of many queries' relevant documents, added up."""
 
-    def __init__(
-        self, cutoffs: Sequence[int]
-    ) -> None:  # of shares; documents are counted at the first
+    def __init__(self, cutoffs: Sequence[int]) -> None:
+        """`cutoffs` are those of shares; documents are counted at the first."""
         self.cutoffs = cutoffs
         self.queries = 0
         # (cutoff, fate, relevant documents of the query) -> documents: so the sum is exact without
@@ -182,24 +182,25 @@ class LossCounts:
         """
         self.queries += bool(relevant)
         for k in self.cutoffs:
-            for one in relevant:
-                self._counts[k, fate_at(one, k), len(relevant)] += 1
+            for document in relevant:
+                self._counts[k, fate_at(document, k), len(relevant)] += 1
 
     def shares(self, k: int) -> dict[Fate, Fraction]:
         """Return fate -> its share of recall at `k`, averaged over queries; FOUND's is R@k,
         and all sum to 1.
         """
         shares = dict.fromkeys(Fate, Fraction(0))
-        for (cutoff, fate, of), count in self._counts.items():
+        for (cutoff, fate, relevant_count), count in self._counts.items():
             if cutoff == k:
-                shares[fate] += Fraction(count, of * max(self.queries, 1))
+                shares[fate] += Fraction(count, relevant_count * max(self.queries, 1))
         return shares
 
     def json(self) -> dict[str, Any]:
         """Return the part of scores.json: shares at every cutoff, and documents at the first."""
         documents = Counter({fate.value: 0 for fate in Fate})
         for (cutoff, fate, _), count in self._counts.items():
-            documents[fate.value] += count if cutoff == self.cutoffs[0] else 0
+            if cutoff == self.cutoffs[0]:
+                documents[fate.value] += count
         return {
             "cutoff": self.cutoffs[0],
             "queries": self.queries,
@@ -224,13 +225,11 @@ def attribution_json(
     unit_of = judgements.unit_of
     units = dict[str, str]()
     if unit_of:
-        seen = dict.fromkeys(
-            chain(
-                outcome["ranking"],
-                *(step["doc_ids"] for step in outcome["trace"]["steps"]),
-            )
-        )
-        units = {doc_id: unit for doc_id in seen if (unit := unit_of(doc_id)) != doc_id}
+        doc_ids_of_steps = (step["doc_ids"] for step in outcome["trace"]["steps"])
+        for doc_id in chain(outcome["ranking"], *doc_ids_of_steps):
+            unit = unit_of(doc_id)
+            if unit != doc_id:
+                units.setdefault(doc_id, unit)
     return {
         "query_id": query_id,
         "text": text,
@@ -242,14 +241,14 @@ def attribution_json(
 
 
 def fate_at(relevant: Row, k: int) -> Fate:
-    """Return the fate of a relevant document of attribution.jsonl, where the first `k` of a
+    """Return the fate of a relevant document of attribution.jsonl, if the first `k` of a
     ranking count.
     """
     return Fate.FOUND if 0 < relevant["place"] <= k else Fate(relevant["lost_as"])
 
 
 def choose_cutoffs(metric: str, metrics: Iterable[str]) -> list[int]:
-    """Return the cutoffs to attribute at: that of the headline metric, 10 where it has none;
+    """Return the cutoffs to attribute at: that of the headline metric, 10 if it has none;
     then those of R@k.
     """
     headline = metric.partition("@")[2]

@@ -67,7 +67,7 @@ class MetricTrajectory(NamedTuple):
 
 def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
     """Return the runs in `paths` and below on each axis, by the first one's headline metric
-    where none is named.
+    if none is named.
     """
     if strange := [axis for axis in axes if axis not in AXES]:
         raise UnknownName("budget", strange[0], AXES)
@@ -281,7 +281,7 @@ def query_trajectory(
     axes: Collection[str],
     depth: int,
 ) -> dict[str, MetricTrajectory]:
-    """Return a query's value of `metric` at each cost, by axis; {} where the metric is undefined
+    """Return a query's value of `metric` at each cost, by axis; {} if the metric is undefined
     for it.
 
     `outcome` is its line of outcomes.jsonl, `row` that of attribution.jsonl. A cost buys all steps
@@ -388,7 +388,7 @@ class _SeenShare:
 def judge_positions(
     places: Mapping[str, int], grades: Mapping[str, float], relevant: Collection[str]
 ) -> JudgedRanking:
-    """Judge a ranking by the places of what counts."""
+    """Judge a ranking by the ranks of the judged units."""
     unit_at = {rank: unit for unit, rank in places.items()}
     return judge_units(
         [unit_at.get(place, "") for place in range(1, max(unit_at, default=0) + 1)],

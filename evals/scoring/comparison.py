@@ -353,7 +353,7 @@ def _note_left_out(
     baseline: ComparedSystem, pairs: Sequence[tuple[ComparedSystem, Sequence[str]]]
 ) -> list[str]:
     """Name the metrics that are not compared because a run lacks them, in one note; none
-    where all runs have all.
+    if all runs have all.
     """
     left_out: dict[
         tuple[str, str], list[str]
@@ -558,8 +558,8 @@ def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -
 def _compare_losses(
     baseline: ComparedSystem, others: list[ComparedSystem]
 ) -> tuple[list[Result], list[str]]:
-    """Return a row a system on what became of relevant documents (means over repeats), and
-    notes on what is missing.
+    """Return a row a system on the fates of relevant documents (means over repeats), and
+    notes on missing data.
     """
     rows = list[Result]()
     notes = list[str]()

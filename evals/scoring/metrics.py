@@ -40,7 +40,7 @@ Values = dict[str, dict[str, float | None]]
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a system handed in for one query."""
+    """The ranking that a system submitted for one query."""
 
     doc_ids: Sequence[str]  # best first, each at most once
     scores: Sequence[float] = ()  # one a document, where the system gave any

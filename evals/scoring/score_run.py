@@ -128,7 +128,7 @@ def _largest_candidate_pool(environment: Environment) -> int | None:
 
 
 def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """Score the run in `path` again, by its own judgements where none are named; return what
+    """Score the run in `path` again, by its own judgements if none are named; return what
     --json prints.
     """
     for name in metrics:
@@ -269,7 +269,7 @@ def summarise_column(
     column: Column, weights: Mapping[str, int], *, resampled: bool
 ) -> dict[str, Any]:
     """Return a metric's mean with its interval, over the queries for which it is defined;
-    None where there are none.
+    None if there are none.
     """
     defined = {query_id: value for query_id, value in column.items() if value is not None}
     if not defined:
@@ -371,7 +371,7 @@ def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
-    """Say in a line how much of its documents a run left out of prompts; none where that is
+    """Say in a line how much of its documents a run left out of prompts; none if that is
     nothing, or unknown.
     """
     read = scores.get("read") or {}

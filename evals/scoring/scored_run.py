@@ -23,10 +23,10 @@ from tools.number_format import abbreviate
 T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
 
-# What two runs must share for their difference to be that of the systems; beside these, the
-# judgements that lead.
+# Keys that two runs must share for their difference to be that of the systems; in addition, the
+# judgements that lead must be the same.
 CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
-# what results say of a run
+# Keys that results repeat of a run.
 ABOUT = ("task", "data", "split", "judgements")
 NAMED = ("program", "retriever", "lm")
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
@@ -36,7 +36,7 @@ JUDGED = "judged-"  # so begin the folders of judges beside the runs (evals/judg
 
 
 class Searched(NamedTuple):
-    """What a query retrieves documents from."""
+    """The set of documents that a query retrieves from."""
 
     name: str
     documents: int  # for the query with the most
@@ -49,9 +49,8 @@ class ScoredRun:
     path: Path  # as given
     config: run_folder.Config
     scores: dict[str, Any]  # scores.json
-    columns: dict[
-        str, Column
-    ]  # scores.csv: metric -> its values; the task's headline metric is the first
+    # scores.csv: metric -> its values; the task's headline metric is the first
+    columns: dict[str, Column]
     errors: dict[str, str]  # query_id -> why it failed, for those that did
     query_ids: list[str]
 
@@ -102,7 +101,7 @@ class ScoredRun:
 
     @property
     def usage_known(self) -> bool:
-        """Whether it is known what its model calls used: not of every run that was imported."""
+        """Whether the usage of its model calls is known: not of every run that was imported."""
         return (self.config.get("imported") or {}).get("usage") is not False
 
     @property
@@ -112,7 +111,7 @@ class ScoredRun:
 
     @property
     def pool(self) -> str:
-        """What its --pool was: "oracle", "union", or "" for the whole corpus."""
+        """Its --pool: "oracle", "union", or "" for the whole corpus."""
         return str((self.config.get("pool") or {}).get("kind", ""))
 
     @property
@@ -129,7 +128,7 @@ class ScoredRun:
         )
 
     def mean(self, metric: str) -> float | None:
-        """Return the mean of a metric; None where the run has none."""
+        """Return the mean of a metric; None if the run has none."""
         mean = self.scores["metrics"].get(metric, {}).get("mean")
         return None if mean is None else float(mean)
 
@@ -137,7 +136,7 @@ class ScoredRun:
     def outcomes(self) -> run_folder.JsonlIndex:
         """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error.
 
-        DataError where one is missing.
+        DataError if one is missing.
         """
         mend = "give its command again to have them answered"
         return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
@@ -146,7 +145,7 @@ class ScoredRun:
     def judged(self) -> run_folder.JsonlIndex:
         """query_id -> its line of attribution.jsonl.
 
-        DataError where one is missing, as in an old run.
+        DataError if one is missing, as in an old run.
         """
         file = self.path / "attribution.jsonl"
         rows = run_folder.read_rows(
@@ -177,48 +176,45 @@ def list_deviations(runs: Iterable[ScoredRun]) -> list[str]:
 
 
 def align_columns(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
-    """Return query -> its value in each column, for the queries that have all, in the order
-    of the first column.
+    """Return query -> its value in each column, in the order of the first column.
+
+    Queries that lack a value are left out.
     """
-    rows = {query_id: tuple(column.get(query_id) for column in columns) for query_id in columns[0]}
-    return {query_id: row for query_id, row in rows.items() if None not in row}  # type: ignore[misc]
+    aligned = dict[str, tuple[float, ...]]()
+    for query_id in columns[0]:
+        values = [column.get(query_id) for column in columns]
+        defined = tuple(value for value in values if value is not None)
+        if len(defined) == len(columns):
+            aligned[query_id] = defined
+    return aligned
 
 
 def contract_differences(baseline: ScoredRun, run: ScoredRun) -> dict[str, str]:
-    """Return what two runs were not both asked: key of the contract, or "queries" -> both
-    values, in words.
+    """Return the differences of two runs' questions: key of the contract -> both values, in words.
+
+    Under "queries" are the numbers of their queries, if they are not the same queries.
     """
-    found = {
-        key: f"{abbreviate(value)}, {abbreviate(run.contract[key])}"
-        for key, value in baseline.contract.items()
-        if run.contract[key] != value
-    }
+    differences = dict[str, str]()
+    for key, value in baseline.contract.items():
+        if run.contract[key] != value:
+            differences[key] = f"{abbreviate(value)}, {abbreviate(run.contract[key])}"
+    baseline_count = len(baseline.query_ids)
+    run_count = len(run.query_ids)
     shared = len(set(baseline.query_ids) & set(run.query_ids))
-    counts = len(baseline.query_ids), len(run.query_ids)
-    return found | (
-        {}
-        if counts == (shared, shared)
-        else {"queries": f"{counts[0]}, {counts[1]}, {shared} in common"}
-    )
+    if not baseline_count == run_count == shared:
+        differences["queries"] = f"{baseline_count}, {run_count}, {shared} in common"
+    return differences
 
 
 def find_folders(paths: Iterable[Path]) -> list[Path]:
-    """Return the run folders among `paths` and below them, each once; DataError where there
+    """Return the run folders among `paths` and below them, each once; DataError if there
     are none.
     """
     run_folders: dict[Path, Path] = {}
     for path in paths:
         folders = [path]
         if not (path / "config.json").is_file():
-            below = [file.parent for file in files.walk(path) if file.name == "config.json"]
-            below = [place for place in below if (place / "outcomes.jsonl").is_file()]
-            below = [place for place in below if not place.name.startswith(JUDGED)]
-            tops = {place: place.relative_to(path).parts[0] for place in below}
-            folders = sorted(
-                folder
-                for folder, top in tops.items()
-                if top != _COMPILED and not run_folder.SHARD.match(top)
-            )
+            folders = _run_folders_below(path)
         if not folders:
             raise DataError(
                 f"{path} holds no run folder; name run folders, or a folder that has some in it"
@@ -228,10 +224,24 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
     return list(run_folders.values())
 
 
+def _run_folders_below(path: Path) -> list[Path]:
+    """Return the run folders below `path`, without those of judges, compilations and shards."""
+    folders = list[Path]()
+    for file in files.walk(path):
+        folder = file.parent
+        if file.name != "config.json" or not (folder / "outcomes.jsonl").is_file():
+            continue
+        top = folder.relative_to(path).parts[0]
+        if folder.name.startswith(JUDGED) or top == _COMPILED or run_folder.SHARD.match(top):
+            continue
+        folders.append(folder)
+    return sorted(folders)
+
+
 def find_scored_runs(paths: Iterable[Path]) -> tuple[list[ScoredRun], dict[Path, str]]:
     """Return the scored runs in `paths` and below, the others with the reason.
 
-    DataError where no folder is a run.
+    DataError if no folder is a run.
     """
     runs = list[ScoredRun]()
     unreadable = dict[Path, str]()
@@ -292,7 +302,8 @@ def read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
     for name, measured in scores["metrics"].items():
         low = measured.get("low")
         high = measured.get("high")
-        if (low is None) != (high is None) or (measured.get("mean") is None and low is not None):
+        one_bound = (low is None) != (high is None)
+        if one_bound or (measured.get("mean") is None and low is not None):
             raise ValueError(f"{name!r} has no mean with its interval")
     run_folder.check_scores(scores, run_folder.digest(config))
     return scores
@@ -324,12 +335,13 @@ def _number(cell: str) -> float | None:
 
 
 def name_retriever(config: run_folder.Config) -> str:
-    """Return a run's retriever as results name it: with the recall of each approximate index
-    that is used.
+    """Return a run's retriever as results name it.
+
+    The name has the recall of each approximate index that is used.
     """
-    recalls = dict.fromkeys(
-        re.findall(r"recall=\[([\d.]+),([\d.]+)\]", f"{config['retriever']} {config.get('pool')}")
-    )
-    return f"{config['retriever']['name']}" + "".join(
-        f" (recall@10 {ten}, recall@100 {hundred})" for ten, hundred in recalls
-    )
+    retrievers = f"{config['retriever']} {config.get('pool')}"
+    recalls = re.findall(r"recall=\[([\d.]+),([\d.]+)\]", retrievers)
+    name = str(config["retriever"]["name"])
+    for at_10, at_100 in dict.fromkeys(recalls):
+        name += f" (recall@10 {at_10}, recall@100 {at_100})"
+    return name

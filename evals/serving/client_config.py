@@ -16,7 +16,7 @@ TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a door is, and what it asks of who comes in."""
+    """The address of a door, and its conditions for clients."""
 
     address: str
     port: int
@@ -46,7 +46,7 @@ def http_server_config(url: str, token: str) -> dict[str, Any]:
 
 
 def print_config(address: ServerAddress, command: Sequence[str]) -> None:
-    """Print what to paste into agents for a door at `place`, or on stdio for `command`, which opens it."""
+    """Print the configuration of agents for a door at `address`, or on stdio for `command`, which opens it."""
     if not address.transport:
         print_stdout(f"{address.url}\n")
         return

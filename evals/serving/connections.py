@@ -26,7 +26,7 @@ _Protocol: Any = (
 
 
 def count_most() -> int:
-    """Return how many connections there may be, which is less where this process may open few files."""
+    """Return how many connections there may be, which is less if this process may open few files."""
     with suppress(ImportError):
         import resource  # there is none on Windows
 
@@ -39,7 +39,7 @@ def count_most() -> int:
 
 
 class Connection(_Protocol):
-    """A connection of uvicorn's that is closed where its client sends no whole request."""
+    """A connection of uvicorn's that is closed if its client sends no whole request."""
 
     waiting_since = 0.0  # when its last request was whole, or it began
     _deadline: asyncio.TimerHandle | None = None
@@ -48,7 +48,7 @@ class Connection(_Protocol):
     _head_size = 0  # bytes of it
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a request, in the place of another where there are too many."""
+        """Begin to wait for a request, in the place of another if there are too many."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > self.limit_concurrency * WAITING_SHARE:
@@ -126,7 +126,7 @@ class Connection(_Protocol):
             oldest.transport.abort()
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        """Close it, and say why where that cannot be taken for a part of another answer."""
+        """Close it, and say why if that cannot be taken for a part of another answer."""
         answered_early = self.cycle is not None and (
             self.cycle.response_started and self.cycle.more_body
         )

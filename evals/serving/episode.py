@@ -50,7 +50,7 @@ _IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 
 
 class Observation(NamedTuple):
-    """What came of an action."""
+    """The result of an action."""
 
     text: str  # JSON
     reward: float
@@ -58,7 +58,7 @@ class Observation(NamedTuple):
 
 
 class ReportedUsage(TypedDict, total=False):
-    """What an agent says that its own model has used; a price that is left out is not known."""
+    """The usage of an agent's own model as the agent reports it; a price that is left out is not known."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as pydantic wants it
 
@@ -70,7 +70,7 @@ class ReportedUsage(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RewardSettings:
-    """What an episode is worth: a metric of what it hands in, less what it used.
+    """The reward of an episode: a metric of its submission, less its costs.
 
     With a `potential`, each step is rewarded by the change of the recall among the documents that surfaced, were read
     or were selected, and the last step takes the potential back (Ng, Harada and Russell, ICML 1999): the sum over an
@@ -108,7 +108,10 @@ class RewardSettings:
 
 @dataclass(eq=False, slots=True)
 class EpisodeFactory:
-    """What the episodes of a task share. `open` starts one; a subclass may say which, and keep what comes of it."""
+    """Shared state of a task's episodes.
+
+    `open` starts an episode; a subclass may choose its query, and keep its result.
+    """
 
     toolbox: Toolbox
     environment: Any  # an Environment; None where others keep it, and queries are given one by one
@@ -137,23 +140,23 @@ class EpisodeFactory:
         return Episode(self, self.queries[query_id or next(iter(self.queries))])
 
     def keep(self, episode: "Episode") -> None:
-        """Take what an episode has handed in."""
+        """Take the submission of an episode."""
 
     def leave(self, episode: "Episode") -> None:
-        """Take back an episode that nobody goes on with."""
+        """Take back an abandoned episode."""
 
     def spend(self, usage: Usage) -> None:
-        """Take what an agent says that it has used, where that counts on a budget."""
+        """Take the usage that an agent reports, if it counts on a budget."""
 
     def value(self, query_id: str, submission: Submission) -> float:
-        """Return the metric of a submission; 0 where it is undefined."""
+        """Return the metric of a submission; 0 if it is undefined."""
         outcome = {"ranking": submission.ranking, "scores": submission.scores}
         metric = (self.reward and self.reward.metric) or self.environment.metric
         return compute(metric, query_id, {query_id: ranking_of(outcome)}, self.environment) or 0.0
 
 
 class Episode:
-    """One query, searched from outside. Threads may share it; what they do goes one after another."""
+    """One query, searched from outside. Threads may share it; their actions run one after another."""
 
     def __init__(self, world: EpisodeFactory, query: Query) -> None:
         self.world = world
@@ -176,7 +179,7 @@ class Episode:
             self._relevant = judgements.recalled(query.query_id).keys()
 
     def state(self) -> dict[str, Any]:
-        """Return what was done so far, and what the limits leave; None is no limit."""
+        """Return the steps done so far, and what the limits leave; None is no limit."""
         with self._lock:
             steps = self.desk.session.trace.steps
             limits = self.desk.session.limits
@@ -317,7 +320,7 @@ class Episode:
         }
 
     def charge(self, reported: Any) -> None:
-        """Book what the agent says that its own model has used. UsageError where it is not of the form of Used.
+        """Book the reported usage of the agent's own model. UsageError if it does not fit `ReportedUsage`.
 
         SessionRefusal once the episode is over: its outcome is written, and nothing is booked.
         """
@@ -357,7 +360,7 @@ class Episode:
             return self._reward()
 
     def value_so_far(self) -> float:
-        """Return the metric of what it has handed in, or would if it were cut off now."""
+        """Return the metric of its submission, or of the ranking that its trace would submit now."""
         with self._lock:
             handed_in = self.submission or Submission(
                 anytime_ranking(self.desk.session), self.desk.session.trace
@@ -387,7 +390,7 @@ class Episode:
         self.over = True
 
     def _reward(self) -> float:
-        """Return the reward of what was done since the last one."""
+        """Return the reward of the steps since the last reward."""
         reward = self.world.reward
         if not reward or not (
             self.submission or self.world.environment.split == "dev"
@@ -416,13 +419,13 @@ class Episode:
 
 
 def query_for_agent(query: Query) -> dict[str, str]:
-    """Return what an agent is told of a query before it begins."""
+    """Return the texts that an agent gets of a query before it begins."""
     return {"query_id": query.query_id, "query": query.text, "objective": query.objective}
 
 
 @cache
 def tool_parameters(tool: str) -> dict[str, inspect.Parameter]:
-    """Return what a tool takes, by name."""
+    """Return the parameters of a tool, by name."""
     return {
         name: parameter
         for name, parameter in inspect.signature(getattr(Episode, tool)).parameters.items()

@@ -4,7 +4,7 @@ goes.
 `serve_episodes` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what
 came of them. A query's first submission is its outcome, on disk before anybody hears of it; a query
 whose agent went away is handed out again. With `repeat`, queries go on being handed out for
-training, and what comes of that is scored, not kept. Once the budget is used up, by what agents
+training, and their results are scored, not kept. Once the budget is used up, by what agents
 report or by the time that has passed, only the episodes that are open go on.
 
 A thread takes locks in one order: that of Clients (mcp.py), an Episode's (episode.py), the Host's.
@@ -74,7 +74,7 @@ class EpisodeServer(EpisodeFactory):
     def open(self, query_id: str = "") -> Episode:
         """Start an episode of a query that is not answered yet, by default the next.
 
-        NothingOpen where there is none, or too many are open; UsageError for a query that there is not.
+        NothingOpen if there is none, or too many are open; UsageError for a query that there is not.
         """
         self._take_back_idle()
         with self._lock:
@@ -101,14 +101,14 @@ class EpisodeServer(EpisodeFactory):
             return episode
 
     def _take_back_idle(self) -> None:
-        """Hand the queries of episodes out again that nobody goes on with."""
+        """Hand out the queries of abandoned episodes again."""
         with self._lock:
             episodes = list(self._open)
         for episode in episodes:  # without the lock: an episode takes its own first
             episode.leave_if_idle(self.idle)
 
     def act(self, episode: Episode, tool: str, arguments: Any) -> Observation:
-        """Do one thing in an episode. RunIncomplete where that cannot be done now; its query is handed out again."""
+        """Do one thing in an episode. RunIncomplete if that cannot be done now; its query is handed out again."""
         try:
             return episode.act(tool, arguments)
         except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
@@ -119,7 +119,7 @@ class EpisodeServer(EpisodeFactory):
             raise RunIncomplete("this cannot be done now; the query is handed out again") from None
 
     def keep(self, episode: Episode) -> None:
-        """Write the outcome of an episode, where its query has none yet."""
+        """Write the outcome of an episode, if its query has none yet."""
         query = episode.query
         submission = episode.submission
         assert submission is not None
@@ -249,9 +249,9 @@ def serve_command(
     *,
     repeat: bool,
 ) -> evaluate.Result:
-    """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free.
+    """Serve the queries of a request by the door ("module:function"); print its scores if stdout is free.
 
-    What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
+    A function that the door returns is called at the end: it lets clients go that have come for more queries.
     """
     try:
         through = load_object("door", door, {door: door})

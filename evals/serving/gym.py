@@ -33,7 +33,7 @@ class AnyText(gymnasium.spaces.Text):
 
 
 class SearchEnv(gymnasium.Env[str, str]):
-    """A query is an episode: what is seen is JSON, and an action is the call of a tool as JSON.
+    """A query is an episode: observations are JSON, and an action is the call of a tool as JSON.
 
     The first observation is the query; `{"name": "search", "arguments": {"query": "..."}}` is an action. After
     `max_turns` an episode is truncated, and scored by the ranking that its trace would have handed in.
@@ -82,7 +82,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         )
 
     def close(self) -> None:
-        """End the episode, where it is open, without an outcome."""
+        """End the episode, if it is open, without an outcome."""
         if self._turns:
             self._turns.episode.leave()
 

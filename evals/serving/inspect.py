@@ -52,7 +52,7 @@ def open_episode(world: EpisodeFactory) -> Solver:
 
 @scorer(metrics={"*": [mean(), stderr()]})  # type: ignore[untyped-decorator]
 def metrics_of_ranking(world: EpisodeFactory) -> Scorer:
-    """Score what was handed in, or would have been by then, by every metric of the task."""
+    """Score the submission, or the ranking so far, by every metric of the task."""
     environment = world.environment
     names = [name for name in environment.metrics if not is_pairwise(name)]
 

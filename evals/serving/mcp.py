@@ -120,7 +120,7 @@ class McpSessions:
             del self._episodes[token]
 
     def card(self) -> dict[str, Any]:
-        """Return what an agent may know of the task."""
+        """Return the facts of the task that an agent may know."""
         if not (host := self.host):
             return {}
         task = host.environment
@@ -138,7 +138,7 @@ class McpSessions:
         }
 
     def present(self, client: str, *, new: bool = False) -> Episode:
-        """Return the episode that a client is at, else, where asked for, a `new` one. SessionRefusal for none."""
+        """Return the episode that a client is at, else, if asked for, a `new` one. SessionRefusal for none."""
         with self._lock:
             episode = self._episodes.get(client)
             if not episode or episode.over:
@@ -154,7 +154,7 @@ class McpSessions:
         return episode
 
     def leave(self, client: str) -> None:
-        """Take back what a client was at, where it could be another's."""
+        """Take back a client's episode, if another client could have it."""
         with self._lock:
             episode = self._episodes.pop(client, None) if self.host else None
         if episode:  # without the lock: a search of this client may take long, and others go on
@@ -220,7 +220,7 @@ class McpServer:
         return WebServer(AuthMiddleware(answer, address, admits), address.address, address.port)
 
     async def stdio(self) -> None:
-        """Serve it on stdin and stdout until the client goes away; what it has asked for by then is answered."""
+        """Serve it on stdin and stdout until the client goes away; its requests so far are answered."""
         pending_ids = set[Any]()
         options = self.server.create_initialization_options()
         lines: Any = read_lines(pending_ids)
@@ -354,7 +354,7 @@ class McpServer:
 async def _read_params(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
     """Make an object of arguments that a client sends as JSON text, which the protocol does not allow.
 
-    MCPError says what is wrong with params of another form; the SDK says only that they are wrong.
+    MCPError names the error in params of another form; the SDK says only that they are wrong.
     """
     if ctx.method == "tools/call" and "arguments" in (ctx.params or {}):
         try:
@@ -376,7 +376,7 @@ async def _read_params(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
 def serve(host: EpisodeServer, address: ServerAddress) -> Callable[[], None]:
     """Hand out the queries of a host until all are answered, or on stdio the client goes away.
 
-    What is returned ends the serving, once clients have gone: they may still be told that nothing is left.
+    The returned function ends the serving, once clients have gone: they may still be told that nothing is left.
     """
     clients = McpSessions(host)
     door = McpServer(clients, rewards=address.rewards)

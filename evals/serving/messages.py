@@ -2,7 +2,7 @@
 
 The SDK takes a request whose id is 1.0 for a notification, and answers nothing; a line that begins
 with a byte order mark, or has half of a surrogate pair, is dropped; and what was asked for is
-dropped where stdin ends.
+dropped if stdin ends.
 """
 
 import json
@@ -26,7 +26,7 @@ LAST_ANSWERS = 10.0  # seconds that the last requests have when stdin has ended
 
 
 class NoMessage(Exception):
-    """What was sent is no message."""
+    """The bytes are no message."""
 
     def __init__(self, reason: str, code: int = types.INVALID_REQUEST) -> None:
         super().__init__(reason)
@@ -38,7 +38,7 @@ class NoMessage(Exception):
 
 
 def read_message(text: str | bytes) -> dict[str, Any]:
-    """Return a message; NoMessage for what is none."""
+    """Parse a message. NoMessage if it is none."""
     try:
         message = read_json(text if isinstance(text, bytes) else text.removeprefix("\ufeff"))
     except ValueError as error:
@@ -101,7 +101,7 @@ async def read_lines(pending_ids: set[Any]) -> AsyncIterator[str]:
 
 
 class Answers:
-    """What the server writes; the ids of answers are taken out of `asked`."""
+    """The server's output stream; ids of answers are taken out of `pending_ids`."""
 
     def __init__(self, stream: Any, pending_ids: set[Any]) -> None:
         self._stream = stream

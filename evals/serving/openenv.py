@@ -53,7 +53,7 @@ class SearchAction(Action):
 
 
 class SearchObservation(Observation):
-    """What came of it."""
+    """The result of an action."""
 
     text: str = Field("", description="JSON; after reset the query, with what counts as a find")
 
@@ -100,7 +100,7 @@ class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
 
     @property
     def state(self) -> State:
-        """What is open."""
+        """The state of the open episode."""
         return State(
             episode_id=self._episode.query.query_id if self._episode else None,
             step_count=self._steps,

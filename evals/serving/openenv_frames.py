@@ -1,6 +1,6 @@
 """The messages that clients of OpenEnv send by WebSocket, before its server reads them.
 
-That server ends a session, and with it the episode, where a message is no object, comes as bytes, is
+That server ends a session, and with it the episode, if a message is no object, comes as bytes, is
 nested too deep or has half of a surrogate pair. Such a message is answered here with one line, and
 the session goes on.
 """
@@ -36,7 +36,7 @@ class WrongFrame(Exception):
 
 
 def read_frame(frame: str | bytes, *, typed: bool = True) -> str:
-    """Return a message as JSON text of an object that every reader takes; `typed` where it has one of TYPES.
+    """Return a message as JSON text of an object that every reader takes; `typed` if it has one of TYPES.
 
     WrongFrame for anything else.
     """

@@ -62,7 +62,7 @@ class Answer(JSONResponse):
 
 
 async def _read_sent(request: Request) -> Any:
-    """Return what a client sends, whatever Content-Type it names."""
+    """Return the body of a request, for any Content-Type."""
     try:
         return read_json(await request.body())
     except ValueError as error:
@@ -73,13 +73,13 @@ Sent = Annotated[Any, Depends(_read_sent)]
 
 
 class Opening(BaseModel):
-    """What opens a session."""
+    """Body of a request that opens a session."""
 
     query_id: Text = ""
 
 
 class SearchR1Request(BaseModel):
-    """What Search-R1 asks."""
+    """Body of a search in Search-R1's format."""
 
     queries: Annotated[Texts, Field(description="a list of texts")]
     topk: Annotated[Whole, Field(description="a whole number")] = 3
@@ -176,7 +176,7 @@ class RestApi:
         return await self._call(session, self._find(session).state)
 
     async def _call(self, session: str, work: Callable[[], Result]) -> Result:
-        """Do something in a session, after its earlier calls. HTTPException where it has too many of them."""
+        """Do something in a session, after its earlier calls. HTTPException if it has too many of them."""
         try:
             return await self._calls.run(session, work)
         except TooManyCalls as refusal:
@@ -185,7 +185,7 @@ class RestApi:
             ) from None
 
     def does(self, tool: str) -> Callable[..., Any]:
-        """Return what uses one of the tools."""
+        """Return the handler of a tool."""
 
         async def use(session: str, body: Sent = None) -> Response:
             episode = self._find(session)
@@ -268,7 +268,7 @@ class RestApi:
         )
 
     def _check_search(self, searches: int, k: int) -> None:
-        """Refuse searches without a session where the run has none, and such as find too much."""
+        """Refuse searches without a session if the run has none, and such as find too much."""
         if not self._free:
             raise HTTPException(
                 403,
@@ -290,7 +290,7 @@ class RestApi:
 
 
 def _checked(form: type[Form], body: Any) -> Form:
-    """Return what is sent, read as a form. HTTPException with one line where it does not fit."""
+    """Parse a body by a schema. HTTPException with one line if it does not fit."""
     try:
         return read_form(form, body)
     except ValueError as error:

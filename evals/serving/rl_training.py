@@ -1,4 +1,4 @@
-"""What the environments of trainers share: the task that they train on, and actions that are
+"""Shared parts of the environments for trainers: the task that they train on, and actions that are
 written as texts.
 
     world = open_training(task="congress", shaping="surfaced")
@@ -90,7 +90,7 @@ def prompt_rows(world: EpisodeFactory, *, described: bool = False) -> list[dict[
 
 
 def registered_names() -> dict[str, str]:
-    """Return tasks by what they are registered as: without their suite, where there is no other of that name."""
+    """Return tasks by their registered names: without their suite, if no other task has that name."""
     ends = {task: task.rpartition("/")[2] for task in environments.tasks()}
     several = Counter(ends.values())
     return {
@@ -107,7 +107,7 @@ class Turns:
         self.cut = False
 
     def take(self, text: str) -> Observation:
-        """Do what a text asks for: a call as JSON, or calls in <tool_call> tags."""
+        """Run the calls in a text: a call as JSON, or calls in <tool_call> tags."""
         observations = [
             self.episode.act(*_read_call(observation))
             for observation in _CALL.findall(text) or [text]

@@ -35,7 +35,7 @@ class SearchQueue:
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """Let a request in for the time of the block. HTTPException where too many are in already."""
+        """Let a request in for the time of the block. HTTPException if too many are in already."""
         if self._requests >= MOST_REQUESTS:
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -49,7 +49,7 @@ class SearchQueue:
             self._requests -= 1
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do a part of a request's work in one of the threads. HTTPException where it fails, without its words."""
+        """Do a part of a request's work in one of the threads. HTTPException if it fails, without its words."""
         try:
             return await run_sync(work, limiter=self._limiter)
         except HTTPException:

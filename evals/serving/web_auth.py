@@ -115,7 +115,7 @@ class AuthMiddleware:
 
 
 def _name_in(host: str) -> str:
-    """Return the name or the address in a Host header, without its port; "" where it is no such header."""
+    """Return the name or the address in a Host header, without its port; "" if it is no such header."""
     match = _HOST.fullmatch(host)
     if match is None or int(match[2] or 0) > HIGHEST_PORT:
         return ""
@@ -155,7 +155,7 @@ async def _read_body(receive: Any) -> bytes | None:
 
 
 def replay(body: bytes, receive: Any) -> Callable[[], Any]:
-    """Return what gives an application the body that was read, and then what comes after it."""
+    """Return a receiver that yields the body that was read, and then all later messages."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def take() -> Any:
@@ -192,7 +192,7 @@ class WebServer:
     """An application that is being served, until `stop`."""
 
     def __init__(self, application: Application, address: str, port: int) -> None:
-        """Listen there; port 0 is one that is free. UsageError where that cannot be."""
+        """Listen there; port 0 is one that is free. UsageError if that cannot be."""
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listening = socket.create_server((address, port), family=family, backlog=WAITING)
@@ -229,7 +229,7 @@ class WebServer:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Let what is under way end, and take nothing more."""
+        """Finish the requests under way, and accept no more."""
         self._server.should_exit = True
         self._thread.join(2 * ENDING)
 

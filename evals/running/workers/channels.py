@@ -36,11 +36,11 @@ class Line:
         self.arrived = SimpleQueue[Any]()
 
     def send(self, *message: Any) -> None:
-        """Send a message. Gone where nobody is there any more."""
+        """Send a message. Gone if the other side has closed."""
         self._link.send(self._number, message)
 
     def receive(self) -> Any:
-        """Wait for a message, a tuple. Gone where none will come."""
+        """Wait for a message, a tuple. Gone if none will come."""
         if (message := self.arrived.get()) is None:
             raise PeerClosed
         return message
@@ -105,7 +105,7 @@ class Connection:
                 self._sending.release()
 
     def listen(self) -> None:
-        """Hand on what arrives, until the other side is gone."""
+        """Forward each message until the other side closes."""
         with suppress(EOFError, OSError):
             while True:
                 data = self._connection.recv_bytes()
@@ -140,7 +140,7 @@ class Connection:
 
 
 class _Pickler(pickle.Pickler):
-    """Takes exceptions apart by itself: the constructors of many take something else than what they were made with."""
+    """Takes exceptions apart by itself: many cannot be rebuilt by calling their constructor."""
 
     def reducer_override(self, pickled: Any) -> Any:
         if not isinstance(pickled, BaseException):

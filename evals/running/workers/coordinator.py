@@ -38,7 +38,7 @@ def is_mapped(spec: retrievers.RetrieverSpec) -> bool:
 
 
 class WorkerSetup(NamedTuple):
-    """What a worker needs to know of a run."""
+    """The facts of a run that a worker needs."""
 
     request: Request
     folder: Path
@@ -59,7 +59,7 @@ class WorkerSetup(NamedTuple):
 
 
 class _ChargedSession(Session):
-    """Stands in for the session of a worker's query while a retriever is asked, and notes what that is charged."""
+    """Stands in for the session of a worker's query while a retriever is asked, and notes the charges of that."""
 
     def __init__(self, query_id: str, limits: Limits, snapshot: Mapping[str, Any]) -> None:
         super().__init__(Query(query_id, ""), ({}, {}, limits, time.perf_counter), snapshot)
@@ -178,7 +178,7 @@ class Coordinator(RemoteSystem):
 
     def _take(self, alone: bool) -> Connection | None:
         """Return the worker with the fewest queries, to be `alone` once these have ended;
-        None where none will come.
+        None if none will come.
         """
         with self._changed:
             self._changed.wait_for(
@@ -217,7 +217,7 @@ class Coordinator(RemoteSystem):
         return outcome
 
     def _serve(self, line: Line, action: str, remaining: float, *arguments: Any) -> None:
-        """Do what a worker asks for, in the seconds that are `left`."""
+        """Serve a worker's request within `remaining` seconds."""
         with session.set_contextvar(DEADLINE, time.monotonic() + remaining):
             {"call": self._call, "learn": self._learn, "search": self._search}[action](
                 line, *arguments

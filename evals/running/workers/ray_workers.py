@@ -42,7 +42,7 @@ def starting(address: str) -> "Iterator[Callable[[], Connection]]":
     """Yield what starts a worker and, once there is room, returns the connection; `address` is that
     of --workers.
 
-    DataError where no cluster is. In the block, the cluster makes vectors, too, and has the parts
+    DataError if no cluster is. In the block, the cluster makes vectors, too, and has the parts
     of `sharded`.
     """
     if address == "ray" and ray.is_initialized():  # by whoever calls this
@@ -143,7 +143,7 @@ def _host(line: Connection) -> None:
 def _find_place() -> Any:
     """Return an actor, once there is room for one.
 
-    RunIncomplete where several die before they are ready.
+    RunIncomplete if several die before they are ready.
     """
     actor_class = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy="SPREAD")(_Host)
     for remaining in reversed(range(_STARTS)):

@@ -96,7 +96,7 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
 def _check_complete(
     joined_path: Path, shards: Mapping[int, Path], shares: Sequence[Sequence[str]]
 ) -> None:
-    """Raise RunIncomplete where a shard is missing, or has pending queries.
+    """Raise RunIncomplete if a shard is missing, or has pending queries.
 
     DataError for one that is damaged.
     """
@@ -123,7 +123,7 @@ def _check_complete(
 def _join_outcomes(
     joined: run_folder.RunFolder, shard: run_folder.RunFolder, query_ids: Sequence[str]
 ) -> None:
-    """Append a shard's outcomes, but where the run has a later one of its own, as of `--again
+    """Append a shard's outcomes, unless the run has a later one of its own, as of `--again
     failed`.
     """
     shard_lines = set(files.iter_lines(shard.outcomes.path))

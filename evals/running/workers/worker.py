@@ -205,7 +205,7 @@ class _RemoteRetriever(Retriever):
 
 
 class _StdoutRelay(io.TextIOBase):
-    """Has the keeper print what is printed here, line by line."""
+    """Sends printed lines to the keeper, which prints them."""
 
     def __init__(self, link: Connection) -> None:
         self._link = link
