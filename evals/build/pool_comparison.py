@@ -1,9 +1,8 @@
-"""A benchmark's pools, made again from all of its documents and laid beside those that were
-released.
+"""A benchmark's pools, made again from all of its documents and compared with the released pools.
 
     python -m evals.build check birco/relic --pools --retrievers dense
 
-Nothing asks a model. How pools are made is in evals/build/recipes/pool.py.
+Nothing asks a model. evals/build/recipes/pool.py makes the pools.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from tools.number_format import number, queries
 from tools.records import Query
 from tools.retrievers.base import Retriever, Search
 
-# metrics of BIRCO's Table 9, and the documents that they see
+# Metrics of BIRCO's Table 9, and the documents that they see.
 REFERENCE = ("nDCG@10", "R@5")
 DEPTH = 10
 
@@ -29,34 +28,51 @@ DEPTH = 10
 def compare_pools(
     environment: Environment, retrievers: Mapping[str, Retriever]
 ) -> list[dict[str, Any]]:
-    """Return a row for the released pools, for those that retrievers make again, and for all documents.
+    """Return a row for the released pools, for pools of the retrievers, and for all documents.
 
-    A row is {"pools", "documents" (mean), "overlap" (share of a released pool that is found again, without what is
-    relevant, which is put in), "chance" (of that, by lot), "hard" (share of hard negatives, where ids tell them),
-    "triplets"}, and metrics of REFERENCE by retriever, as in BIRCO's Table 9. UsageError for a task without pools.
+    A row has
+
+    - "pools": the name of the pools
+    - "documents": their mean number
+    - "overlap": the share of a released pool that is found again, without relevant documents,
+      which are put in
+    - "chance": the same share if documents were drawn by lot
+    - "hard": the share of hard negatives, if ids tell them
+    - "triplets": their number
+    - by retriever, the metrics of REFERENCE, as in BIRCO's Table 9
+
+    UsageError for a task without pools.
     """
     released = [query for query in environment.queries if query.candidates is not None]
-    gold = environment.qrels
     if not released:
         raise UsageError(f"{environment.task} has no pools that could be compared")
-    own = find_own(released, environment.documents)
-    sizes = {one.query_id: len(_pool(one)) for one in released}
-    free = [
-        replace(one, candidates=None, excluded=one.excluded | own[one.query_id]) for one in released
-    ]
-    ways = {"released": released}
-    for names in [[name] for name in retrievers] + [[*retrievers]] * (len(retrievers) > 1):
-        pools = make_pools(free, gold, [retrievers[name] for name in names], sizes)
-        ways[" and ".join(names)] = [replace(one, candidates=pools[one.query_id]) for one in free]
+    own_documents = find_own(released, environment.documents)
+    sizes = {query.query_id: len(_pool(query)) for query in released}
+    unpooled = list[Query]()
+    for query in released:
+        excluded = query.excluded | own_documents[query.query_id]
+        unpooled.append(replace(query, candidates=None, excluded=excluded))
+
+    combinations = [[name] for name in retrievers]
+    if len(retrievers) > 1:
+        combinations.append([*retrievers])
+    pooled = {"released": released}
+    for names in combinations:
+        searchers = [retrievers[name] for name in names]
+        pools = make_pools(unpooled, environment.qrels, searchers, sizes)
+        pooled[" and ".join(names)] = [
+            replace(query, candidates=pools[query.query_id]) for query in unpooled
+        ]
+
     rows = list[dict[str, Any]]()
-    for way, asked in {**ways, "all documents": free}.items():
-        rows.append(
-            {"pools": way} | (_compare(environment, released, asked) if way in ways else {})
-        )
-        for of, retriever in retrievers.items():
-            rows[-1] |= {
-                f"{of} {name}": mean for name, mean in _rank(environment, asked, retriever).items()
-            }
+    for label, variant in {**pooled, "all documents": unpooled}.items():
+        row: dict[str, Any] = {"pools": label}
+        if label in pooled:
+            row |= _compare(environment, released, variant)
+        for name, retriever in retrievers.items():
+            for metric, mean in _rank(environment, variant, retriever).items():
+                row[f"{name} {metric}"] = mean
+        rows.append(row)
     return rows
 
 
@@ -65,53 +81,56 @@ def _pool(query: Query) -> frozenset[str]:
 
 
 def _compare(
-    environment: Environment, released: Sequence[Query], made: Sequence[Query]
+    environment: Environment, released: Sequence[Query], remade: Sequence[Query]
 ) -> dict[str, float | None]:
-    shares = list[float]()
-    lots = list[float]()
+    """Return the columns of a row that are about the pools themselves."""
+    overlaps = list[float]()
+    chances = list[float]()
     gold = environment.qrels
-    for one, other in zip(released, made, strict=True):
-        right = relevant_ids(gold[one.query_id])
-        shares.append(len(_pool(one) & _pool(other) - right) / max(1, len(_pool(one) - right)))
-        lots.append(len(_pool(other) - right) / max(1, len(environment.documents) - len(right)))
-    again = replace(environment, queries=tuple(made))
-    row = {
-        "documents": dataset_statistics.pool_size(again),
-        "overlap": fmean(shares),
-        "chance": fmean(lots),
+    for before, after in zip(released, remade, strict=True):
+        relevant = relevant_ids(gold[before.query_id])
+        negatives = _pool(before) - relevant
+        remade_negatives = _pool(after) - relevant
+        overlaps.append(len(negatives & remade_negatives) / max(1, len(negatives)))
+        all_negatives = len(environment.documents) - len(relevant)
+        chances.append(len(remade_negatives) / max(1, all_negatives))
+    variant = replace(environment, queries=tuple(remade))
+    return {
+        "documents": dataset_statistics.pool_size(variant),
+        "overlap": fmean(overlaps),
+        "chance": fmean(chances),
+        "hard": dataset_statistics.hard_negative_share(variant),
+        "triplets": sum(len(list_triplets(query, gold)) for query in remade),
     }
-    triplets = sum(len(list_triplets(one, gold)) for one in made)
-    return {**row, "hard": dataset_statistics.hard_negative_share(again), "triplets": triplets}
 
 
 def _rank(
-    environment: Environment, asked: Sequence[Query], retriever: Retriever
+    environment: Environment, variant: Sequence[Query], retriever: Retriever
 ) -> dict[str, float | None]:
     """Return the means of REFERENCE of a retriever that ranks the candidates of each query."""
-    searches = [Search(one.text, one.objective, one.excluded, one.candidates) for one in asked]
-    found = zip(asked, retriever.search_many(searches, DEPTH), strict=True)
-    rankings = {one.query_id: Ranking([hit.doc_id for hit in hits]) for one, hits in found}
-    values = {
-        name: [compute(name, ranking, rankings, environment) for ranking in rankings]
-        for name in REFERENCE
-    }
-    known = {name: [value for value in of if value is not None] for name, of in values.items()}
-    return {name: fmean(of) if of else None for name, of in known.items()}
+    searches = [
+        Search(query.text, query.objective, query.excluded, query.candidates) for query in variant
+    ]
+    results = retriever.search_many(searches, DEPTH)
+    rankings = dict[str, Ranking]()
+    for query, hits in zip(variant, results, strict=True):
+        rankings[query.query_id] = Ranking([hit.doc_id for hit in hits])
+    means = dict[str, float | None]()
+    for name in REFERENCE:
+        values = [compute(name, query_id, rankings, environment) for query_id in rankings]
+        defined = [value for value in values if value is not None]
+        means[name] = fmean(defined) if defined else None
+    return means
 
 
 def render_pool_comparison(environment: Environment, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a person reads them."""
-    about = {key: getattr(environment, key) for key in ("task", "data", "split")}
-    forms = {"documents": "{:.1f}", "triplets": "{:,}"}
+    task = {key: getattr(environment, key) for key in ("task", "data", "split")}
+    formats = {"documents": "{:.1f}", "triplets": "{:,}"}
     heads = [*rows[0]]
-    values = (
-        [number(one.get(head), forms.get(head, "{:.4f}"), "-") for head in heads[1:]]
-        for one in rows
-    )
-    cells = [[one["pools"], *row] for one, row in zip(rows, values, strict=True)]
-    return render_terminal(
-        [
-            f"{describe_task(about)}  {queries(len(environment.queries))}",
-            TextTable("", heads, cells),
-        ]
-    )
+    cells = list[list[str]]()
+    for row in rows:
+        figures = [number(row.get(head), formats.get(head, "{:.4f}"), "-") for head in heads[1:]]
+        cells.append([row["pools"], *figures])
+    heading = f"{describe_task(task)}  {queries(len(environment.queries))}"
+    return render_terminal([heading, TextTable("", heads, cells)])

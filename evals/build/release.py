@@ -13,7 +13,7 @@ Nothing here asks a model, and equal benchmarks give equal bytes.
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -38,28 +38,28 @@ from tools.text import ngrams, tokens
 
 RELEASE = "release"
 PRIVATE = "solutions.jsonl"
-RUN = 8  # words in a row by which a private text is known; what is shorter is looked for whole
+RUN = 8  # words in a row by which a private text is known; a shorter text is looked for in full
 _TAGS = ("information-retrieval", "benchmark", "sextant")
 
 
 def mask_own_document(
     queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str, str]
 ) -> Iterator[Query]:
-    """Yield queries that are documents, by their ids, with what they must not see: themselves, their group, their text.
+    """Yield queries that are documents, by their ids, with the documents that they must not see.
 
-    `group` and `twins` are as of a Source.
+    These are the query itself, its group and equal texts. `group` and `twins` are as of a
+    BuildSource.
     """
-    same = _gather(group)
-    copies = _gather(twins)
+    members = _invert(group)
+    copies = _invert(twins)
     for query in queries:
         first = twins.get(query.query_id, query.query_id)
-        hidden = {query.query_id, first} | same[group.get(query.query_id)] | copies[first]
+        hidden = {query.query_id, first} | copies[first] | members[group.get(query.query_id)]
         yield replace(query, excluded=query.excluded | hidden)
 
 
-def _gather(
-    table: Mapping[str, str],
-) -> defaultdict[str | None, set[str]]:  # value -> the keys that have it
+def _invert(table: Mapping[str, str]) -> defaultdict[str | None, set[str]]:
+    """Return value -> the keys that have it."""
     keys = defaultdict[str | None, set[str]](set)
     for key, value in table.items():
         keys[value].add(key)
@@ -67,57 +67,53 @@ def _gather(
 
 
 def copy_labels_to_duplicates(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
-    """Return the judgements, where one of a text holds for every document with it; of several, the highest."""
-    copies = _gather(twins)
+    """Return the judgements with a judgement of a text for every document that has the text.
+
+    Of several judgements of a text the highest holds.
+    """
+    copies = _invert(twins)
     spread = dict[str, dict[str, float]]()
     for query_id, grades in qrels.items():
-        of = dict[str, float]()  # the first document with a text -> its grade
+        highest = dict[str, float]()  # the first document with a text -> its grade
         for doc_id, grade in grades.items():
             first = twins.get(doc_id, doc_id)
-            of[first] = max(grade, of.get(first, grade))
-        spread[query_id] = {
-            one: grade for first, grade in of.items() for one in [first, *sorted(copies[first])]
-        }
+            highest[first] = max(grade, highest.get(first, grade))
+        spread[query_id] = {}
+        for first, grade in highest.items():
+            for doc_id in [first, *sorted(copies[first])]:
+                spread[query_id][doc_id] = grade
     return spread
 
 
 def judge_within_pools(benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark without judgements of documents that a query does not rank, as those of equal texts.
+    """Return the benchmark without judgements of documents that a query does not rank.
 
-    A judgement of what is no document stays: it is of the parent of passages.
+    Such are judgements of equal texts. A judgement of an id that is no document stays: it is of
+    the parent of passages.
     """
-    outside = dict[str, frozenset[str]]()
-    for query in benchmark.queries:
-        if query.candidates is not None:
-            judged = {
-                doc_id
-                for qrels in benchmark.judgements.values()
-                for doc_id in qrels.get(query.query_id, ())
-            }
-            strangers = judged - query.candidates
-            outside[query.query_id] = frozenset(
-                stranger for stranger in strangers if stranger in benchmark.documents
-            )
     judgements = dict[str, Qrels]()
+    pools = {query.query_id: query.candidates for query in benchmark.queries}
     for name, qrels in benchmark.judgements.items():
-        judgements[name] = {
-            query_id: {
+        within = dict[str, Mapping[str, float]]()
+        for query_id, grades in qrels.items():
+            pool = pools.get(query_id)
+            within[query_id] = {
                 doc_id: grade
-                for doc_id, grade in row.items()
-                if doc_id not in outside.get(query_id, ())
+                for doc_id, grade in grades.items()
+                if pool is None or doc_id in pool or doc_id not in benchmark.documents
             }
-            for query_id, row in qrels.items()
-        }
+        judgements[name] = within
     return benchmark._replace(judgements=judgements)
 
 
 def split_dev(
     benchmark: Benchmark, share: float, group: Mapping[str, str] = {}, *, disjoint: bool = False
 ) -> Benchmark:
-    """Return the benchmark with a share of its queries for dev, by hash; queries of one `group` stay together.
+    """Return the benchmark with a share of its queries for dev, by hash.
 
-    `disjoint`: what is in a test query's pool leaves the pools of dev queries, and those without a relevant document
-    then are dropped (BIRCO). Of too few queries none is for dev.
+    Queries of one `group` stay together. `disjoint`: documents in the pool of a test query leave
+    the pools of dev queries, and dev queries without a relevant document then are dropped (BIRCO).
+    If there are too few queries, none is for dev.
     """
     names = {
         query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries
@@ -125,124 +121,147 @@ def split_dev(
     chosen = list[str]()
     with suppress(EmptySplit):
         chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
-    ours = {query_id for query_id, name in names.items() if name in {*chosen}}
+    dev = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
-        taken = (
-            query.candidates or () for query in benchmark.queries if query.query_id not in ours
-        )
-        benchmark = drop_documents(
-            benchmark, dict.fromkeys(ours, frozenset(chain.from_iterable(taken)))
-        )
-        left = [
-            one
-            for one in benchmark.queries
-            if one.query_id not in ours or _best(benchmark, one) > 0
-        ]
-        benchmark = benchmark._replace(queries=left)
-    return benchmark._replace(dev=sorted(ours & {one.query_id for one in benchmark.queries}))
+        benchmark = _separate_pools(benchmark, dev)
+    query_ids = {query.query_id for query in benchmark.queries}
+    return benchmark._replace(dev=sorted(dev & query_ids))
+
+
+def _separate_pools(benchmark: Benchmark, dev: Collection[str]) -> Benchmark:
+    """Return the benchmark without documents of test pools in the pools of dev queries.
+
+    Dev queries that lose all relevant documents are left out.
+    """
+    pooled = set[str]()
+    for query in benchmark.queries:
+        if query.query_id not in dev:
+            pooled |= query.candidates or frozenset()
+    benchmark = drop_documents(benchmark, dict.fromkeys(dev, frozenset(pooled)))
+    queries = [
+        query
+        for query in benchmark.queries
+        if query.query_id not in dev or _highest_grade(benchmark, query) > 0
+    ]
+    return benchmark._replace(queries=queries)
 
 
 def find_dev(task: str, data: str | None) -> frozenset[str]:
-    """Return the queries that a task has for dev; none where it has too few."""
+    """Return the queries that a task has for dev; none if it has too few."""
     with suppress(EmptySplit):
         return frozenset(query.query_id for query in environments.load(task, data, "dev").queries)
     return frozenset()
 
 
-def _best(benchmark: Benchmark, query: Query) -> float:
-    return max(
-        next(iter(benchmark.judgements.values())).get(query.query_id, {}).values(), default=0.0
-    )
+def _highest_grade(benchmark: Benchmark, query: Query) -> float:
+    """Return the highest grade of a query by the leading judgements; 0 without any."""
+    gold = next(iter(benchmark.judgements.values()))
+    return max(gold.get(query.query_id, {}).values(), default=0.0)
 
 
-def drop_documents(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
-    """Return the benchmark without the documents that are `out` for a query, wherever they are named for it."""
-    out = {query.query_id: out.get(query.query_id, frozenset()) for query in benchmark.queries}
-    queries = [
-        replace(one, candidates=one.candidates and one.candidates - out[one.query_id])
-        for one in benchmark.queries
-    ]
+def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) -> Benchmark:
+    """Return the benchmark without the documents `removed` for a query, wherever it names them."""
+    queries = list[Query]()
+    removed_of = dict[str, frozenset[str]]()
+    for query in benchmark.queries:
+        gone = removed.get(query.query_id, frozenset())
+        removed_of[query.query_id] = gone
+        queries.append(replace(query, candidates=query.candidates and query.candidates - gone))
     judgements = dict[str, Qrels]()
-    comparisons = dict[str, Sequence[Comparison]]()
     for name, qrels in benchmark.judgements.items():
-        judgements[name] = {
-            one: {key: of[key] for key in of if key not in out.get(one, ())}
-            for one, of in qrels.items()
-        }
-    for one, pairs in benchmark.comparisons.items():
-        gone = out.get(one, frozenset())
-        comparisons[one] = [pair for pair in pairs if not {pair.better, pair.worse} & gone]
+        remaining = dict[str, Mapping[str, float]]()
+        for query_id, grades in qrels.items():
+            gone = removed_of.get(query_id, frozenset())
+            remaining[query_id] = {
+                doc_id: grade for doc_id, grade in grades.items() if doc_id not in gone
+            }
+        judgements[name] = remaining
+    comparisons = dict[str, Sequence[Comparison]]()
+    for query_id, pairs in benchmark.comparisons.items():
+        gone = removed_of.get(query_id, frozenset())
+        comparisons[query_id] = [pair for pair in pairs if not {pair.better, pair.worse} & gone]
     return benchmark._replace(queries=queries, judgements=judgements, comparisons=comparisons)
 
 
-def write_release(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
-    """Write FOLDER/release in one step: a reader, or a kill, finds the one before, none, or the new one.
+def write_release(benchmark: Benchmark, folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Write FOLDER/release in one step: readers find the release before, none, or the new release.
 
-    `made` says how it came about: recipe, digest, models, licence (as the Hub has it), source; of the card alone:
-    funnel (rows of stage, went_in, came_out, dropped). DataError for a benchmark that could not be read again.
+    `provenance` has the recipe, digest, models, licence (as the Hub has it) and source; of the
+    card alone: funnel (rows of stage, went_in, came_out, dropped). DataError for a benchmark that
+    could not be read again.
     """
-    benchmark = drop_documents(
-        benchmark, {query.query_id: query.excluded for query in benchmark.queries}
-    )
+    masks = {query.query_id: query.excluded for query in benchmark.queries}
+    benchmark = drop_documents(benchmark, masks)
     if all(query.query_id in benchmark.dev for query in benchmark.queries):
         raise DataError("no test query is left; the funnel says where they were dropped")
-    if lost := [query.query_id for query in benchmark.queries if _best(benchmark, query) <= 0]:
-        raise DataError(
-            f"query {lost[0]!r} has no relevant document that it may see; its stage has to drop it"
-        )
-    place = folder / RELEASE
-    hidden = benchmark.private.items()
-    folder.mkdir(parents=True, exist_ok=True)
-    with disk.replacing(folder / PRIVATE) as file:
-        for one, of in hidden:
-            file.write(
-                disk.dumps({"_id": one, "solution": "\n\n".join(of.values()), "fields": dict(of)})
-                + "\n"
+    for query in benchmark.queries:
+        if _highest_grade(benchmark, query) <= 0:
+            raise DataError(
+                f"query {query.query_id!r} has no relevant document that it may see; its stage "
+                f"has to drop it"
             )
-    if not hidden:
-        (folder / PRIVATE).unlink()
-    texts = (
-        {"_id": one.doc_id, "title": one.title, "text": one.text}
-        for one in benchmark.documents.stream()
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_private(benchmark, folder / PRIVATE)
+    path = folder / RELEASE
     with (
-        disk.temporary_sibling(place, disk.SHARED, folder=True) as draft,
-        disk.temporary_sibling(place, disk.SHARED, folder=True) as old,
+        disk.temporary_sibling(path, disk.SHARED, folder=True) as draft,
+        disk.temporary_sibling(path, disk.SHARED, folder=True) as old,
     ):
-        _write(draft / "corpus.jsonl", map(disk.dumps, texts))
-        asked = ({"_id": one.query_id, "text": one.text} for one in benchmark.queries)
-        _write(draft / "queries.jsonl", map(disk.dumps, asked))
-        settings = {
-            **benchmark.settings,
-            **_write_judgements(benchmark, draft),
-            **_write_protocol(benchmark, draft),
-        }
-        _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
-        made = {"human": human_review.describe(folder), **made, "counts": _count(benchmark)}
-        _write(draft / custom.FILE, [*_toml_lines(settings), "", "[made]", *_toml_lines(made)])
-        custom.check_settings(
-            tomllib.loads((draft / custom.FILE).read_text(encoding="utf-8")), custom.FILE
-        )
-        _write(draft / "README.md", _card_lines(settings, made, bool(benchmark.dev)))
+        _write_files(benchmark, draft, {"human": human_review.describe(folder), **provenance})
         with suppress(FileNotFoundError):
-            place.rename(old)
-        draft.rename(place)
+            path.rename(old)
+        draft.rename(path)
+
+
+def _write_private(benchmark: Benchmark, path: Path) -> None:
+    """Write the private texts, if there are any; a file from before goes."""
+    with disk.replacing(path) as file:
+        for doc_id, texts in benchmark.private.items():
+            row = {
+                "_id": doc_id,
+                "solution": "\n\n".join(texts.values()),
+                "fields": dict(texts),
+            }
+            file.write(disk.dumps(row) + "\n")
+    if not benchmark.private:
+        path.unlink()
+
+
+def _write_files(benchmark: Benchmark, draft: Path, provenance: Mapping[str, Any]) -> None:
+    """Write every file of a release into the folder `draft`."""
+    texts = (
+        {"_id": document.doc_id, "title": document.title, "text": document.text}
+        for document in benchmark.documents.stream()
+    )
+    _write(draft / "corpus.jsonl", map(disk.dumps, texts))
+    queries = ({"_id": query.query_id, "text": query.text} for query in benchmark.queries)
+    _write(draft / "queries.jsonl", map(disk.dumps, queries))
+    settings = {
+        **benchmark.settings,
+        **_write_judgements(benchmark, draft),
+        **_write_protocol(benchmark, draft),
+    }
+    _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
+    origin = {**provenance, "counts": _count(benchmark)}
+    path = draft / custom.FILE
+    _write(path, [*_toml_lines(settings), "", "[made]", *_toml_lines(origin)])
+    custom.check_settings(tomllib.loads(path.read_text(encoding="utf-8")), custom.FILE)
+    _write(draft / "README.md", _card_lines(settings, origin, bool(benchmark.dev)))
 
 
 def _count(benchmark: Benchmark) -> dict[str, float]:
-    counts = {
+    """Return the numbers of documents, queries and judgements, and further counts of the recipe."""
+    counts: dict[str, float] = {
         "documents": len(benchmark.documents),
         "queries": len(benchmark.queries),
         "for dev": len(benchmark.dev),
     }
     for name, qrels in benchmark.judgements.items():
-        grades = [
-            grade for query in benchmark.queries for grade in qrels.get(query.query_id, {}).values()
-        ]
-        counts |= {
-            f"{name} judgements": len(grades),
-            f"{name} judgements above 0": sum(one > 0 for one in grades),
-        }
+        grades = list[float]()
+        for query in benchmark.queries:
+            grades += qrels.get(query.query_id, {}).values()
+        counts[f"{name} judgements"] = len(grades)
+        counts[f"{name} judgements above 0"] = sum(grade > 0 for grade in grades)
     return {**counts, **benchmark.counts}
 
 
@@ -253,67 +272,68 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write tab-separated rows. DataError for an id with a tab."""
     rows = [header, *rows]
-    if torn := next((cell for row in rows for cell in row if "\t" in cell), None):
-        raise DataError(
-            f"the id {torn!r} has a tab in it, which no table of judgements can hold; give it "
-            f"another"
-        )
+    for cell in chain.from_iterable(rows):
+        if "\t" in cell:
+            raise DataError(
+                f"the id {cell!r} has a tab in it, which no table of judgements can hold; give it "
+                f"another"
+            )
     _write(path, map("\t".join, rows))
 
 
 def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
-    """Write every set of judgements, and return what benchmark.toml says of them."""
+    """Write every set of judgements, and return the keys of benchmark.toml that name them."""
+    [(leading, gold), *further] = benchmark.judgements.items()
+    query_ids = [query.query_id for query in benchmark.queries]
+    dev = [query_id for query_id in query_ids if query_id in benchmark.dev]
+    test = [query_id for query_id in query_ids if query_id not in benchmark.dev]
+    _write_qrels(draft / "qrels/test.tsv", gold, test)
+    if dev:
+        _write_qrels(draft / "qrels/dev.tsv", gold, dev)
+    files = {leading: "qrels"}
+    for name, qrels in further:
+        files[name] = f"{name}.tsv"
+        _write_qrels(draft / files[name], qrels, query_ids)
+    return {"judgements": files}
 
-    def write(file: str, qrels: Qrels, query_ids: Iterable[str]) -> None:
-        rows = (
-            (query_id, *judged)
-            for query_id in query_ids
-            for judged in qrels.get(query_id, {}).items()
-        )
-        cells = (
-            (one, doc_id, f"{int(grade) if grade == int(grade) else grade}")
-            for one, doc_id, grade in rows
-        )
-        _write_table(draft / file, ("query-id", "corpus-id", "score"), cells)
 
-    [(leading, gold), *others] = benchmark.judgements.items()
-    every = [query.query_id for query in benchmark.queries]
-    for part in ("test", "dev") if {*benchmark.dev} & {*every} else ("test",):
-        write(
-            f"qrels/{part}.tsv",
-            gold,
-            (one for one in every if (one in benchmark.dev) == (part == "dev")),
-        )
-    for name, qrels in others:
-        write(f"{name}.tsv", qrels, every)
-    return {"judgements": {leading: "qrels", **{name: f"{name}.tsv" for name, _ in others}}}
+def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
+    """Write the judgements of some queries as BEIR has them; whole grades without a fraction."""
+    rows = list[tuple[str, str, str]]()
+    for query_id in query_ids:
+        for doc_id, grade in qrels.get(query_id, {}).items():
+            score = int(grade) if grade == int(grade) else grade
+            rows.append((query_id, doc_id, f"{score}"))
+    _write_table(path, ("query-id", "corpus-id", "score"), rows)
 
 
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
-    """Write what queries must not see, their pools, comparisons and twins; return the keys of benchmark.toml."""
+    """Write masks, pools, twins and comparisons; return the keys of benchmark.toml."""
+    query_ids = [query.query_id for query in benchmark.queries]
+    objects: dict[str, dict[str, Any]] = {"excluded": {}, "pools": {}, "twins": {}}
+    for query in benchmark.queries:
+        objects["excluded"][query.query_id] = sorted(query.excluded)
+        objects["pools"][query.query_id] = sorted(query.candidates or ())
+    for query_id, twin in benchmark.twins.items():
+        if {query_id, twin} <= objects["pools"].keys():
+            objects["twins"][query_id] = twin
     files = dict[str, str]()
-    known = {query.query_id: query for query in benchmark.queries}
-    objects: dict[str, dict[str, Any]] = {
-        "excluded": {one: sorted(query.excluded) for one, query in known.items()},
-        "pools": {one: sorted(query.candidates or ()) for one, query in known.items()},
-        "twins": {
-            one: twin for one, twin in benchmark.twins.items() if {one, twin} <= known.keys()
-        },
-    }
-    for key, of in objects.items():
-        if any(of.values()):
-            rows = ",\n".join(f"{disk.dumps(one)}:{disk.dumps(value)}" for one, value in of.items())
+    for key, values in objects.items():
+        if any(values.values()):
+            rows = [f"{disk.dumps(name)}:{disk.dumps(value)}" for name, value in values.items()]
             files[key] = f"{key}.json"
-            _write(draft / files[key], ["{", rows, "}"])
+            _write(draft / files[key], ["{", ",\n".join(rows), "}"])
     if benchmark.comparisons:
-        pairs = (
-            (query_id, *one)
-            for query_id in known
-            for one in benchmark.comparisons.get(query_id, ())
-        )
+        pairs = [
+            (query_id, *pair)
+            for query_id in query_ids
+            for pair in benchmark.comparisons.get(query_id, ())
+        ]
         files["comparisons"] = "comparisons.tsv"
-        _write_table(draft / files["comparisons"], ("query-id", "label", "better", "worse"), pairs)
+        header = ("query-id", "label", "better", "worse")
+        _write_table(draft / files["comparisons"], header, pairs)
     return files
 
 
@@ -326,27 +346,34 @@ def _toml_lines(table: Mapping[str, Any]) -> list[str]:
 
 
 def _card_lines(
-    settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool
+    settings: Mapping[str, Any], origin: Mapping[str, Any], has_dev: bool
 ) -> Iterator[str]:
-    files = {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}}
-    files["default"] = {
-        part: f"qrels/{part}.tsv" for part in (("test", "dev") if has_dev else ("test",))
+    """Yield the lines of README.md."""
+    splits = ("test", "dev") if has_dev else ("test",)
+    files = {
+        "corpus": {"corpus": "corpus.jsonl"},
+        "queries": {"queries": "queries.jsonl"},
+        "default": {split: f"qrels/{split}.tsv" for split in splits},
     }
     name = settings.get("name", "A benchmark")
     table = "\n| stage | in | out | left out |\n|---|---|---|---|"
-    yield front_matter(name, _TAGS, files, made.get("licence") or "unknown")
-    yield f"{made['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n{table}"
-    for row in made.get("funnel", ()):
-        why = ", ".join(f"{reason} {many:,}" for reason, many in row["dropped"].items())
-        yield f"| {row['stage']} | {row['went_in']:,} | {row['came_out']:,} | {why} |"
+    yield front_matter(name, _TAGS, files, origin.get("licence") or "unknown")
+    yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n{table}"
+    for row in origin.get("funnel", ()):
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())
+        yield f"| {row['stage']} | {row['went_in']:,} | {row['came_out']:,} | {reasons} |"
     yield "\n## How it was made\n"
-    yield from (f"    {line}" for line in _toml_lines({**made, "human": None}))
+    for line in _toml_lines({**origin, "human": None}):
+        yield f"    {line}"
 
 
 def check_release(
     folder: Path, hooks: Sequence[Callable[[Environment], Iterable[str]]] = ()
 ) -> list[str]:
-    """Return what is wrong with FOLDER/release of what must hold of any benchmark; `hooks` see all its queries."""
+    """Return the problems of FOLDER/release: it breaks a rule that must hold of any benchmark.
+
+    `hooks` see all its queries, and yield further problems.
+    """
     release = (folder / RELEASE).resolve()
     problems = [
         f"{finding.what}: {finding.said}"
@@ -355,87 +382,113 @@ def check_release(
     ]
     if problems and problems[0].startswith("loading"):
         return problems
-    whole = environments.load(str(release), split="all")
+    environment = environments.load(str(release), split="all")
     try:
-        base.validate_environment(whole)
+        base.validate_environment(environment)
     except DataError as error:
         problems.append(str(error))
-    if lost := sum(1 for _ in tables.read_objects(release / "queries.jsonl")) - len(whole.queries):
-        problems.append(f"{lost} queries have no judgement")
-    for name, judgements in whole.judgements.items():
-        known = (
-            {judgements.unit_of(document) for document in whole.documents}
-            if judgements.unit_of
-            else whole.documents
-        )
-        if lost_ids := {
-            grade for grades in judgements.qrels.values() for grade in grades if grade not in known
-        }:
-            problems.append(
-                f"{name} judgements: {len(lost_ids)} documents are not there, e.g. "
-                f"{min(lost_ids)!r}"
+    rows = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
+    unjudged = rows - len(environment.queries)
+    if unjudged:
+        problems.append(f"{unjudged} queries have no judgement")
+    problems += _find_unknown_documents(environment)
+    problems += _find_shared(environment)
+    for hook in hooks:
+        problems += hook(environment)
+    problems += _find_leaks(folder, environment.documents)
+    return problems
+
+
+def _find_unknown_documents(environment: Environment) -> Iterator[str]:
+    """Yield the judgements that are of documents which the corpus does not have."""
+    for name, judgements in environment.judgements.items():
+        units: Collection[str] = environment.documents
+        if judgements.unit_of:
+            units = {judgements.unit_of(doc_id) for doc_id in environment.documents}
+        unknown = {
+            doc_id
+            for grades in judgements.qrels.values()
+            for doc_id in grades
+            if doc_id not in units
+        }
+        if unknown:
+            yield (
+                f"{name} judgements: {len(unknown)} documents are not there, e.g. {min(unknown)!r}"
             )
-    dev, test = (
-        [query for query in whole.queries if (query.query_id in whole.splits["dev"]) == of]
-        for of in (True, False)
-    )
-    texts = {one.text for one in dev} & {one.text for one in test}
-    pooled = {doc_id for one in dev for doc_id in one.candidates or ()}
-    pooled &= {doc_id for one in test for doc_id in one.candidates or ()}
-    for what, shared in (("queries", texts), ("documents of pools", pooled)):
+
+
+def _find_shared(environment: Environment) -> Iterator[str]:
+    """Yield the texts of queries, and the documents of pools, that dev and test share."""
+    texts: dict[bool, set[str]] = {True: set(), False: set()}
+    pooled: dict[bool, set[str]] = {True: set(), False: set()}
+    for query in environment.queries:
+        is_dev = query.query_id in environment.splits["dev"]
+        texts[is_dev].add(query.text)
+        pooled[is_dev] |= query.candidates or frozenset()
+    for noun, by_split in (("queries", texts), ("documents of pools", pooled)):
+        shared = by_split[True] & by_split[False]
         if shared:
-            problems.append(f"dev and test share {len(shared)} {what}, e.g. {min(shared)[:60]!r}")
-    problems += [problem for hook in hooks for problem in hook(whole)]
-    return [*problems, *_find_leaks(folder, whole.documents)]
+            yield f"dev and test share {len(shared)} {noun}, e.g. {min(shared)[:60]!r}"
 
 
 def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
-    """Yield where a release says what is private.
+    """Yield the places of a release that tell private texts.
 
-    A text is known by 8 words in a row, or whole where it is shorter. One word, or 8, that a document says by itself is
-    not private; a document whose own text has all of it is told.
+    A text is known by 8 words in a row, or in full if it is shorter. One word, or 8, that a
+    document says by itself is not private; a document whose own text has all of it is named.
     """
-    if not (private := folder / PRIVATE).exists():
+    private = folder / PRIVATE
+    if not private.exists():
         return
-    names = ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE)
-    texts = [
-        (where, tokens(text))
-        for name in names
-        for where, text in _read_texts(folder / RELEASE / name)
-    ]
+    texts = list[tuple[str, list[str]]]()
+    for name in ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE):
+        for location, text in _read_texts(folder / RELEASE / name):
+            texts.append((location, tokens(text)))
 
     @cache
-    def said(width: int) -> dict[tuple[str, ...], str]:
-        return {run: where for where, words in texts for run in ngrams(words, width)}
+    def locations(width: int) -> dict[tuple[str, ...], str]:
+        return {run: location for location, words in texts for run in ngrams(words, width)}
 
-    found = dict[tuple[str, ...], tuple[str, str]]()
+    leaks = dict[tuple[str, ...], tuple[str, str]]()
     for _, row in tables.read_objects(private, "_id"):
         document = documents.get(row["_id"])
         public = f" {' '.join(tokens(indexed_text(document)))} " if document else ""
         for field, text in row["fields"].items():
             words = tokens(text)
-            what = f"private {field} of {row['_id']!r}"
+            subject = f"private {field} of {row['_id']!r}"
             if len(words) > 1 and f" {' '.join(words)} " in public:
-                yield f"corpus.jsonl: {what} is in its text"
-            runs = ngrams(words, width := min(RUN, len(words)))
-            found.update((run, (said(width)[run], what)) for run in runs if run in said(width))
-    for document in documents.stream() if found else ():
+                yield f"corpus.jsonl: {subject} is in its text"
+            width = min(RUN, len(words))
+            location_of = locations(width)
+            for run in ngrams(words, width):
+                if run in location_of:
+                    leaks[run] = (location_of[run], subject)
+    if not leaks:
+        return
+    for document in documents.stream():
         words = tokens(indexed_text(document))
         for run in chain(ngrams(words, 1), ngrams(words, RUN)):
-            found.pop(run, None)
-    once = {place: run for run, place in reversed(found.items())}
-    yield from (
-        f"{where}: {what} is in it: {' '.join(run)!r}" for (where, what), run in once.items()
-    )
+            leaks.pop(run, None)
+    # One run is enough for each location and text: the first.
+    first_runs = {leak: run for run, leak in reversed(leaks.items())}
+    for (location, subject), run in first_runs.items():
+        yield f"{location}: {subject} is in it: {' '.join(run)!r}"
 
 
 def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (location, text) of each row or line of a file."""
     if path.suffix == ".jsonl":
-        return ((where, _join(row)) for where, row in tables.read_objects(path))
-    return ((f"{path}, line {line}", text) for line, text in raw_files.read_lines(path))
+        for location, row in tables.read_objects(path):
+            yield location, _join(row)
+    else:
+        for line, text in raw_files.read_lines(path):
+            yield f"{path}, line {line}", text
 
 
 def _join(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return " ".join(map(_join, value.values() if isinstance(value, dict) else value))
+    """Return all texts in a JSON value, in a line."""
+    if isinstance(value, dict):
+        return " ".join(map(_join, value.values()))
+    if isinstance(value, list):
+        return " ".join(map(_join, value))
     return str(value)

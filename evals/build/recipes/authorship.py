@@ -1,8 +1,8 @@
-"""The recipe `external`: who wrote a text is known beforehand, and each text asks for the others of
-its author.
+"""The recipe `external`: the author of each text is known beforehand, and each text asks for the
+other texts of its author.
 
-OBLIQ-Bench's Writing-Style (section 4, appendix D.4): texts are scrubbed of what names their
-authors, what is of the same post is masked, and distractors are as long as the texts are. Nothing
+OBLIQ-Bench's Writing-Style (section 4, appendix D.4): texts are scrubbed of words that name their
+authors, texts of the same post are masked, and distractors are as long as the texts are. Nothing
 is judged: the label is the truth.
 """
 
@@ -25,12 +25,12 @@ from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Document, Query
 
-# Of lengths, with as many of the authors' texts each: distractors have the same share in each
+# Bins of lengths, with the same number of the authors' texts each: distractors have the same share
+# in each.
 BINS = 20
 WANTED = (
     "The query is a text. Wanted are other texts by the same author, recognised by the way of "
-    "writing; what a text is "
-    "about is no evidence."
+    "writing; what a text is about is no evidence."
 )
 
 
@@ -56,125 +56,172 @@ class AuthorshipRecipe(Recipe):
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
-    """Go through the stages. DataError where nothing is left."""
+    """Go through the stages. DataError if nothing is left."""
+    author_of = _read_authors(build)
+    documents = Corpus([*build.source.documents.stream(), *_distract(build, author_of)])
+    texts = _scrub(build, author_of, documents)
     source = build.source
-    column = build.recipe.authors.field
-    limits = build.recipe.limits
-    author = (
-        {one: of[column] for one, of in source.private.items() if of.get(column)}
-        if column
-        else dict(source.group)
-    )
-    if not column:  # pieces of a text without an author have that text as their group
-        author = {one: of for one, of in author.items() if of != source.documents[one].parent}
-    if not author:
-        raise DataError(
-            "no text has an author; [corpus] names the column as its group, or as private and in "
-            "[authors]"
-        )
-    texts = _scrub(build, author, Corpus([*source.documents.stream(), *_distract(build, author)]))
-    twins = {one: first for one, first in source.twins.items() if one in texts and first in texts}
+    twins = {
+        doc_id: first
+        for doc_id, first in source.twins.items()
+        if doc_id in texts and first in texts
+    }
     build.source = source._replace(documents=texts, twins=twins)
-    author = {one: name for one, name in author.items() if one in texts}
-    # Where the group is the author, a post is what a text was cut from.
-    post = {
-        one: source.group.get(one, one) if column else texts[one].parent or one for one in author
-    }
-    works = defaultdict[str, list[str]](list)
-    for one, name in author.items():
-        works[name].append(one)
-    own = (Query(one, texts[one].text, build.recipe.release.objective) for one in author)
-    asked = list(release.mask_own_document(own, post, twins))
-    others = {
-        of.query_id: [one for one in works[author[of.query_id]] if one not in of.excluded]
-        for of in asked
-    }
-    enough = stable_order(one for one in others if len(others[one]) >= limits.min_positives)
-    gold = {one: dict.fromkeys(others[one], 1.0) for one in enough[: limits.queries]}
-    build.drop_all(
-        "authors", stable_order(others.keys() - {*enough}), "too few other texts of the author"
-    )
-    build.drop_all("authors", enough[limits.queries :], "more than queries are wanted")
-    build.count("authors", len(others), len(gold))
-    build.demand(gold, remedy="each needs another text of its author")
+    author_of = {doc_id: author for doc_id, author in author_of.items() if doc_id in texts}
+    queries = _make_queries(build, author_of)
+    gold = _find_other_texts(build, author_of, queries)
     return build.finish(
-        [one for one in asked if one.query_id in gold],
+        [query for query in queries if query.query_id in gold],
         {"gold": gold},
         (),
-        author,
+        author_of,
         lens="authorship",
     )
 
 
-def _distract(build: BuildPipeline, author: Mapping[str, str]) -> list[Document]:
-    """Return texts of the second corpus that are as long as those of the authors."""
+def _read_authors(build: BuildPipeline) -> dict[str, str]:
+    """Return doc_id -> author. DataError if no text has an author."""
+    source = build.source
+    column = build.recipe.authors.field
+    author_of = dict[str, str]()
+    if column:
+        for doc_id, texts in source.private.items():
+            if texts.get(column):
+                author_of[doc_id] = texts[column]
+    else:
+        # Pieces of a text without an author have that text as their group.
+        for doc_id, group in source.group.items():
+            if group != source.documents[doc_id].parent:
+                author_of[doc_id] = group
+    if not author_of:
+        raise DataError(
+            "no text has an author; [corpus] names the column as its group, or as private and in "
+            "[authors]"
+        )
+    return author_of
+
+
+def _make_queries(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Query]:
+    """Return each text with an author as a query that must not see texts of the same post."""
+    source = build.source
+    post_of = dict[str, str]()
+    queries = list[Query]()
+    for doc_id in author_of:
+        # If the group is the author, a post is the text that a piece was cut from.
+        if build.recipe.authors.field:
+            post_of[doc_id] = source.group.get(doc_id, doc_id)
+        else:
+            post_of[doc_id] = source.documents[doc_id].parent or doc_id
+        text = source.documents[doc_id].text
+        queries.append(Query(doc_id, text, build.recipe.release.objective))
+    return list(release.mask_own_document(queries, post_of, source.twins))
+
+
+def _find_other_texts(
+    build: BuildPipeline, author_of: Mapping[str, str], queries: Sequence[Query]
+) -> dict[str, dict[str, float]]:
+    """Return for each query the other texts of its author, up to `limits.queries` queries."""
+    limits = build.recipe.limits
+    texts_by = defaultdict[str, list[str]](list)
+    for doc_id, author in author_of.items():
+        texts_by[author].append(doc_id)
+    other_texts = dict[str, list[str]]()
+    for query in queries:
+        doc_ids = texts_by[author_of[query.query_id]]
+        other_texts[query.query_id] = [doc_id for doc_id in doc_ids if doc_id not in query.excluded]
+    enough = stable_order(
+        query_id
+        for query_id, doc_ids in other_texts.items()
+        if len(doc_ids) >= limits.min_positives
+    )
+    chosen = enough[: limits.queries]
+    gold = {query_id: dict.fromkeys(other_texts[query_id], 1.0) for query_id in chosen}
+    too_few = stable_order(other_texts.keys() - {*enough})
+    build.drop_all("authors", too_few, "too few other texts of the author")
+    build.drop_all("authors", enough[limits.queries :], "more than queries are wanted")
+    build.count("authors", len(other_texts), len(gold))
+    build.demand(gold, remedy="each needs another text of its author")
+    return gold
+
+
+def _distract(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Document]:
+    """Return texts of the second corpus that are as long as the texts of authors."""
     recipe: AuthorshipRecipe = build.recipe
     if not recipe.distractors.path:
         return []
-    found = ingest(recipe.distractors, recipe.clean, recipe.cut, build.folder / "distractors")
-    for warning in found.warnings:
+    home = build.folder / "distractors"
+    source = ingest(recipe.distractors, recipe.clean, recipe.cut, home)
+    for warning in source.warnings:
         print_stderr(f"distractors: {warning}")
-    for left_out in read_dropped(found):
+    for left_out in read_dropped(source):
         build.drop("distractors", *left_out)
-    lengths = {one.doc_id: len(one.text) for one in found.documents.stream()}
-    chosen = match_lengths([len(build.source.documents[one].text) for one in author], lengths)
-    build.drop_all(
-        "distractors",
-        sorted(lengths.keys() - set(chosen)),
-        "not needed, or not as long as the others",
-    )
-    build.count("distractors", len(lengths) + sum(found.counts.values()), len(chosen))
-    return [found.documents[one] for one in chosen]
+    lengths = {document.doc_id: len(document.text) for document in source.documents.stream()}
+    wanted = [len(build.source.documents[doc_id].text) for doc_id in author_of]
+    chosen = match_lengths(wanted, lengths)
+    unused = sorted(lengths.keys() - set(chosen))
+    build.drop_all("distractors", unused, "not needed, or not as long as the others")
+    build.count("distractors", len(lengths) + sum(source.counts.values()), len(chosen))
+    return [source.documents[doc_id] for doc_id in chosen]
 
 
-def match_lengths(wanted: Sequence[int], there: Mapping[str, int]) -> list[str]:
-    """Return as many ids as can be, so that lengths have the histogram of those `wanted`, over twentieths of these.
+def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str]:
+    """Return as many ids as can be with the histogram of the `wanted` lengths, over twentieths.
 
-    `there` is id -> length. DataError where it has none for a bin.
+    `lengths` is id -> length. DataError if it has none for a bin.
     """
     ends = np.unique(np.quantile(wanted, np.arange(1, BINS) / BINS))
     shares = np.bincount(np.digitize(wanted, ends))
+    shortest = min(wanted)
+    longest = max(wanted)
     bins = defaultdict[int, list[str]](list)
-    for one in stable_order(
-        one for one, length in there.items() if min(wanted) <= length <= max(wanted)
-    ):
-        bins[int(np.digitize(there[one], ends))].append(one)
-    each = {place: len(bins[place]) / share for place, share in enumerate(shares) if share}
-    if empty := [length for length in sorted(wanted) if not each[int(np.digitize(length, ends))]]:
-        about = (
-            f"too few distractors have {empty[0]} to {empty[-1]} characters, as {len(empty)} "
-            f"texts of authors have"
-        )
+    for doc_id in stable_order(lengths):
+        if shortest <= lengths[doc_id] <= longest:
+            bins[int(np.digitize(lengths[doc_id], ends))].append(doc_id)
+    # Texts of a bin for each text that is wanted in it.
+    supply = {number: len(bins[number]) / share for number, share in enumerate(shares) if share}
+    unmatched = [length for length in sorted(wanted) if not supply[int(np.digitize(length, ends))]]
+    if unmatched:
         raise DataError(
-            f"{about}; take more of them, or leave such texts out by min_chars and max_chars"
+            f"too few distractors have {unmatched[0]} to {unmatched[-1]} characters, as "
+            f"{len(unmatched)} texts of authors have; take more of them, or leave such texts out "
+            f"by min_chars and max_chars"
         )
-    return sorted(
-        one for place in each for one in bins[place][: round(min(each.values()) * shares[place])]
-    )
+    least = min(supply.values())
+    chosen = list[str]()
+    for number in supply:
+        chosen += bins[number][: round(least * shares[number])]
+    return sorted(chosen)
 
 
-def _scrub(build: BuildPipeline, author: Mapping[str, str], texts: Corpus) -> Corpus:
-    """Return the texts without what says who wrote them; those of which no usable answer tells are left out."""
+def _scrub(build: BuildPipeline, author_of: Mapping[str, str], texts: Corpus) -> Corpus:
+    """Return the texts without the words that say who wrote them.
+
+    Texts without a usable answer are left out.
+    """
     units = (
-        StageInput(one, {"text": [indexed_text(texts[one])], "known": [author.get(one, "")]})
-        for one in texts
+        StageInput(
+            doc_id,
+            {"text": [indexed_text(texts[doc_id])], "known": [author_of.get(doc_id, "")]},
+        )
+        for doc_id in texts
     )
-    answers = (
-        (texts[unit.key], answer["spans"]) for unit, answer in build.ask("scrub", units) if answer
+    scrubbed = Corpus(
+        _remove_identity(texts[unit.key], answer["spans"], author_of.get(unit.key, ""))
+        for unit, answer in build.ask("scrub", units)
+        if answer
     )
-    scrubbed = Corpus(_without(text, spans, author.get(text.doc_id, "")) for text, spans in answers)
     build.count("scrub", len(texts), len(scrubbed))
     return scrubbed
 
 
-def _without(document: Document, spans: Mapping[str, str], author: str) -> Document:
-    """Return a document with its author's name, and the spans, replaced by what they are."""
+def _remove_identity(document: Document, spans: Mapping[str, str], author: str) -> Document:
+    """Return a document with its author's name, and the spans, replaced by their types."""
 
     def scrub(text: str) -> str:
-        names = re.findall(rf"\b{re.escape(author)}\b", text, re.IGNORECASE) if author else []
-        found = {span: what for span, what in spans.items() if span in text} | dict.fromkeys(
-            names, "name"
-        )
-        return replace_spans(text, found)
+        types = {span: span_type for span, span_type in spans.items() if span in text}
+        if author:
+            names = re.findall(rf"\b{re.escape(author)}\b", text, re.IGNORECASE)
+            types |= dict.fromkeys(names, "name")
+        return replace_spans(text, types)
 
     return replace(document, title=scrub(document.title), text=scrub(document.text))

@@ -6,12 +6,13 @@ for test, hard negatives, facets, and an objective that was tried on triplets. D
 is a command of its own, whose result is a task.
 """
 
+import math
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any
 
 import environments
 from environments.base import Comparison, Environment, Qrels
@@ -99,163 +100,188 @@ class PoolRecipe(Recipe):
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
-    """Go through the stages. DataError, with the stage, where nothing is left."""
+    """Go through the stages. DataError, with the stage, if nothing is left."""
     recipe: PoolRecipe = build.recipe
     corpus = recipe.corpus
-    said = recipe.release
-    group = group_by_pattern(recipe.candidates.group, build.source.group)
-    given = environments.load(
-        recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all"
+    group_of = group_by_pattern(recipe.candidates.group, build.source.group)
+    task = environments.load(
+        recipe.candidates.task or corpus.path.removeprefix(TASK),
+        corpus.data or None,
+        "all",
     )
     pieces = transfer.Pieces(build)
-    queries, gold = _choose(build, given, pieces)
-    queries = _gather(build, given, pieces, queries, gold)
+    queries, gold = _choose(build, task, pieces)
+    queries = _make_candidates(build, task, pieces, queries, gold)
     facets = _list_facets(build, queries)
-    judgements = {"gold": gold} | (
-        _judge_facets(build, queries, facets) if recipe.facets.judge else {}
-    )
+    judgements = {"gold": gold}
+    if recipe.facets.judge:
+        judgements |= _judge_facets(build, queries, facets)
     judgements |= pool_judging.pool(build, "", queries, gold)
-    settings = dict(given.hints) | {"objective": said.objective or given.queries[0].objective}
-    settings |= {"document": said.document} if said.document else {}
-    made = build.finish(queries, judgements, (), {}, **settings)
-    made = _write_objective(build, _split(build, made))
-    hard = {
-        query.query_id: negatives_in_same_group(
-            query.candidates or (), relevant_ids(gold[query.query_id]), group
-        )
-        for query in made.queries
-    }
-    rows = [
-        {"query_id": one, "hard": sorted(of), "facets": facets.get(one, [])}
-        for one, of in hard.items()
-    ]
-    pooled_in_all = sum(len(one.candidates or ()) for one in made.queries)
-    counts = {"documents of a pool, mean": pooled_in_all / len(rows)}
-    for part in (
-        ("test", "dev") if made.dev else ()
-    ):  # pools of dev queries have nothing of those of test queries
-        sizes_of_part = [
-            len(one.candidates or ())
-            for one in made.queries
-            if (one.query_id in made.dev) == (part == "dev")
-        ]
-        counts[f"documents of a {part} pool, mean"] = fmean(sizes_of_part)
-    if many := sum(map(len, hard.values())):
-        counts["hard negatives, share of pools"] = many / pooled_in_all
-    if sizes := [len(facets[one]) for one in hard if one in facets]:
-        counts |= {
-            "facets of a query, mean": fmean(sizes),
-            "facets, least": min(sizes),
-            "facets, most": max(sizes),
+    settings = dict(task.hints)
+    settings["objective"] = recipe.release.objective or task.queries[0].objective
+    if recipe.release.document:
+        settings["document"] = recipe.release.document
+    benchmark = build.finish(queries, judgements, (), {}, **settings)
+    benchmark = _write_objective(build, _split(build, benchmark))
+
+    hard = dict[str, set[str]]()
+    provenance = list[dict[str, Any]]()
+    for query in benchmark.queries:
+        query_id = query.query_id
+        relevant = relevant_ids(gold[query_id])
+        hard[query_id] = negatives_in_same_group(query.candidates or (), relevant, group_of)
+        row = {
+            "query_id": query_id,
+            "hard": sorted(hard[query_id]),
+            "facets": facets.get(query_id, []),
         }
-    return made._replace(provenance=rows, counts=counts)
+        provenance.append(row)
+    counts = _count(benchmark, hard, facets)
+    return benchmark._replace(provenance=provenance, counts=counts)
+
+
+def _count(
+    benchmark: Benchmark,
+    hard: Mapping[str, set[str]],
+    facets: Mapping[str, list[str]],
+) -> dict[str, float]:
+    """Return the counts of pools, hard negatives and facets for the card of the benchmark."""
+    sizes = {query.query_id: len(query.candidates or ()) for query in benchmark.queries}
+    pooled = sum(sizes.values())
+    counts: dict[str, float] = {"documents of a pool, mean": pooled / len(sizes)}
+    # Pools of dev queries have no documents of the pools of test queries.
+    for split in ("test", "dev") if benchmark.dev else ():
+        of_split = [
+            size
+            for query_id, size in sizes.items()
+            if (query_id in benchmark.dev) == (split == "dev")
+        ]
+        counts[f"documents of a {split} pool, mean"] = fmean(of_split)
+    hard_negatives = sum(len(doc_ids) for doc_ids in hard.values())
+    if hard_negatives:
+        counts["hard negatives, share of pools"] = hard_negatives / pooled
+    facet_counts = [len(facets[query_id]) for query_id in hard if query_id in facets]
+    if facet_counts:
+        counts["facets of a query, mean"] = fmean(facet_counts)
+        counts["facets, least"] = min(facet_counts)
+        counts["facets, most"] = max(facet_counts)
+    return counts
 
 
 def _choose(
-    build: BuildPipeline, given: Environment, pieces: transfer.Pieces
+    build: BuildPipeline, task: Environment, pieces: transfer.Pieces
 ) -> tuple[list[Query], pool_judging.Grades]:
-    """Return a sample of the queries that are long enough, without what they must not see, and their judgements."""
-    section = build.recipe.candidates
-    count = bert_tokens()
-    gold = release.copy_labels_to_duplicates(
-        inherit_labels(build, pieces, given.qrels, spread=True), build.source.twins
-    )
-    own = find_own(given.queries, build.source.documents)
-    kept = dict[str, Query]()
-    for query in given.queries:
-        hidden = own[query.query_id].union(*map(pieces.find, query.excluded))
-        if query.query_id in gold and count(query.text) < section.tokens:
-            build.drop("choose", query.query_id, f"under {section.tokens} tokens", query.text)
-        elif query.query_id in gold and not relevant_ids(gold[query.query_id]) - hidden:
-            build.drop("choose", query.query_id, "nothing is relevant but its own text")
-        elif query.query_id in gold:
-            kept[query.query_id] = replace(query, excluded=hidden)
-    sample = {*stable_order(kept)[: build.recipe.limits.queries]}
-    build.drop_all("choose", [one for one in kept if one not in sample], "outside the sample")
-    build.count("choose", len(given.queries), len(sample))
+    """Return a sample of the queries that are long enough, with their masks, and their judgements."""
+    settings: CandidatesSettings = build.recipe.candidates
+    count_tokens = bert_tokens()
+    carried = inherit_labels(build, pieces, task.qrels, spread=True)
+    gold = release.copy_labels_to_duplicates(carried, build.source.twins)
+    own_documents = find_own(task.queries, build.source.documents)
+    suitable = dict[str, Query]()
+    for query in task.queries:
+        query_id = query.query_id
+        if query_id not in gold:
+            continue
+        hidden = own_documents[query_id].union(*map(pieces.find, query.excluded))
+        if count_tokens(query.text) < settings.tokens:
+            build.drop("choose", query_id, f"under {settings.tokens} tokens", query.text)
+        elif not relevant_ids(gold[query_id]) - hidden:
+            build.drop("choose", query_id, "nothing is relevant but its own text")
+        else:
+            suitable[query_id] = replace(query, excluded=hidden)
+    sample = {*stable_order(suitable)[: build.recipe.limits.queries]}
+    unsampled = [query_id for query_id in suitable if query_id not in sample]
+    build.drop_all("choose", unsampled, "outside the sample")
+    build.count("choose", len(task.queries), len(sample))
     build.demand(sample)
-    queries = [query for one, query in kept.items() if one in sample]
-    seen = pool_judging.Grades()
+    queries = [query for query_id, query in suitable.items() if query_id in sample]
+    visible = pool_judging.Grades()
     for query in queries:
-        seen[query.query_id] = {
-            key: of for key, of in gold[query.query_id].items() if key not in query.excluded
+        visible[query.query_id] = {
+            doc_id: grade
+            for doc_id, grade in gold[query.query_id].items()
+            if doc_id not in query.excluded
         }
-    return queries, seen
+    return queries, visible
 
 
 def find_own(queries: Iterable[Query], documents: Corpus) -> dict[str, frozenset[str]]:
     """Return the documents that have the very text of a query, by query."""
-    asked = {query.query_id: _identify(query.text) for query in queries}
-    places = {digest: set[str]() for digest in asked.values()}
+    digests = {query.query_id: _digest_words(query.text) for query in queries}
+    doc_ids_of = {digest: set[str]() for digest in digests.values()}
     for document in documents.stream():
-        if (digest := _identify(document.text)) in places:
-            places[digest].add(document.doc_id)
-    return {query_id: frozenset(places[digest]) for query_id, digest in asked.items()}
+        digest = _digest_words(document.text)
+        if digest in doc_ids_of:
+            doc_ids_of[digest].add(document.doc_id)
+    return {query_id: frozenset(doc_ids_of[digest]) for query_id, digest in digests.items()}
 
 
-def _identify(text: str) -> bytes:  # whatever its white space is
+def _digest_words(text: str) -> bytes:
+    """Return a digest of a text that does not depend on its white space."""
     return digest_text(" ".join(unicodedata.normalize("NFC", text).split()))
 
 
-def _gather(
+def _make_candidates(
     build: BuildPipeline,
-    given: Environment,
+    task: Environment,
     pieces: transfer.Pieces,
     queries: Sequence[Query],
     gold: Qrels,
 ) -> list[Query]:
     """Return the queries with their pools."""
-    section = build.recipe.candidates
-    if section.given:
-        there = {one.query_id: one.candidates or () for one in given.queries}
-        pools = {one: relevant_ids(gold[one]).union(*map(pieces.find, there[one])) for one in gold}
+    recipe: PoolRecipe = build.recipe
+    settings = recipe.candidates
+    pools = dict[str, frozenset[str]]()
+    if settings.given:
+        pool_of = {query.query_id: query.candidates or () for query in task.queries}
+        for query_id, grades in gold.items():
+            pools[query_id] = relevant_ids(grades).union(*map(pieces.find, pool_of[query_id]))
     else:
-        recipe = build.recipe
-        matters = (
-            recipe.facets.judge
-            or recipe.pool.retrievers
-            or recipe.objective.drafts
-            or not build.ahead
-        )
-        built = [build.retriever(spec) for spec in (section.retrievers if matters else ["bm25"])]
-        pools = make_pools(queries, gold, built, dict.fromkeys(gold, section.size))
+        # A dry run takes bm25 for all retrievers if no stage that is priced reads the pools.
+        reads_pools = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts
+        specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
+        searchers = [build.retriever(spec) for spec in specs]
+        pools = make_pools(queries, gold, searchers, dict.fromkeys(gold, settings.size))
     return [replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries]
 
 
 def make_pools(
     queries: Sequence[Query], gold: Qrels, retrievers: Sequence[Retriever], sizes: Mapping[str, int]
 ) -> dict[str, frozenset[str]]:
-    """Return the first documents of the retrievers in turn, and what is relevant among them, by query.
+    """Return the first documents of the retrievers in turn, and relevant documents, by query.
 
-    `sizes` is by query, too; a pool has more documents only where more are relevant.
+    `sizes` is by query, too; a pool has more documents only if more are relevant.
     """
-    searches = [Search(one.text, one.objective, one.excluded) for one in queries]
-    found = [retriever.search_many(searches, max(sizes.values())) for retriever in retrievers]
+    searches = [Search(query.text, query.objective, query.excluded) for query in queries]
+    depth = max(sizes.values())
+    results = [retriever.search_many(searches, depth) for retriever in retrievers]
     pools = dict[str, frozenset[str]]()
-    for query, *hits in zip(queries, *found, strict=True):
-        right = relevant_ids(gold[query.query_id]) - query.excluded
-        others = [one for one in round_robin(hits) if one not in right]
-        pools[query.query_id] = right.union(others[: max(0, sizes[query.query_id] - len(right))])
+    for query, *hits in zip(queries, *results, strict=True):
+        relevant = relevant_ids(gold[query.query_id]) - query.excluded
+        further = [doc_id for doc_id in round_robin(hits) if doc_id not in relevant]
+        missing = max(0, sizes[query.query_id] - len(relevant))
+        pools[query.query_id] = relevant.union(further[:missing])
     return pools
 
 
 def relevant_ids(grades: Mapping[str, float]) -> frozenset[str]:
     """Return the documents with a grade above 0."""
-    return frozenset(one for one, grade in grades.items() if grade > 0)
+    return frozenset(doc_id for doc_id, grade in grades.items() if grade > 0)
 
 
 def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, list[str]]:
     """Return the facets by query, each in the query's own words."""
-    found = dict[str, list[str]]()
-    if not (kind := build.recipe.facets.kind):
-        return found
-    for unit, answer in build.ask(
-        "facets", [StageInput(query, {"kind": kind, "text": query.text}) for query in queries]
-    ):
-        if facets := copied(answer.get("facets", ()), escape_markers(unit.key.text)):
-            found[unit.key.query_id] = facets
-    build.count("facets", len(queries), len(found))
-    return found
+    facets_of = dict[str, list[str]]()
+    facet_type = build.recipe.facets.kind
+    if not facet_type:
+        return facets_of
+    units = [StageInput(query, {"kind": facet_type, "text": query.text}) for query in queries]
+    for unit, answer in build.ask("facets", units):
+        facets = copied(answer.get("facets", ()), escape_markers(unit.key.text))
+        if facets:
+            facets_of[unit.key.query_id] = facets
+    build.count("facets", len(queries), len(facets_of))
+    return facets_of
 
 
 def _judge_facets(
@@ -263,128 +289,166 @@ def _judge_facets(
 ) -> dict[str, pool_judging.Grades]:
     """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
 
-    `aspects` has the sum of the grades, and `every` a 1 where each is 1 or more.
+    `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
     """
-    judge = build.recipe.judge
-    most = sum(len(one.text.split()) for one in queries)
-    made: dict[str, pool_judging.Grades] = {"aspects": {}, "every": {}}
-    parts = defaultdict[str, list[Query]](list)
-    for one in queries:
-        for n, text in enumerate(facets.get(one.query_id, ())):
-            parts[one.query_id].append(replace(one, query_id=f"{one.query_id}/{n}", text=text))
-    asked = [
-        pool_judging.GradingRequest(part, sorted(part.candidates or ()))
-        for of in parts.values()
-        for part in of
-    ]
-    grades = pool_judging.grade(build, "aspects", "", asked, 2 * judge.batch, most)
+    requests = list[pool_judging.GradingRequest]()
+    subqueries = defaultdict[str, list[str]](list)
     for query in queries:
-        rows = [grades.get(part.query_id, {}) for part in parts[query.query_id]]
-        sums = {
-            candidate: [row.get(candidate, 0.0) for row in rows] or [0.0]
-            for candidate in sorted(query.candidates or ())
-        }
-        made["aspects"][query.query_id] = {one: sum(of) for one, of in sums.items()}
-        made["every"][query.query_id] = {one: float(min(of) >= 1) for one, of in sums.items()}
-    unmet = [query_id for query_id, of in made["every"].items() if not any(of.values())]
+        candidates = sorted(query.candidates or ())
+        for number, text in enumerate(facets.get(query.query_id, ())):
+            subquery_id = f"{query.query_id}/{number}"
+            subqueries[query.query_id].append(subquery_id)
+            subquery = replace(query, query_id=subquery_id, text=text)
+            requests.append(pool_judging.GradingRequest(subquery, candidates))
+    most = sum(len(query.text.split()) for query in queries)
+    batch = 2 * build.recipe.judge.batch
+    graded = pool_judging.grade(build, "aspects", "", requests, batch, most)
+
+    sums = pool_judging.Grades()
+    meets_every = pool_judging.Grades()
+    for query in queries:
+        query_id = query.query_id
+        sums[query_id] = {}
+        meets_every[query_id] = {}
+        rows = [graded.get(subquery_id, {}) for subquery_id in subqueries[query_id]]
+        for candidate in sorted(query.candidates or ()):
+            grades = [row.get(candidate, 0.0) for row in rows] or [0.0]
+            sums[query_id][candidate] = sum(grades)
+            meets_every[query_id][candidate] = float(min(grades) >= 1)
+    unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
     build.drop_all("aspects", unmet, "no candidate meets every facet")
     build.count("aspects", len(queries), len(queries) - len(unmet))
-    return made
+    return {"aspects": sums, "every": meets_every}
 
 
-def _split(build: BuildPipeline, made: Benchmark) -> Benchmark:
-    """Return the benchmark judged within pools, with other documents for dev, and triplets of these (appendix D)."""
-    made = release.judge_within_pools(made)
-    if not made.dev:
-        return made
-    apart = release.split_dev(made, build.recipe.release.dev, disjoint=True)
-    for one in sorted({*made.dev} - {*apart.dev}):
-        build.drop("split", one, "what is relevant is in the pools of test queries")
-    build.count("split", len(made.dev), len(apart.dev))
-    dev = [query for query in apart.queries if query.query_id in apart.dev]
-    triplets = {
-        one.query_id: pairs for one in dev if (pairs := list_triplets(one, made.judgements["gold"]))
-    }
-    metrics = [*made.settings["metrics"], *[TRIPLETS] * bool(triplets)]
-    return apart._replace(comparisons=triplets, settings={**made.settings, "metrics": metrics})
+def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark judged within pools, with a dev split that has triplets (appendix D).
+
+    Pools of dev queries have no documents of pools of test queries.
+    """
+    benchmark = release.judge_within_pools(benchmark)
+    if not benchmark.dev:
+        return benchmark
+    apart = release.split_dev(benchmark, build.recipe.release.dev, disjoint=True)
+    for query_id in sorted({*benchmark.dev} - {*apart.dev}):
+        build.drop("split", query_id, "what is relevant is in the pools of test queries")
+    build.count("split", len(benchmark.dev), len(apart.dev))
+    triplets = dict[str, list[Comparison]]()
+    for query in apart.queries:
+        if query.query_id in apart.dev:
+            pairs = list_triplets(query, benchmark.judgements["gold"])
+            if pairs:
+                triplets[query.query_id] = pairs
+    metrics = list(benchmark.settings["metrics"])
+    if triplets:
+        metrics.append(TRIPLETS)
+    settings = {**benchmark.settings, "metrics": metrics}
+    return apart._replace(comparisons=triplets, settings=settings)
 
 
 def list_triplets(query: Query, gold: Qrels) -> list[Comparison]:
-    """Return pairs of candidates by their grades: of graded ones in fractions as DORIS-MAE's, else all that differ."""
+    """Return pairs of candidates by their grades.
+
+    Fractions, as DORIS-MAE's grades, are compared by its rule; else all grades that differ.
+    """
     pool = query.candidates or frozenset()
-    grades = {one: gold[query.query_id].get(one, 0.0) for one in sorted(pool)}
-    pairs = doris_mae_pairs if any(grade % 1 for grade in grades.values()) else label_pairs
-    return [Comparison(TRIPLETS, *pair) for pair in pairs(grades)]
+    grades = {doc_id: gold[query.query_id].get(doc_id, 0.0) for doc_id in sorted(pool)}
+    has_fractions = any(grade % 1 for grade in grades.values())
+    list_pairs = doris_mae_pairs if has_fractions else label_pairs
+    return [Comparison(TRIPLETS, *pair) for pair in list_pairs(grades)]
 
 
-def group_by_pattern(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]:
-    """Return what gives a document's group: what the pattern's first bracket finds in its id, or else what is known."""
-    found = compile_pattern(pattern)
-    if pattern and not found.groups:
+def group_by_pattern(pattern: str, group_of: Mapping[str, str] = {}) -> Callable[[str], str]:
+    """Return a function that gives a document's group.
+
+    That is the text of the pattern's first bracket in its id, or else the group that `group_of`
+    has; "" if there is none. UsageError for a pattern without a bracket.
+    """
+    compiled = compile_pattern(pattern)
+    if pattern and not compiled.groups:
         raise UsageError(
             f"group: {pattern!r} has no bracket; write one around what an id says of the group"
         )
 
-    def group_of(doc_id: str) -> str:
-        match = found.search(doc_id) if pattern else None
-        return (match and match[1]) or known.get(doc_id, "")
+    def find_group(doc_id: str) -> str:
+        match = compiled.search(doc_id) if pattern else None
+        return (match and match[1]) or group_of.get(doc_id, "")
 
-    return group_of
+    return find_group
 
 
-def _write_objective(build: BuildPipeline, made: Benchmark) -> Benchmark:
-    """Return the benchmark with the draft of an objective by which a judge orders most triplets of dev."""
-    section = build.recipe.objective
-    known = {query.query_id: query for query in made.queries}
-    if not section.drafts:
-        return made
-    if not (dev := stable_order(made.comparisons)):
+def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark with the draft of an objective by which a judge orders most triplets."""
+    settings: ObjectiveSettings = build.recipe.objective
+    if not settings.drafts:
+        return benchmark
+    dev = stable_order(benchmark.comparisons)
+    if not dev:
         raise DataError(
             f"no triplet of dev is there to try an objective on, after {build.describe()}"
         )
-    shown = dev[: min(section.cases, -(-len(dev) // 2))]
-    cases = list[dict[str, str]]()
-    for one in shown:
-        _, right, tempting = made.comparisons[one][0]
-        cases.append(
-            {"query": known[one].text, "right": build.text(right), "tempting": build.text(tempting)}
-        )
-    others = {
-        f"{one} {pair}": (one, *pair[1:])
-        for one in dev[len(shown) :] or dev
-        for pair in made.comparisons[one]
-    }
-    drafts = list[str]()
-    wins = Counter[str]()
-    units = list[StageInput]()
-    for number in range(section.drafts):
-        told = {
-            "cases": cases,
-            "relevance": get_lens(made.settings.get("lens", "")).recognise,
-            "drafts": [*drafts],
-        }
-        drafts += [
-            answer["objective"]
-            for _, answer in build.ask("objective", [StageInput(number, told)])
-            if answer
-        ]
-    for draft in dict.fromkeys(drafts):
-        for one, *pair in (others[key] for key in stable_order(others)[: section.triplets]):
-            told = {
-                "objective": draft,
-                "description": known[one].text,
-                "grades": RULES[""],
-                "examples": [],
-            }
-            units.append(StageInput((draft, *pair), told, build.passages(stable_order(pair))))
-    for unit, answer in build.ask("try", units, most=section.drafts * section.triplets):
-        draft, better, worse = unit.key
-        grades = {one: row["grade"] for one, row in answer.get("verdicts", {}).items()}
-        wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
-    best = max(drafts, key=wins.__getitem__, default=made.settings["objective"])
+    shown = dev[: min(settings.cases, math.ceil(len(dev) / 2))]
+    drafts = _draft_objectives(build, benchmark, shown)
+    # Drafts are tried on queries that their writer has not read, if there are such.
+    wins = _count_wins(build, benchmark, drafts, dev[len(shown) :] or dev)
+    best = max(drafts, key=wins.__getitem__, default=benchmark.settings["objective"])
     rejected = drafts.copy()
     if rejected:
         rejected.remove(best)
     build.drop_all("try", rejected, "another is better")
     build.count("try", len(drafts), len(drafts[:1]))
-    return made._replace(settings={**made.settings, "objective": best})
+    return benchmark._replace(settings={**benchmark.settings, "objective": best})
+
+
+def _draft_objectives(
+    build: BuildPipeline, benchmark: Benchmark, query_ids: Sequence[str]
+) -> list[str]:
+    """Return drafts of an objective; each is written in sight of those before it."""
+    text_of = {query.query_id: query.text for query in benchmark.queries}
+    cases = list[dict[str, str]]()
+    for query_id in query_ids:
+        _, right, tempting = benchmark.comparisons[query_id][0]
+        case = {
+            "query": text_of[query_id],
+            "right": build.text(right),
+            "tempting": build.text(tempting),
+        }
+        cases.append(case)
+    relevance = get_lens(benchmark.settings.get("lens", "")).recognise
+    drafts = list[str]()
+    for number in range(build.recipe.objective.drafts):
+        inputs = {"cases": cases, "relevance": relevance, "drafts": [*drafts]}
+        for _, answer in build.ask("objective", [StageInput(number, inputs)]):
+            if answer:
+                drafts.append(answer["objective"])
+    return drafts
+
+
+def _count_wins(
+    build: BuildPipeline, benchmark: Benchmark, drafts: Sequence[str], query_ids: Sequence[str]
+) -> Counter[str]:
+    """Return for each draft the number of triplets that a judge orders rightly by it."""
+    settings: ObjectiveSettings = build.recipe.objective
+    text_of = {query.query_id: query.text for query in benchmark.queries}
+    triplets = dict[str, tuple[str, str, str]]()
+    for query_id in query_ids:
+        for pair in benchmark.comparisons[query_id]:
+            triplets[f"{query_id} {pair}"] = (query_id, pair.better, pair.worse)
+    units = list[StageInput]()
+    for draft in dict.fromkeys(drafts):
+        for key in stable_order(triplets)[: settings.triplets]:
+            query_id, better, worse = triplets[key]
+            inputs = {
+                "objective": draft,
+                "description": text_of[query_id],
+                "grades": RULES[""],
+                "examples": [],
+            }
+            passages = build.passages(stable_order([better, worse]))
+            units.append(StageInput((draft, better, worse), inputs, passages))
+    wins = Counter[str]()
+    for unit, answer in build.ask("try", units, most=settings.drafts * settings.triplets):
+        draft, better, worse = unit.key
+        grades = {doc_id: row["grade"] for doc_id, row in answer.get("verdicts", {}).items()}
+        wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
+    return wins
