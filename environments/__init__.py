@@ -59,8 +59,10 @@ MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
 def suite(name: str) -> Suite:
     """Return the suite called `name`."""
-    made: Suite = load_object("suite", name, {known: place for known, (place, _) in SUITES.items()})
-    return made
+    suite: Suite = load_object(
+        "suite", name, {suite_name: reference for suite_name, (reference, _) in SUITES.items()}
+    )
+    return suite
 
 
 def tasks() -> list[str]:
@@ -80,8 +82,8 @@ def of(
     """Return a task made in Python: `environments.custom.of`, for files that are run as `--task
     FILE.py:NAME`.
     """
-    made: Environment = _own().of(documents, queries, qrels, name=name, **settings)
-    return made
+    environment: Environment = _own().of(documents, queries, qrels, name=name, **settings)
+    return environment
 
 
 def expand_tasks(names: str) -> list[str]:
@@ -89,17 +91,17 @@ def expand_tasks(names: str) -> list[str]:
 
     UnknownName for a * that finds none.
     """
-    known = tasks()
+    suites = tasks()
     expanded = dict[str, None]()
     for name in map(str.strip, names.split(",")):
         plain, colon, variant = name.partition(":")
         matches = (
-            [f"{task}{colon}{variant}" for task in fnmatch.filter(known, plain)]
+            [f"{task}{colon}{variant}" for task in fnmatch.filter(suites, plain)]
             if "*" in plain
             else [name]
         )
         if not matches:
-            raise UnknownName("task", name, known)
+            raise UnknownName("task", name, suites)
         expanded.update(dict.fromkeys(matches))
     return list(expanded)
 
@@ -118,23 +120,23 @@ def locate_task(name: str, data: str | None = None) -> tuple[str, str | None]:
     offers the nearest, when there is none.
     """
     plain, _, variant = name.partition(":")
-    known = tasks()
-    matches = [task for task in known if plain in (task, task.partition("/")[2])]
+    suites = tasks()
+    matches = [task for task in suites if plain in (task, task.partition("/")[2])]
     if len(matches) > 1:
         raise UsageError(f"{plain!r} is a task of several suites; say {' or '.join(matches)}")
     if not matches:
         moved = data if name.startswith("own/") else None
-        if found := _own().locate_custom_task(moved or name):
+        if folder := _own().locate_custom_task(moved or name):
             if data and not moved:
                 raise UsageError(f"{name} is itself the place of its data; leave out --data {data}")
-            return (name, found[1]) if moved else found
+            return (name, folder[1]) if moved else folder
         if name.startswith("own/"):
             no_folder = f", and {data!r} is no folder" if data else ""
             raise UsageError(
                 f"{name} is data of your own{no_folder}; give its folder as --task or as --data"
             )
-        short = {task.partition("/")[2] for task in known}
-        error = UnknownName("task", plain, known if "/" in plain else short)
+        short = {task.partition("/")[2] for task in suites}
+        error = UnknownName("task", plain, suites if "/" in plain else short)
         raise error.saying(f"{error}; nor is it a folder with data of your own")
     variants = suite(matches[0].partition("/")[0]).variants
     if variant and variant not in variants:
@@ -207,8 +209,8 @@ def data_folder(task: str, data: str | None) -> tuple[str, Path]:
             lacks = f"the full release of {task} is not in {complete.parent}"
             raise DataError(f"{lacks}; get it with {get}, or use --data mini, or {copy}")
         if not is_fetched_from(complete, release := suite(suite_name).release):
-            other = f"{complete} is not of the revision that is pinned now ({release})"
-            raise DataError(f"{other}; get that with {get}, or use --data mini")
+            mismatch = f"{complete} is not of the revision that is pinned now ({release})"
+            raise DataError(f"{mismatch}; get that with {get}, or use --data mini")
         return data, complete.parent
     folder = expand_user_path(data)
     if not folder.is_dir():
@@ -216,29 +218,33 @@ def data_folder(task: str, data: str | None) -> tuple[str, Path]:
     return data, folder
 
 
-def read_instruction(given: str, full_name: str) -> str:
+def read_instruction(instruction: str, full_name: str) -> str:
     """Return one of INSTRUCTIONS, or the text that is given: itself, or for the task in a TOML
     file: congress = "...".
 
     Of one ASCII word that is no file it is not known whether it is meant: UnknownName.
     """
-    if given in INSTRUCTIONS:
-        return given
-    if given.strip() and (given.endswith(".toml") or os.path.isfile(expand_user_path(given))):  # noqa: PTH113  # also of a long text
+    if instruction in INSTRUCTIONS:
+        return instruction
+    if instruction.strip() and (
+        instruction.endswith(".toml") or os.path.isfile(expand_user_path(instruction))
+    ):  # noqa: PTH113  # also of a long text
         try:
-            texts = read_toml(expand_user_path(given))
+            texts = read_toml(expand_user_path(instruction))
         except (OSError, ValueError) as error:
-            raise UsageError(f"--instruction {given} cannot be read as TOML: {error}") from None
+            raise UsageError(
+                f"--instruction {instruction} cannot be read as TOML: {error}"
+            ) from None
         plain = full_name.partition(":")[0]
         keys = (full_name, plain, plain.partition("/")[2])
-        given, file = next((texts[key] for key in keys if key in texts), ""), given
-        if not isinstance(given, str) or not given.strip():
+        instruction, file = next((texts[key] for key in keys if key in texts), ""), instruction
+        if not isinstance(instruction, str) or not instruction.strip():
             raise UsageError(
                 f'--instruction {file} has no text for {plain}; give it a line "{plain}" = "..."'
             )
-    elif given.isascii() and len(given.split()) < 2:
-        raise UnknownName("instruction", given, INSTRUCTIONS)
-    return given
+    elif instruction.isascii() and len(instruction.split()) < 2:
+        raise UnknownName("instruction", instruction, INSTRUCTIONS)
+    return instruction
 
 
 def load(
@@ -270,7 +276,7 @@ def load(
     if qrels and chosen.judgements and qrels not in chosen.judgements:
         raise UnknownForTask(f"judgements of {full_name}", qrels, chosen.judgements)
     data, folder = data_folder(full_name, data)
-    place = (
+    missing = (
         data,
         folder,
         split,
@@ -281,15 +287,15 @@ def load(
     )
     try:
         environment = chosen.load(
-            LoadRequest(full_name, name, variant or chosen.variants[0], *place)
+            LoadRequest(full_name, name, variant or chosen.variants[0], *missing)
         )
         if suite_name != "own":  # whose quirks are counted
             validate_environment(environment)
     except DataError as error:
         if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
             raise
-        again = f"`python -m environments fetch {full_name}` gets it again"
-        remedies = {"mini": "the installation is damaged, so install again", "full": again}
+        remedy = f"`python -m environments fetch {full_name}` gets it again"
+        remedies = {"mini": "the installation is damaged, so install again", "full": remedy}
         raise DataError(
             f"{error}; {remedies.get(data, 'mend the file, or get it again')}"
         ) from None

@@ -43,34 +43,36 @@ VERBS = {
 
 def parser() -> CommandParser:
     """The command line."""
-    made = CommandParser(
+    command_line = CommandParser(
         prog="python -m environments",
         description="The benchmarks' tasks: what is there, and is it right.",
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar=" | ".join(VERBS))
-    for name, about in VERBS.items():
-        add = verbs.add_parser(name, help=about, description=about).add_argument
+    verbs = command_line.add_subparsers(dest="verb", required=True, metavar=" | ".join(VERBS))
+    for name, help_text in VERBS.items():
+        add = verbs.add_parser(name, help=help_text, description=help_text).add_argument
         if name != "list":
-            about = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
-            add("task", metavar="TASK", help=about)
+            help_text = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
+            add("task", metavar="TASK", help=help_text)
         if name in ("show", "check", "search", "init"):
-            about = f"what your own data calls a column: {', '.join(COLUMNS)}"
+            help_text = f"what your own data calls a column: {', '.join(COLUMNS)}"
             add(
                 "--column",
                 type=parse_name_value,
                 action="append",
                 default=[],
                 metavar="NAME=COLUMN",
-                help=about,
+                help=help_text,
             )
         if name in ("show", "check", "search"):
             add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
         if name not in ("fetch", "init"):
             add("--json", action="store_true", help="print one JSON object and nothing else")
     add = verbs.choices["search"].add_argument
-    about = f"one of {', '.join(retrievers.RETRIEVERS)}, your own as FILE.py:CLASS, or made of them"
+    help_text = (
+        f"one of {', '.join(retrievers.RETRIEVERS)}, your own as FILE.py:CLASS, or made of them"
+    )
     add("words", metavar="WORDS", help="what to search for")
-    add("--retriever", default="bm25", metavar="SPEC", help=about)
+    add("--retriever", default="bm25", metavar="SPEC", help=help_text)
     add("--k", type=positive, default=10, metavar="N", help="documents to show")
     add(
         "--query-id",
@@ -78,7 +80,7 @@ def parser() -> CommandParser:
         help="search as for this query: its pool, its exclusions, its gold",
     )
     add("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
-    return made
+    return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -119,8 +121,8 @@ def _list(arguments: argparse.Namespace) -> None:
     for line in cells:
         print_stdout("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() + "\n")
     print_stdout("\nmini: bundled, invented, not comparable with published figures\n")
-    for task, where in list_names({}, TASKS).items():
-        print_stdout(f"{strip_control_characters(task)}: {strip_control_characters(where)}\n")
+    for task, origin in list_names({}, TASKS).items():
+        print_stdout(f"{strip_control_characters(task)}: {strip_control_characters(origin)}\n")
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -129,24 +131,27 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _card_text(facts: dict[str, Any]) -> str:
-    here = facts["here"]
+    availability = facts["here"]
     paper = facts["paper"]
     release = facts["release"]
     dev = facts["dev_queries"]
     leads = "the paper's headline" if release["of"] else "the headline"
-    counted = f"{here['documents']} documents, {here['dev']} dev and {here['test']} test queries"
-    more = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
+    counted = (
+        f"{availability['documents']} documents, {availability['dev']} dev and "
+        f"{availability['test']} test queries"
+    )
+    hidden = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
     rows = {
         "asked": facts["asked"],
-        "here": f"{here['data']} ({here['source']}): {counted}, {here['relevant_per_query']:.1f} "
-        f"relevant a query",
+        "here": f"{availability['data']} ({availability['source']}): {counted}, "
+        f"{availability['relevant_per_query']:.1f} relevant a query",
         "paper": f"{paper['title']}: {paper['documents'] or 'no count of'} documents, "
         f"{paper['queries']} queries",
         "protocol": facts["protocol"],
         "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
         "judgements": ", ".join(facts["judgements"]),
         "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
-        "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES])}{more}",
+        "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES])}{hidden}",
         **facts["hints"],
         "licence": facts["licence"],
         "release": f"{release['of']} at {release['revision']} ({release['by']})",
@@ -171,11 +176,11 @@ def _card_text(facts: dict[str, Any]) -> str:
             f"sample {number}: query {strip_control_characters(sample['query_id'])}",
             _quote(sample["query"]),
         ]
-        for kind in ("relevant", "irrelevant"):
-            if sample[kind]:
+        for label in ("relevant", "irrelevant"):
+            if sample[label]:
                 lines += [
-                    f"  {kind}: {strip_control_characters(sample[kind]['doc_id'])}",
-                    _quote(sample[kind]["text"]),
+                    f"  {label}: {strip_control_characters(sample[label]['doc_id'])}",
+                    _quote(sample[label]["text"]),
                 ]
     return "\n".join(lines) + "\n"
 
@@ -261,9 +266,9 @@ def _init(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{path} is there already; edit it, or move it away")
     if not folder.is_dir():
         raise DataError(f"there is no folder {arguments.task}; give one with data of your own")
-    text, found = custom.draft_benchmark_toml(folder.resolve(), dict(arguments.column))
+    text, findings = custom.draft_benchmark_toml(folder.resolve(), dict(arguments.column))
     path.write_text(text, encoding="utf-8")
-    for line in (*found, f"wrote {path}; every line of it may be changed or left out"):
+    for line in (*findings, f"wrote {path}; every line of it may be changed or left out"):
         print_stdout(f"{strip_control_characters(line)}\n")
     for command in ("environments check", "evals.run --program multihop --task"):
         print_stdout(f"  python -m {command} {shlex.quote(arguments.task)}\n")

@@ -60,7 +60,8 @@ class DevSplit(NamedTuple):
         EmptySplit where there are none.
         """
         hashed = sorted(
-            query_ids, key=lambda one: hashlib.sha256(f"{self.seed}:{one}".encode()).digest()
+            query_ids,
+            key=lambda query_id: hashlib.sha256(f"{self.seed}:{query_id}".encode()).digest(),
         )
         dev = set(hashed[: round(self.share * len(query_ids))])
         chosen = [
@@ -237,17 +238,17 @@ class Environment:
         """Return the environment with only the queries named, if any are, and of those only
         the first `limit`.
         """
-        known = {query.query_id: query for query in self.queries}
-        if strange := [query_id for query_id in query_ids if query_id not in known]:
-            raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], known)
-        chosen = dict.fromkeys([*dict.fromkeys(query_ids or known)][:limit])
+        query_of = {query.query_id: query for query in self.queries}
+        if strange := [query_id for query_id in query_ids if query_id not in query_of]:
+            raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], query_of)
+        chosen = dict.fromkeys([*dict.fromkeys(query_ids or query_of)][:limit])
 
         def cut(table: Mapping[str, _Value]) -> dict[str, _Value]:
             return {query_id: table[query_id] for query_id in chosen if query_id in table}
 
         return dataclasses.replace(
             self,
-            queries=tuple(known[query_id] for query_id in chosen),
+            queries=tuple(query_of[query_id] for query_id in chosen),
             judgements={
                 name: judgement.changed(cut) for name, judgement in self.judgements.items()
             },
@@ -278,32 +279,36 @@ def validate_environment(environment: Environment) -> None:
     for query in environment.queries:
         grades = environment.qrels.get(query.query_id, {})
         relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
-        where = f"{environment.task} in {environment.source}: query {query.query_id!r}"
+        location = f"{environment.task} in {environment.source}: query {query.query_id!r}"
         if not query.text.strip():
-            raise DataError(f"{where} has no text")
+            raise DataError(f"{location} has no text")
         if not relevant:
-            raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
+            raise DataError(f"{location} has no judgement above 0, so nothing can be found for it")
         # A judged document that is not relevant may be missing: no metric sees it, and
         # `environments check` names it.
         if lost := missing & relevant:
             judged = (
-                f"{where} judges {len(lost)} documents that are not in the corpus, e.g. "
+                f"{location} judges {len(lost)} documents that are not in the corpus, e.g. "
                 f"{min(lost)!r}"
             )
             raise DataError(f"{judged}; are both from the same release?")
         if leaked := relevant & query.excluded:
-            raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
+            raise DataError(f"{location} excludes its own answer {min(leaked)!r}")
         if query.candidates is None:
             continue
         if unknown := missing & query.candidates:
-            raise DataError(f"{where} has {min(unknown)!r} in its pool, which is not in the corpus")
+            raise DataError(
+                f"{location} has {min(unknown)!r} in its pool, which is not in the corpus"
+            )
         pool = (
             query.candidates
             if unit_of is None
             else query.candidates | set(map(unit_of, query.candidates))
         )
         if outside := relevant - pool:
-            raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
+            raise DataError(
+                f"{location} has the relevant document {min(outside)!r} outside its pool"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,17 +328,17 @@ class LoadRequest:
         default_factory=dict
     )  # of a user's own data: what its files call a column
 
-    def place(self, own: Sequence[str], others: Collection[str]) -> Path:
+    def place(self, names: Sequence[str], other_names: Collection[str]) -> Path:
         """Return the task's own folder: the first of `own` inside the given one, else the given one
         itself.
 
         UsageError when that has the name of another task's folder.
         """
-        for name in own:
+        for name in names:
             if (self.folder / name).is_dir():
                 return self.folder / name
-        if self.folder.name in {Path(name).name for name in others} - {
-            Path(name).name for name in own
+        if self.folder.name in {Path(name).name for name in other_names} - {
+            Path(name).name for name in names
         }:
             raise UsageError(
                 f"{self.folder} is the folder of another task than {self.task}; give the right one"
@@ -350,13 +355,15 @@ class LoadRequest:
         """Make the requested environment, by gold judgements and the first metric unless
         `fields` say otherwise.
         """
-        known = {
+        doc_ids = {
             "task": self.task,
             "data": self.data,
             "split": self.split,
             "source": self.source(release),
         }
-        return Environment(**known | {"headline": "gold", "metric": fields["metrics"][0]} | fields)
+        return Environment(
+            **doc_ids | {"headline": "gold", "metric": fields["metrics"][0]} | fields
+        )
 
     def objective(self, of_task: str) -> str:
         """Return what the queries' objective says, for a task whose own is `of_task`."""

@@ -156,24 +156,28 @@ TASKS = {
 def load(request: LoadRequest) -> Environment:
     """Load one task, from the release or the task's own folder."""
     task = TASKS[request.name]
-    parts = _parts(request, task)
-    qrels = {query_id: labels for part in parts.values() for query_id, labels in part.qrels.items()}
+    collections = _parts(request, task)
+    qrels = {
+        query_id: labels
+        for collection in collections.values()
+        for query_id, labels in collection.qrels.items()
+    }
     triplets = {
         query_id: tuple(Comparison(TRIPLETS, better, worse) for better, worse in task.pairs(labels))
-        for query_id, labels in (parts["dev"].qrels if "dev" in parts else {}).items()
+        for query_id, labels in (collections["dev"].qrels if "dev" in collections else {}).items()
     }
     return request.make(
         RELEASE,
-        documents=_documents(parts, request),
+        documents=_documents(collections, request),
         queries=tuple(
             Query(
                 query_id,
                 text,
                 request.objective(task.objective),
-                *_scope(request.variant, query_id, part),
+                *_scope(request.variant, query_id, collection),
             )
-            for part in parts.values()
-            for query_id, text in part.queries.items()
+            for collection in collections.values()
+            for query_id, text in collection.queries.items()
         ),
         judgements={"gold": Judgements(qrels)},
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
@@ -185,11 +189,12 @@ def load(request: LoadRequest) -> Environment:
 
 def _parts(request: LoadRequest, task: Task) -> dict[str, Collection]:
     splits = ("test", "dev") if request.split == "all" else (request.split,)
-    place = request.place(
-        [f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()]
+    path = request.place(
+        [f"datasets/{task.folder}", task.folder],
+        [suite_task.folder for suite_task in TASKS.values()],
     )
-    if any(place.glob("*_set.*")):
-        return {split: _read(place, split) for split in splits}
+    if any(path.glob("*_set.*")):
+        return {split: _read(path, split) for split in splits}
     lacks = (
         f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; a data folder has the "
         f"release's layout"
@@ -201,11 +206,11 @@ def _parts(request: LoadRequest, task: Task) -> dict[str, Collection]:
         raise NotApplicable(f"{request.folder} is a port without dev queries; use --split test")
     grades = [grade for labels in port.qrels.values() for grade in labels.values()]
     if request.name == "doris_mae" and all(map(float.is_integer, grades)):
-        why = (
+        reason = (
             f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other "
             f"figures of them"
         )
-        raise DataError(f"{why}; use the release's test_set.pickle")
+        raise DataError(f"{reason}; use the release's test_set.pickle")
     texts = zip(port.documents, port.documents.texts(), strict=True)  # titles are part of the texts
     return {
         "test": Collection(
@@ -214,18 +219,16 @@ def _parts(request: LoadRequest, task: Task) -> dict[str, Collection]:
     }
 
 
-def _documents(parts: Mapping[str, Collection], request: LoadRequest) -> Corpus:
-    if len(parts) == 1:
-        return next(iter(parts.values())).documents
-    test = parts["test"].documents
-    dev = parts["dev"].documents
-    queries = parts["dev"].queries.keys() & parts["test"].queries.keys()
+def _documents(collections: Mapping[str, Collection], request: LoadRequest) -> Corpus:
+    if len(collections) == 1:
+        return next(iter(collections.values())).documents
+    test = collections["test"].documents
+    dev = collections["dev"].documents
+    queries = collections["dev"].queries.keys() & collections["test"].queries.keys()
     different = [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]
-    for what, shared in (("queries", queries), ("documents", different)):
+    for subject, shared in (("queries", queries), ("documents", different)):
         if shared:
-            both = (
-                f"the dev and the test {what} of birco/{request.name} share the id {min(shared)!r}"
-            )
+            both = f"the dev and the test {subject} of birco/{request.name} share the id {min(shared)!r}"
             raise NotApplicable(
                 f"{both}; they are separate collections, so use --split test or --split dev"
             )
@@ -235,12 +238,12 @@ def _documents(parts: Mapping[str, Collection], request: LoadRequest) -> Corpus:
 
 
 def _scope(
-    variant: str, query_id: str, part: Collection
+    variant: str, query_id: str, collection: Collection
 ) -> tuple[frozenset[str], frozenset[str] | None]:
     """Return (the documents that a query excludes, its pool)."""
-    own = frozenset({query_id} & part.documents.keys())
-    pool = frozenset(part.qrels[query_id])
-    return (own - pool, None) if variant == CORPUS else (frozenset(), pool)
+    own_documents = frozenset({query_id} & collection.documents.keys())
+    pool = frozenset(collection.qrels[query_id])
+    return (own_documents - pool, None) if variant == CORPUS else (frozenset(), pool)
 
 
 def _read(folder: Path, split: str) -> Collection:
@@ -263,8 +266,8 @@ def unpickle(path: Path) -> Any:
                 "-I",
                 str(Path(__file__).with_name("readers") / "safe_pickle.py"),
             ]
-            done = subprocess.run(command, stdin=file, capture_output=True)
-        answer = json.loads(done.stdout)
+            process = subprocess.run(command, stdin=file, capture_output=True)
+        answer = json.loads(process.stdout)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError:  # it died, or gave up
@@ -294,15 +297,15 @@ def _check(content: Any, path: Path) -> Collection:
         raise DataError(f"{path} has no words in it; nothing can be searched")
     qrels: dict[str, dict[str, float]] = {}
     for query_id, pool in content["qrel"].items():
-        where = f"{path}, qrel of {files.abbreviate(query_id)}"
+        location = f"{path}, qrel of {files.abbreviate(query_id)}"
         if query_id not in queries:
-            raise DataError(f"{where}: there is no such query")
+            raise DataError(f"{location}: there is no such query")
         if not isinstance(pool, dict) or not pool:
             raise DataError(
-                f"{where}: {'the pool is empty' if pool == {} else 'not an object of labels'}"
+                f"{location}: {'the pool is empty' if pool == {} else 'not an object of labels'}"
             )
         qrels[query_id] = {
-            files.check_id(key, where): files.check_grade(label, f"{where}, document {key!r}")
+            files.check_id(key, location): files.check_grade(label, f"{location}, document {key!r}")
             for key, label in pool.items()
         }
     if unjudged := queries.keys() - qrels.keys():

@@ -32,31 +32,31 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     `count` gives the tokens of a text; a chunk has at most `limit`, headings included, unless it is
     a single block.
     """
-    made: list[str] = []
+    chunks: list[str] = []
     chunk = ""
     for path, fresh, text in _blocks(markdown):
         grown = "\n".join(filter(None, [chunk, *fresh, text]))
         if not chunk or count(grown) > limit:
-            made.append(chunk)
+            chunks.append(chunk)
             grown = "\n".join([*path, text])
         chunk = grown
-    return list(filter(None, [*made, chunk]))
+    return list(filter(None, [*chunks, chunk]))
 
 
 def sections(markdown: str, levels: int = 3) -> list[str]:
     """Return the parts of `markdown` between changes of its first `levels` heading levels,
     each under its headings.
     """
-    made = list[list[str]]()
+    chunks = list[list[str]]()
     last = None
     for path, fresh, text in _blocks(markdown):
         above = [heading for heading in path if len(heading) - len(heading.lstrip("#")) <= levels]
-        if made and above == last:
-            made[-1] += [*fresh, text]
+        if chunks and above == last:
+            chunks[-1] += [*fresh, text]
         else:
-            made.append([*path, text])
+            chunks.append([*path, text])
         last = above
-    return ["\n\n".join(part) for part in made]
+    return ["\n\n".join(blocks) for blocks in chunks]
 
 
 def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:

@@ -208,16 +208,18 @@ def _read_corpus(request: LoadRequest, task: Task) -> Corpus:
     files = _find(request.folder, request.name, config, config)
 
     def read() -> Iterator[Placed]:
-        for where, row in tables.read_rows(files, ("document_id", "document_content", "parent_id")):
-            doc_id = tables.check_id(tables.pick_column(where, row, "document_id"), where)
+        for location, row in tables.read_rows(
+            files, ("document_id", "document_content", "parent_id")
+        ):
+            doc_id = tables.check_id(tables.pick_column(location, row, "document_id"), location)
             text = tables.check_text(
-                tables.pick_column(where, row, "document_content"), where, "document_content"
+                tables.pick_column(location, row, "document_content"), location, "document_content"
             )
             parent = row.get("parent_id")
             yield (
-                where,
+                location,
                 Document(
-                    doc_id, text, parent="" if parent is None else tables.check_id(parent, where)
+                    doc_id, text, parent="" if parent is None else tables.check_id(parent, location)
                 ),
             )
 
@@ -234,26 +236,26 @@ def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
         if split not in (part, "all"):
             continue
         files = _find(folder, task, config, f"{raw}/query_labels")
-        many = len(queries)
-        for where, row in tables.read_rows(
+        count = len(queries)
+        for location, row in tables.read_rows(
             files, ("query_id", "query_content", "instruction", *_QRELS)
         ):
-            query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
+            query_id = tables.check_id(tables.pick_column(location, row, "query_id"), location)
             if query_id in queries:
-                raise DataError(f"{where}: the id {query_id!r} was there before")
+                raise DataError(f"{location}: the id {query_id!r} was there before")
             text = tables.check_text(
-                tables.pick_column(where, row, "query_content"), where, "query_content"
+                tables.pick_column(location, row, "query_content"), location, "query_content"
             )
             instruction = tables.check_text(
-                row.get("instruction"), where, "instruction", optional=True
+                row.get("instruction"), location, "instruction", optional=True
             ).strip()
             row.setdefault("passage_binary_qrels")  # few tasks have it
             grades = {
-                name: _read_grades(tables.pick_column(where, row, name), f"{where}, {name}")
+                name: _read_grades(tables.pick_column(location, row, name), f"{location}, {name}")
                 for name in _QRELS
             }
             queries[query_id] = LabelledQuery(query_id, text, instruction, grades)
-        if len(queries) == many:
+        if len(queries) == count:
             raise DataError(f"{files[0]} has no queries in it")
     return list(queries.values())
 
@@ -263,26 +265,26 @@ def _find(folder: Path, task: str, config: str, raw: str) -> list[Path]:
     stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
     for pattern in (pattern for stem in stems for pattern in (f"{stem}{{}}", f"{stem}/*{{}}")):
         for ending in (".jsonl", ".gz", ".parquet"):
-            if found := sorted(folder.glob(pattern.format(ending))):
-                return tables.check_parts(found)
+            if matches := sorted(folder.glob(pattern.format(ending))):
+                return tables.check_parts(matches)
     wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
     raise DataError(f"{folder} holds no {wanted} (nor the same as .gz or .parquet)")
 
 
-def _read_grades(cell: Any, where: str) -> Grades:
+def _read_grades(cell: Any, location: str) -> Grades:
     if cell is None or cell == "":
         return {}
     try:
         entries = json.loads(cell) if isinstance(cell, str) else cell
         pairs = [] if entries is None else [(entry["id"], entry["label"]) for entry in entries]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise DataError(f'{where}: not a list of {{"id", "label"}}') from None
+        raise DataError(f'{location}: not a list of {{"id", "label"}}') from None
     grades: Grades = {}
     for identifier, label in pairs:
-        doc_id = tables.check_id(identifier, where)
-        grade = tables.check_grade(label, where)
+        doc_id = tables.check_id(identifier, location)
+        grade = tables.check_grade(label, location)
         if grades.setdefault(doc_id, grade) != grade:
-            raise DataError(f"{where}: {doc_id!r} is judged twice, {grades[doc_id]} and {grade}")
+            raise DataError(f"{location}: {doc_id!r} is judged twice, {grades[doc_id]} and {grade}")
     return grades
 
 

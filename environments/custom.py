@@ -145,8 +145,8 @@ def locate_custom_task(name: str) -> tuple[str, str] | None:
         return f"own/{name_slug(name.partition(':')[2])}", name
     if names.is_reference(name):
         source, _, attribute = name.rpartition(":")
-        whole = str(names.resolve_file(source)) if source.endswith(".py") else source
-        return f"own/{name_slug(attribute)}", f"{whole}:{attribute}"
+        resolved = str(names.resolve_file(source)) if source.endswith(".py") else source
+        return f"own/{name_slug(attribute)}", f"{resolved}:{attribute}"
     if (folder := disk.expand_user_path(name).resolve()).is_dir():
         return f"own/{name_slug(read_settings(folder).get('name') or folder.name)}", str(folder)
     if name.startswith((".", "/", "~")):
@@ -178,140 +178,146 @@ def read_settings(folder: Path) -> Settings:
     return check_settings(content, str(path))
 
 
-def check_settings(content: dict[str, Any], where: str) -> Settings:
+def check_settings(content: dict[str, Any], source: str) -> Settings:
     """Return `content` where every key is one of `Settings`, with a value of its type.
 
     DataError else.
     """
     if unknown := content.keys() - Settings.__annotations__.keys():
-        raise DataError(f"{where}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
+        raise DataError(f"{source}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
     try:
         schemas.validate(Settings, content)
     except ValueError as error:
-        raise DataError(f"{where}: {error}") from None
+        raise DataError(f"{source}: {error}") from None
     return cast(Settings, content)
 
 
 def load(request: LoadRequest) -> Environment:
     """Load the requested split of a task of the user's own."""
-    whole = _open(request)
-    if (headline := request.qrels or whole.headline) not in whole.judgements:
-        raise UnknownForTask(f"judgements of {request.task}", headline, whole.judgements)
-    whole = replace(
-        whole,
-        task=whole.task if re.fullmatch("own/.+", whole.task) else request.task,
+    collection = _open(request)
+    if (headline := request.qrels or collection.headline) not in collection.judgements:
+        raise UnknownForTask(f"judgements of {request.task}", headline, collection.judgements)
+    collection = replace(
+        collection,
+        task=collection.task if re.fullmatch("own/.+", collection.task) else request.task,
         data=request.data,
         source=request.data,
         columns=request.columns,
         headline=headline,
-        max_p=whole.judgements[headline].unit_of is not None,
+        max_p=collection.judgements[headline].unit_of is not None,
         queries=tuple(
-            replace(query, objective=request.objective(query.objective)) for query in whole.queries
+            replace(query, objective=request.objective(query.objective))
+            for query in collection.queries
         ),
     )
-    dev = set(whole.splits.get("dev", ()))
-    every = {query.query_id for query in whole.queries}
-    chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[
+    dev = set(collection.splits.get("dev", ()))
+    every = {query.query_id for query in collection.queries}
+    chosen = {"all": every, "dev": dev, "test": set(collection.splits.get("test", every - dev))}[
         request.split
     ]
-    query_ids = [query.query_id for query in whole.queries if query.query_id in chosen]
+    query_ids = [query.query_id for query in collection.queries if query.query_id in chosen]
     if not query_ids:
-        raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
-    asked = whole.asking(query_ids=query_ids)
+        raise EmptySplit(request.split, collection.task, len(collection.queries), REMEDY)
+    environment = collection.asking(query_ids=query_ids)
     warnings = list[str]()
     # read_collection has looked at all queries of a folder, which takes a while of a large one.
-    is_part = len(query_ids) < len(whole.queries) or names.is_reference(request.data)
-    for name, judgements in asked.judgements.items() if is_part else ():
+    is_part = len(query_ids) < len(collection.queries) or names.is_reference(request.data)
+    for name, judgements in environment.judgements.items() if is_part else ():
         known = (
-            {judgements.unit_of(doc_id) for doc_id in asked.documents}
+            {judgements.unit_of(doc_id) for doc_id in environment.documents}
             if judgements.unit_of
-            else asked.documents
+            else environment.documents
         )
-        source = f"{whole.task}, {request.split} split, {name} judgements"
+        source = f"{collection.task}, {request.split} split, {name} judgements"
         warnings += check_judged(
             source, judgements.qrels, known, list_missing(judgements.qrels, known)
         )
-    if not any(grade > 0 for grades in asked.qrels.values() for grade in grades.values()):
+    if not any(grade > 0 for grades in environment.qrels.values() for grade in grades.values()):
         vain = "no judgement is above 0, so nothing can be found"
         remedy = "--column grade=NAME says which column has the grades"
-        raise DataError(f"{whole.task}, {request.split} split: {vain}; {remedy}")
+        raise DataError(f"{collection.task}, {request.split} split: {vain}; {remedy}")
     hidden = sum(
         grade > 0 and doc_id in query.excluded
-        for query in asked.queries
-        for doc_id, grade in asked.qrels.get(query.query_id, {}).items()
+        for query in environment.queries
+        for doc_id, grade in environment.qrels.get(query.query_id, {}).items()
     )
     if hidden:
         warnings.append(
-            f"{whole.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
+            f"{collection.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
             f"excluded"
         )
-    asked = replace(asked, warnings=whole.warnings or tuple(warnings))
+    environment = replace(environment, warnings=collection.warnings or tuple(warnings))
     metrics = tuple(
-        name for name in whole.metrics if name != "Triplets" or asked.comparisons
+        name for name in collection.metrics if name != "Triplets" or environment.comparisons
     )  # of dev alone
-    return replace(asked, split=request.split, metrics=metrics)
+    return replace(environment, split=request.split, metrics=metrics)
 
 
 def _open(request: LoadRequest) -> Environment:
     """Return all queries of the task; its name is "own/" where the request names it."""
-    place = request.data
-    if names.is_reference(place) and not place.startswith("ir_datasets:"):
+    location = request.data
+    if names.is_reference(location) and not location.startswith("ir_datasets:"):
         try:
-            made = names.load_object("task", place, {}, names.TASKS)
+            recipe = names.load_object("task", location, {}, names.TASKS)
             with names.contained():
-                made = made() if callable(made) else made
+                recipe = recipe() if callable(recipe) else recipe
         except SextantError:
             raise
         except Exception as error:  # a user's function may raise anything
             raise OwnCodeFailed(
-                f"{names.display_name(place)}: {names.describe_exception(error)}"
+                f"{names.display_name(location)}: {names.describe_exception(error)}"
             ) from error
-        if isinstance(made, Environment):
-            return made
-        if not isinstance(made, str | Path):
-            what = (
+        if isinstance(recipe, Environment):
+            return recipe
+        if not isinstance(recipe, str | Path):
+            problem = (
                 "what environments.of returns, the path of a folder, or a function that returns "
                 "either"
             )
             raise UsageError(
-                f"{names.display_name(place)} makes a {type(made).__name__}; a task is {what}"
+                f"{names.display_name(location)} makes a {type(recipe).__name__}; a task is {problem}"
             )
-        place = str(made)
-    elif not place.startswith("ir_datasets:") and not Path(place).is_dir():
+        location = str(recipe)
+    elif not location.startswith("ir_datasets:") and not Path(location).is_dir():
         raise DataError(
-            f"the folder {place} of {request.task} is not there; --data says where it is now"
+            f"the folder {location} of {request.task} is not there; --data says where it is now"
         )
-    settings = read_settings(Path(place))
+    settings = read_settings(Path(location))
     columns = settings.get("columns", {}) | dict(request.columns)
     files: dict[str, Path] = {
-        table: Path(place, file) for table, file in settings.get("files", {}).items()
+        table: Path(location, file) for table, file in settings.get("files", {}).items()
     }
     reads = {}
     for name, file in (settings.get("judgements") or {"gold": ""}).items():
-        judged_in = {"judgements": Path(place, file)} if file else {}
+        judged_in = {"judgements": Path(location, file)} if file else {}
         reads[name] = read_collection(
-            Path(place), request.home, columns, files | judged_in, settings.get("max_p", "")
+            Path(location), request.home, columns, files | judged_in, settings.get("max_p", "")
         )
     read = next(iter(reads.values()))
-    kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
-    said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
-    if made := settings.get("made"):
-        said.append(f"This benchmark was built: README.md. {made.get('human', '')}".rstrip())
+    dev_rule = "the dev queries are the data's" if read.splits else "no query is kept for dev"
+    findings = (
+        [] if settings else [f"There is no {FILE}: the objective is neutral, and {dev_rule}."]
+    )
+    if recipe := settings.get("made"):
+        findings.append(f"This benchmark was built: README.md. {recipe.get('human', '')}".rstrip())
     task = _make(
-        read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said]
+        read,
+        {name: collection.qrels for name, collection in reads.items()},
+        settings,
+        [*read.said, *findings],
     )
     task = replace(
         task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values()))))
     )
-    return _compared(_limited(task, Path(place), settings), Path(place), settings)
+    return _compared(_limited(task, Path(location), settings), Path(location), settings)
 
 
 def _limited(task: Environment, folder: Path, settings: Settings) -> Environment:
     """Return the task with what each query must not see, and the pool that it ranks."""
-    known = {query.query_id: query.text for query in task.queries}
+    texts = {query.query_id: query.text for query in task.queries}
 
     def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
-        return obliq_layout.read_id_lists(folder / file, known, lest, read_id) if file else {}
+        return obliq_layout.read_id_lists(folder / file, texts, lest, read_id) if file else {}
 
     hidden = read(settings.get("excluded"), "a search would show what it must not")
     pools = read(settings.get("pools"), "there would be nothing to rank")
@@ -340,37 +346,40 @@ def _compared(task: Environment, folder: Path, settings: Settings) -> Environmen
 
     DataError for what they name and is not there.
     """
-    known = {query.query_id for query in task.queries}
+    query_ids = {query.query_id for query in task.queries}
     pairs = dict[str, tuple[base.Comparison, ...]]()
     twins = {}
     names = (*obliq_layout.QUERY, "label", "better", "worse")
-    for where, row in (
+    for location, row in (
         tables.read_headed(folder / settings["comparisons"], names)
         if "comparisons" in settings
         else ()
     ):
-        query_id = tables.pick_column(where, row, *obliq_layout.QUERY)
-        one = base.Comparison(
-            *(tables.pick_column(where, row, name) for name in base.Comparison._fields)
+        query_id = tables.pick_column(location, row, *obliq_layout.QUERY)
+        comparison = base.Comparison(
+            *(tables.pick_column(location, row, name) for name in base.Comparison._fields)
         )
-        if not re.fullmatch(r"Win\(\w+\)|Triplets", one.label):
+        if not re.fullmatch(r"Win\(\w+\)|Triplets", comparison.label):
             raise DataError(
-                f"{where}: the label {tables.abbreviate(one.label)} is no metric; say Win(...) or "
+                f"{location}: the label {tables.abbreviate(comparison.label)} is no metric; say Win(...) or "
                 f"Triplets"
             )
-        if query_id not in known:
+        if query_id not in query_ids:
             raise DataError(
-                f"{where}: there is no query {query_id!r} that is "
-                f"judged{document_ids.suggest(query_id, known)}"
+                f"{location}: there is no query {query_id!r} that is "
+                f"judged{document_ids.suggest(query_id, query_ids)}"
             )
-        for doc_id in (one.better, one.worse):
+        for doc_id in (comparison.better, comparison.worse):
             if doc_id not in task.documents:
                 alike = document_ids.suggest(doc_id, task.documents)
-                raise DataError(f"{where}: the document {doc_id!r} is not in the corpus{alike}")
-        pairs[query_id] = (*pairs.get(query_id, ()), one)
+                raise DataError(f"{location}: the document {doc_id!r} is not in the corpus{alike}")
+        pairs[query_id] = (*pairs.get(query_id, ()), comparison)
     if "twins" in settings:
         twins = tables.read_json(file := folder / settings["twins"])
-        labels = {query_id: [one.label for one in every] for query_id, every in pairs.items()}
+        labels = {
+            query_id: [comparison.label for comparison in every]
+            for query_id, every in pairs.items()
+        }
         for query_id, twin in twins.items() if isinstance(twins, dict) else [("", "")]:
             if (
                 query_id not in labels
@@ -381,10 +390,10 @@ def _compared(task: Environment, folder: Path, settings: Settings) -> Environmen
                     f"{file}: query {query_id!r} and its twin are no two queries with the same "
                     f"comparisons"
                 )
-    labels_of_all = {one.label for every in pairs.values() for one in every}
+    labels_of_all = {comparison.label for every in pairs.values() for comparison in every}
     for name in task.metrics:
-        there = twins if name == "Flip" else pairs if name == "Win" else name in labels_of_all
-        if re.match("Win|Triplets|Flip", name) and not there:
+        has_labels = twins if name == "Flip" else pairs if name == "Win" else name in labels_of_all
+        if re.match("Win|Triplets|Flip", name) and not has_labels:
             raise DataError(
                 f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that "
                 f"kind"
@@ -400,17 +409,19 @@ def of(
     `settings` are keys of benchmark.toml. A file of yours with `TASK = environments.of(...)`, or
     with a function that returns one, is run as `--task FILE.py:TASK`.
     """
-    where = "environments.of"
-    given = check_settings({"name": name, **settings}, where)
-    if files := [key for key in FILES if key in given]:
+    source = "environments.of"
+    checked_settings = check_settings({"name": name, **settings}, source)
+    if files := [key for key in FILES if key in checked_settings]:
         raise DataError(
-            f"{where}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
+            f"{source}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
         )
     pairs = documents.items() if isinstance(documents, Mapping) else documents
     given_documents = (pair if isinstance(pair, Document) else Document(*pair) for pair in pairs)
     corpus = Corpus(
         replace(
-            document, text=check_text(document.text, where), doc_id=read_id(document.doc_id, where)
+            document,
+            text=check_text(document.text, source),
+            doc_id=read_id(document.doc_id, source),
         )
         for document in given_documents
     )
@@ -418,40 +429,49 @@ def of(
     for query_id, grades in qrels.items():
         if grades:
             checked = {
-                read_id(doc_id, where): check_grade(grade, where)
+                read_id(doc_id, source): check_grade(grade, source)
                 for doc_id, grade in grades.items()
             }
-            judged[read_id(query_id, where)] = checked
+            judged[read_id(query_id, source)] = checked
     texts = {
-        read_id(query_id, where): check_text(text, where) for query_id, text in queries.items()
+        read_id(query_id, source): check_text(text, source) for query_id, text in queries.items()
     }
-    asked = {query_id: text for query_id, text in texts.items() if query_id in judged}
+    judged_texts = {query_id: text for query_id, text in texts.items() if query_id in judged}
     unknown = [query_id for query_id in judged if query_id not in texts]
-    if not asked:
+    if not judged_texts:
         mismatch = (
             f": {document_ids.compare(unknown, 'judgements', texts, 'queries')}"
             if unknown and texts
             else ""
         )
-        raise DataError(f"{where}: no query has a judgement{mismatch}")
-    qrels = {query_id: judged[query_id] for query_id in asked}
-    counts = Counter({"queries without a judgement, left out": len(texts) - len(asked)})
+        raise DataError(f"{source}: no query has a judgement{mismatch}")
+    qrels = {query_id: judged[query_id] for query_id in judged_texts}
+    counts = Counter({"queries without a judgement, left out": len(texts) - len(judged_texts)})
     counts["judgements of unknown queries, left out"] = sum(
         len(judged[query_id]) for query_id in unknown
     )
-    said = describe_data_issues(
-        asked, qrels, corpus, counts, list_missing(qrels, corpus, given.get("max_p", ""))
+    findings = describe_data_issues(
+        judged_texts,
+        qrels,
+        corpus,
+        counts,
+        list_missing(qrels, corpus, checked_settings.get("max_p", "")),
     )
-    task = _make(Collection(corpus, asked, qrels, form="Python data"), {"gold": qrels}, given, said)
+    task = _make(
+        Collection(corpus, judged_texts, qrels, form="Python data"),
+        {"gold": qrels},
+        checked_settings,
+        findings,
+    )
     return replace(task, task=f"own/{name_slug(name)}")
 
 
 def _make(
-    read: Collection, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]
+    read: Collection, judged: Mapping[str, Qrels], settings: Settings, findings: Sequence[str]
 ) -> Environment:
     metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
     separator = settings.get("max_p")
-    told = settings.get("instruction") or settings.get("objective") or GENERIC
+    instruction = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
     dev: Sequence[str] = read.splits.get("dev", ())
     if ours := settings.get("split"):
@@ -464,7 +484,9 @@ def _make(
         split="all",
         source=read.form,
         documents=read.documents,
-        queries=tuple(Query(query_id, text, told) for query_id, text in read.queries.items()),
+        queries=tuple(
+            Query(query_id, text, instruction) for query_id, text in read.queries.items()
+        ),
         judgements={
             name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()
         },
@@ -474,7 +496,7 @@ def _make(
         depth=settings.get("depth", 1000),
         splits={**({} if ours else read.splits), "dev": dev},
         separator=separator or ":",
-        notes=tuple(said),
+        notes=tuple(findings),
         hints=_hints(settings),
     )
 
@@ -517,10 +539,10 @@ def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str,
         "comparisons, twins",
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
-    said = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
+    findings = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
     return "\n".join(
-        [*(f"# {strip_control_characters(sentence)}" for sentence in said), *lines]
-    ) + "\n", said
+        [*(f"# {strip_control_characters(sentence)}" for sentence in findings), *lines]
+    ) + "\n", findings
 
 
 SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())

@@ -56,8 +56,8 @@ class ReleaseFile:
     url: str
 
     def __post_init__(self) -> None:
-        known = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", self.address)
-        if not known or not isinstance(self.size, int) or self.size < 0:
+        match = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", self.address)
+        if not match or not isinstance(self.size, int) or self.size < 0:
             raise ValueError(self.path)
 
     def part(self, folder: Path) -> Path:
@@ -95,51 +95,53 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             listed = _list_files(client, release, paths)
             missing = [file for file in listed if not _is_here(folder / file.path, file)]
             total = sum(file.size for file in listed)
-            done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
-            begun = f"; {decimal(done)} of it are here already" if done else ""
+            bytes_done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
+            begun = f"; {decimal(bytes_done)} of it are here already" if bytes_done else ""
             say(
                 f"{task}: {len(listed)} files, {decimal(total)} from {release} "
                 f"({release.licence}){begun}"
             )
-            if total - done > (room := shutil.disk_usage(folder).free):
+            if total - bytes_done > (room := shutil.disk_usage(folder).free):
                 lacks = (
-                    f"{folder} has room for {decimal(room)}, and {decimal(total - done)} more are "
+                    f"{folder} has room for {decimal(room)}, and {decimal(total - bytes_done)} more are "
                     f"needed"
                 )
                 raise DataError(
                     f"{lacks}; make room, or set SEXTANT_HOME to a folder on another disk"
                 )
             marker.unlink(missing_ok=True)  # it is of another revision, or of files that are gone
-            progress = Progress(task, total, "bytes", done)
+            progress = Progress(task, total, "bytes", bytes_done)
             for file in missing:
                 _download(client, release, folder, file, progress)
-            about = {name: getattr(release, name) for name in ("repository", "revision", "licence")}
+            origin = {
+                name: getattr(release, name) for name in ("repository", "revision", "licence")
+            }
             files = {
                 file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
                 for file in listed
             }
             content = {
                 "task": task,
-                **about,
+                **origin,
                 "files": files,
                 "fetched": datetime.now(UTC).date().isoformat(),
             }
             disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
     except OSError as error:
         if error.errno in disk.FULL:
-            here = sum(
+            present = sum(
                 max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed
             )
             whole = sum(file.size for file in listed)
-            why = (
-                f"{folder}: {error.strerror or error}; {decimal(here)} of {decimal(whole)} are here"
-            )
-            raise DataError(f"{why}. Make room, and the same command goes on from there") from None
-        why = (
+            reason = f"{folder}: {error.strerror or error}; {decimal(present)} of {decimal(whole)} are here"
+            raise DataError(
+                f"{reason}. Make room, and the same command goes on from there"
+            ) from None
+        reason = (
             f"{error.filename or folder} cannot be written: {error.strerror or error}; set "
             f"SEXTANT_HOME"
         )
-        raise UsageError(why) from None
+        raise UsageError(reason) from None
     say(f"{task}: whole and checked, in {folder}")
     return folder
 
@@ -161,30 +163,35 @@ def _download(
 
     DataError when it is not the listed one (the part goes) or cannot be had (it stays).
     """
-    part = file.part(folder)
-    what = f"{file.path} of {release}"
-    part.parent.mkdir(parents=True, exist_ok=True)
+    part_path = file.part(folder)
+    label = f"{file.path} of {release}"
+    part_path.parent.mkdir(parents=True, exist_ok=True)
     _try_again(
-        lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part)
+        lambda: _receive(client, file, part_path, progress),
+        label,
+        file.url,
+        lambda: _size_of(part_path),
     )
-    size = _size_of(part)
-    address = _address(part, file)
+    size = _size_of(part_path)
+    address = _address(part_path, file)
     if (size, address) != (file.size, file.address):
-        part.unlink()
-        other = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
+        part_path.unlink()
+        difference = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
         raise DataError(
-            f"{what} is not what is listed: {other}; fetch again; if it stays so, the release has "
+            f"{label} is not what is listed: {difference}; fetch again; if it stays so, the release has "
             f"changed"
         )
-    disk.sync(part)  # content, and below the name: the marker must not outlive them
-    part.replace(folder / file.path)
-    for left in part.parent.glob(f"{part.name.rsplit('.', 2)[0]}.*.part"):  # of other revisions
-        left.unlink()
-    disk.sync(part.parent)
+    disk.sync(part_path)  # content, and below the name: the marker must not outlive them
+    part_path.replace(folder / file.path)
+    for old_part in part_path.parent.glob(
+        f"{part_path.name.rsplit('.', 2)[0]}.*.part"
+    ):  # of other revisions
+        old_part.unlink()
+    disk.sync(part_path.parent)
 
 
-def _receive(client: httpx.Client, file: ReleaseFile, part: Path, progress: Progress) -> None:
-    have = _size_of(part)
+def _receive(client: httpx.Client, file: ReleaseFile, part_path: Path, progress: Progress) -> None:
+    have = _size_of(part_path)
     if have >= file.size > 0:
         return
     with client.stream(
@@ -197,16 +204,16 @@ def _receive(client: httpx.Client, file: ReleaseFile, part: Path, progress: Prog
         elif response.status_code in (206, 416) and not (
             have and response.status_code == 206 and goes_on
         ):
-            part.unlink(missing_ok=True)  # so that the next try asks for the whole file
+            part_path.unlink(missing_ok=True)  # so that the next try asks for the whole file
             raise httpx.RemoteProtocolError("it does not go on where the part ends")
         elif response.raise_for_status().status_code != 206:
             raise httpx.RemoteProtocolError(f"{_status(response)} is no file")
         # Unbuffered, so that the part has every byte that came, however this ends.
-        with part.open("ab" if have else "wb", buffering=0) as out:
+        with part_path.open("ab" if have else "wb", buffering=0) as out:
             for chunk in response.iter_bytes():
-                left = memoryview(chunk)
-                while left:  # a disk that is nearly full takes only some of it
-                    left = left[out.write(left) :]
+                remaining = memoryview(chunk)
+                while remaining:  # a disk that is nearly full takes only some of it
+                    remaining = remaining[out.write(remaining) :]
                 have += len(chunk)
                 progress.add(len(chunk))
                 if have > file.size:
@@ -342,7 +349,7 @@ def _get_json(client: httpx.Client, url: str) -> Any:
 
 
 def _try_again(
-    call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int
+    call: Callable[[], _T], label: str, address: str, size: Callable[[], int] = int
 ) -> _T:
     """Return what `call` returns, tried up to three times; DataError when the server refuses
     `what`, or is not reached.
@@ -364,11 +371,11 @@ def _try_again(
                 and response.status_code < 500
                 and response.status_code not in (408, 429)
             ):
-                raise _refused(response, what) from None
+                raise _refused(response, label) from None
             tries += 1
-            if (now := size()) >= most + WORTH:
+            if (received := size()) >= most + WORTH:
                 tries = 1
-                most = now
+                most = received
             if tries > len(WAITS):
                 reason = (
                     str(error) or type(error).__name__ if response is None else _status(response)
@@ -380,7 +387,7 @@ def _try_again(
         sleep(WAITS[tries - 1])
 
 
-def _refused(response: httpx.Response, what: str) -> DataError:
+def _refused(response: httpx.Response, label: str) -> DataError:
     status = _status(response)
     host = response.url.host
     if response.status_code in (
@@ -388,15 +395,15 @@ def _refused(response: httpx.Response, what: str) -> DataError:
         410,
         422,
     ):  # 422 is GitHub's answer for what cannot be a commit
-        return DataError(f"{what} is not there any more ({status} from {host})")
+        return DataError(f"{label} is not there any more ({status} from {host})")
     if response.headers.get("x-ratelimit-remaining") == "0":
         return DataError(
             f"{host} takes no more requests from here for now ({status}); try again in an hour"
         )
     if response.status_code in (401, 403):
-        refused = f"{host} does not give {what} to everybody, or not any more ({status})"
+        refused = f"{host} does not give {label} to everybody, or not any more ({status})"
         return DataError(f"{refused}; a token may be needed: set HF_TOKEN for the Hugging Face Hub")
-    return DataError(f"{host} refuses {what} ({status})")
+    return DataError(f"{host} refuses {label} ({status})")
 
 
 def _status(response: httpx.Response) -> str:

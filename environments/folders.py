@@ -14,7 +14,7 @@ from tools.errors import DataError
 
 OUTSIDE = "links out of the folder"
 NOWHERE = "links to nothing, or in a circle"
-AGAIN = "links to folders that are read anyway"
+LINKS_READ_AGAIN = "links to folders that are read anyway"
 HIDDEN = "links to hidden files"
 NO_FILE = "neither files nor folders"
 
@@ -55,7 +55,7 @@ def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
                     opened.add(identity)
                     waiting.append(path)
                     continue
-                reason = AGAIN
+                reason = LINKS_READ_AGAIN
             elif not reason and not path.is_file():  # a pipe would be waited for without end
                 reason = NO_FILE
             if reason:
@@ -86,9 +86,9 @@ def _judge_link(path: Path, root: Path, *, follow_links: bool) -> str:
         return NOWHERE
     if not target.is_relative_to(root):
         return "" if follow_links else OUTSIDE
-    if any(part.startswith(".") for part in target.relative_to(root).parts):
+    if any(component.startswith(".") for component in target.relative_to(root).parts):
         return HIDDEN
-    return AGAIN if target.is_dir() else ""
+    return LINKS_READ_AGAIN if target.is_dir() else ""
 
 
 def _identify(folder: Path) -> tuple[int, int]:

@@ -115,15 +115,15 @@ class EnvironmentDraft:
     comparisons: dict[str, tuple[Comparison, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
 
-    def document(self, text: str, doc_id: str, beside: Collection[str] = ()) -> str:
+    def document(self, text: str, doc_id: str, pool: Collection[str] = ()) -> str:
         """Return the id of the document with this text: `doc_id`, or that of an earlier one unless
         it is in `beside`.
 
         The same text in two files is one document; in one pool, `beside`, it stays two, as
         published.
         """
-        known = self.ids.setdefault(text, doc_id)
-        chosen = doc_id if known in beside else known
+        doc_id_of_text = self.ids.setdefault(text, doc_id)
+        chosen = doc_id if doc_id_of_text in pool else doc_id_of_text
         self.documents.setdefault(chosen, text)
         return chosen
 
@@ -167,7 +167,7 @@ def load(request: LoadRequest) -> Environment:
     """Load one domain in one variant, from the release or a folder with its datasets."""
     task = TASKS[request.name]
     if not any(
-        (request.folder / part).is_dir() for part in ("datasets", "Task1", "Task2_&_3", "Task4")
+        (request.folder / name).is_dir() for name in ("datasets", "Task1", "Task2_&_3", "Task4")
     ):
         return _ported(request, task)
     padded = LENGTHS.get(request.variant, "")
@@ -203,7 +203,7 @@ def _add_documents(draft: EnvironmentDraft, single: Sequence[Row], rows: Sequenc
     for record, row in enumerate(single, start=1):
         positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for n in TENS:
-            draft.document(row[f"HN{n}"], f"{record}-T1-HN{n}", beside=[positive])
+            draft.document(row[f"HN{n}"], f"{record}-T1-HN{n}", pool=[positive])
             draft.document(row[f"HN_{n}"], f"{record}-T1-HN_{n}")
 
 
@@ -211,7 +211,7 @@ def _ladder(draft: EnvironmentDraft, row: Row, record: int) -> list[str]:
     """Return the ids of a record's positive and its ten negatives, best first."""
     ladder: list[str] = []
     for name in LADDER:
-        ladder.append(draft.document(row[name], f"{record}-{draft.prefix}{name}", beside=ladder))
+        ladder.append(draft.document(row[name], f"{record}-{draft.prefix}{name}", pool=ladder))
     return ladder
 
 
@@ -219,7 +219,7 @@ def _ask(draft: EnvironmentDraft, variant: str, row: Row, record: int) -> None:
     if variant == COMPLEXITY:
         positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for k in TENS:
-            negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", beside=[positive])
+            negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", pool=[positive])
             draft.ask_pair(f"{record}-q{k}", row[f"Query{k}"], k, positive, negative)
         return
     ladder = _ladder(draft, row, record)
@@ -245,19 +245,19 @@ def _ported(request: LoadRequest, task: Task) -> Environment:
         raise DataError(
             f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them"
         )
-    place = request.place([task.name], [other.name for other in TASKS.values()])
+    folder = request.place([task.name], [suite_task.name for suite_task in TASKS.values()])
     port = read_port(
-        place,
+        folder,
         request.home,
-        f"{place} holds neither datasets/ of the release nor a port in BEIR's form",
+        f"{folder} holds neither datasets/ of the release nor a port in BEIR's form",
     )
     return request.make(
         RELEASE,
         split="all",
         documents=port.documents,
         queries=tuple(
-            Query(one, text, request.objective(task.objective))
-            for one, text in port.queries.items()
+            Query(query_id, text, request.objective(task.objective))
+            for query_id, text in port.queries.items()
         ),
         judgements={"gold": Judgements(port.qrels)},
         metrics=list_metrics(request.variant, len(TENS)),
@@ -279,10 +279,10 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
             f"{folder} holds no datasets/{name}; a data folder has the release's layout"
         )
     rows: list[Row] = []
-    for where, row in tables.read_headed(path, COLUMNS[file], ","):
-        rows.append({column: tables.pick_column(where, row, column) for column in COLUMNS[file]})
+    for location, row in tables.read_headed(path, COLUMNS[file], ","):
+        rows.append({column: tables.pick_column(location, row, column) for column in COLUMNS[file]})
         if empty := [column for column, text in rows[-1].items() if not text.strip()]:
-            raise DataError(f"{where}: column {empty[0]!r} is empty")
+            raise DataError(f"{location}: column {empty[0]!r} is empty")
     if not rows:
         raise DataError(f"{path} has no rows in it")
     return rows

@@ -135,16 +135,16 @@ def load(request: LoadRequest) -> Environment:
     TREC's form.
     """
     task = TASKS[request.name]
-    place = request.place([task.folder], [other.folder for other in TASKS.values()])
+    folder = request.place([task.folder], [suite_task.folder for suite_task in TASKS.values()])
     read = obliq_layout.read_obliq
-    if not (place / "queries+qrels").exists():
+    if not (folder / "queries+qrels").exists():
         from environments.readers.collections import (
             read_port as read,  # here, because most data has the release's layout
         )
-    files = read(place, request.home)
+    files = read(folder, request.home)
     if task.masked and not files.excluded:
         lacks = (
-            f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} "
+            f"{folder} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} "
             f"is not to be"
         )
         raise DataError(
@@ -162,9 +162,9 @@ def load(request: LoadRequest) -> Environment:
         )
     if request.qrels and request.qrels not in judgements:
         raise NotApplicable(
-            f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels"
+            f"obliq/{request.name} in {folder} has no {request.qrels} judgements; leave out --qrels"
         )
-    whole = request.make(
+    environment = request.make(
         RELEASE,
         split="all",
         documents=files.documents,
@@ -185,7 +185,7 @@ def load(request: LoadRequest) -> Environment:
         if task.pooled and files.pooled is None
         else (),
     )
-    return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
+    return environment.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
 
 def _facts(task: Task) -> TaskInfo:

@@ -64,8 +64,8 @@ def task_row(task: str) -> dict[str, Any]:
             }
         except DataError:  # which `check` explains; the other tasks are listed all the same
             data = "damaged"
-    known = {"suite": suite_name, "task": name, "metric": facts.metric, "data": data}
-    return known | counts | {"paper_documents": documents, "paper_queries": facts.queries}
+    card = {"suite": suite_name, "task": name, "metric": facts.metric, "data": data}
+    return card | counts | {"paper_documents": documents, "paper_queries": facts.queries}
 
 
 def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Environment]:
@@ -133,14 +133,16 @@ def _sample(environment: Environment, query: Query) -> dict[str, Any]:
     # The start differs by query: in MultiConIR, a document and its neighbours differ in a sentence.
     start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
     turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
-    unjudged = (one for one in turned if unit(one) not in grades and one not in query.excluded)
-    irrelevant = next((one for one, grade in grades.items() if grade <= 0), None) or next(
+    unjudged = (
+        doc_id for doc_id in turned if unit(doc_id) not in grades and doc_id not in query.excluded
+    )
+    irrelevant = next((doc_id for doc_id, grade in grades.items() if grade <= 0), None) or next(
         unjudged, None
     )
 
     def show(identifier: str) -> dict[str, str]:
         passages = (
-            one for one in documents.stream() if unit(one.doc_id) == identifier
+            document for document in documents.stream() if unit(document.doc_id) == identifier
         )  # of a parent (MaxP)
         document = (
             documents.get(identifier) or documents.get(f"{identifier}:0") or next(passages, None)
@@ -172,11 +174,11 @@ def run_checks(
     ):  # of layouts.py: so that every byte is read
         digests.unlink(missing_ok=True)
     try:
-        parts = _load_splits(task, data, columns)
+        environments_by_split = _load_splits(task, data, columns)
     except DataError as error:
         yield CheckResult("loading", False, str(error))
         return
-    dev, test = parts.values()
+    dev, test = environments_by_split.values()
     yield CheckResult("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     if test.data == "full":
         yield check_files(test.task)
@@ -199,9 +201,9 @@ def run_checks(
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
-        for split, part in parts.items():
+        for split, environment in environments_by_split.items():
             # Dev may be over other documents (BIRCO), but never in other units.
-            yield from _judgements(part, split, name, units or part.documents)
+            yield from _judgements(environment, split, name, units or environment.documents)
     yield _masks(test)
     repeats = len(test.documents.repeats())
     yield CheckResult(
@@ -226,7 +228,7 @@ def check_files(task: str) -> CheckResult:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
         places = {marker.parent / path: marked[path]["sha256"] for path in _known(task)[1].files}
         if changed := next(
-            (place for place, digest in places.items() if files.sha256(place) != digest), None
+            (path for path, digest in places.items() if files.sha256(path) != digest), None
         ):
             return CheckResult(
                 "files", False, f"{changed} has changed since it was fetched; fetch it again"
@@ -241,59 +243,59 @@ def check_files(task: str) -> CheckResult:
 
 
 def _counts(dev: Environment, test: Environment) -> CheckResult:
-    said = (
+    finding = (
         f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test "
         f"queries"
     )
     if test.data != "full":
-        return CheckResult("counts", True, said)
+        return CheckResult("counts", True, finding)
     _, facts, documents = _known(test.task)
     queries = len(test.queries) + (len(dev.queries) if test.split_note else 0)
     if test.comparisons:  # a record has several queries
         queries = len({query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)})
     fine = queries == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
-    return CheckResult("counts", fine, f"{said}; {paper}")
+    return CheckResult("counts", fine, f"{finding}; {paper}")
 
 
 def _judgements(
-    part: Environment, split: str, name: str, known: Container[str]
+    environment: Environment, split: str, name: str, doc_ids: Container[str]
 ) -> Iterator[CheckResult]:
     """Yield whether all judged documents are `known`, and whether every query has a relevant
     one.
     """
-    judgements = part.judgements[name]
+    judgements = environment.judgements[name]
     lost = list[str]()
     without = 0
-    given = Counter[float]()
+    grade_counts = Counter[float]()
     everything = set[str]()
     missing = set[str]()
-    for query in part.queries:
+    for query in environment.queries:
         grades = judgements.qrels.get(query.query_id, {})
-        given.update(grades.values())
+        grade_counts.update(grades.values())
         without += not any(grade > 0 for grade in grades.values())
         judged = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
         lost += [
-            f", e.g. {one!r} of query {query.query_id!r}" for one in judged if one not in known
+            f", e.g. {doc_id!r} of query {query.query_id!r}"
+            for doc_id in judged
+            if doc_id not in doc_ids
         ]
         everything |= judged.keys()
-        missing |= {doc_id for doc_id in judged if doc_id not in known}
-    if len(given) <= 8:
-        scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(given.items()))
+        missing |= {doc_id for doc_id in judged if doc_id not in doc_ids}
+    if len(grade_counts) <= 8:
+        scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(grade_counts.items()))
     else:  # e.g. means of several people's grades
-        low = sum(count for grade, count in given.items() if grade <= 0)
-        high = sum(count for grade, count in given.items() if grade >= 1)
-        scale = (
-            f"0 or less: {low}, between 0 and 1: {given.total() - low - high}, 1 or more: {high}"
-        )
-    where = f"{name} judgements, {split}"
-    said = (
-        f"{given.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
-    )
-    own = part.task.startswith("own/")  # whose quirks are counted
-    yield CheckResult(where, not lost or (own and len(missing) * 2 <= len(everything)), said)
+        low = sum(count for grade, count in grade_counts.items() if grade <= 0)
+        high = sum(count for grade, count in grade_counts.items() if grade >= 1)
+        scale = f"0 or less: {low}, between 0 and 1: {grade_counts.total() - low - high}, 1 or more: {high}"
+    check = f"{name} judgements, {split}"
+    finding = f"{grade_counts.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
+    is_custom = environment.task.startswith("own/")  # whose quirks are counted
     yield CheckResult(
-        f"queries without {where}", own or not without, f"{without} have nothing relevant"
+        check, not lost or (is_custom and len(missing) * 2 <= len(everything)), finding
+    )
+    yield CheckResult(
+        f"queries without {check}", is_custom or not without, f"{without} have nothing relevant"
     )
 
 
@@ -306,25 +308,27 @@ def _masks(environment: Environment) -> CheckResult:
     positive = sum(
         qrels.get(query_id, {}).get(doc_id, 0) > 0 for qrels in every for query_id, doc_id in masked
     )
-    said = f"{len(masked)} of them; {unknown} name no document, {positive} are judged relevant"
+    finding = f"{len(masked)} of them; {unknown} name no document, {positive} are judged relevant"
     # What is not there cannot be shown; own.py refuses ids that are only spelled differently.
     absence = environment.task.startswith("own/") or not unknown
-    return CheckResult("masked documents", absence and not positive, said)
+    return CheckResult("masked documents", absence and not positive, finding)
 
 
 def _golden(test: Environment) -> CheckResult:
     digests = digest_records(test)
-    listed = ", ".join(f"{what} {digest}" for what, digest in digests.items())
+    listed = ", ".join(f"{subject} {digest}" for subject, digest in digests.items())
     recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if test.data == "mini" else {}
     if test.task not in recorded:
         return CheckResult("golden records", True, f"none on record for this data; {listed}")
-    wrong = [what for what, digest in recorded[test.task].items() if digests.get(what) != digest]
-    said = (
+    wrong = [
+        subject for subject, digest in recorded[test.task].items() if digests.get(subject) != digest
+    ]
+    finding = (
         f"first, tenth and last are as recorded ({listed})"
         if not wrong
         else f"the {wrong[0]} is another one"
     )
-    return CheckResult("golden records", not wrong, said)
+    return CheckResult("golden records", not wrong, finding)
 
 
 def digest_records(environment: Environment) -> dict[str, str]:
@@ -334,15 +338,15 @@ def digest_records(environment: Environment) -> dict[str, str]:
     documents = environment.documents
     queries = environment.queries
     chosen: dict[str, tuple[str, ...]] = {}
-    for place, at in (("first", 0), ("tenth", 9), ("last", -1)):
+    for name, at in (("first", 0), ("tenth", 9), ("last", -1)):
         if at < len(documents):
             document = documents[documents.doc_ids[at]]
-            chosen[f"{place} document"] = (document.doc_id, document.title, document.text)
+            chosen[f"{name} document"] = (document.doc_id, document.title, document.text)
         if at < len(queries):
-            chosen[f"{place} query"] = (queries[at].query_id, queries[at].text)
+            chosen[f"{name} query"] = (queries[at].query_id, queries[at].text)
     return {
-        what: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
-        for what, record in chosen.items()
+        subject: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
+        for subject, record in chosen.items()
     }
 
 

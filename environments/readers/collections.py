@@ -159,9 +159,9 @@ def read_collection(
         warnings.append(f"{left_out}: {alike.describe('judgements', 'queries')}.")
     linked = [str(path) for table in opened for path in table.files if leads_outside(path, folder)]
     if linked:
-        many = plural(len(linked), "file is", "files are")
+        files_are = plural(len(linked), "file is", "files are")
         notes.append(
-            f"{many} outside of the folder, by a link or by name: {', '.join(linked[:3])}."
+            f"{files_are} outside of the folder, by a link or by name: {', '.join(linked[:3])}."
         )
     oddities = describe_data_issues(judged, qrels, corpus, counts, missing)
     return Collection(
@@ -178,14 +178,16 @@ def read_collection(
 def _read_queries(table: "_CollectionTable", counts: Counter[str]) -> dict[str, str]:
     queries = dict[str, tuple[str, str]]()  # query_id -> text and place
     quoted = Counter[str]()
-    for _, where, (name, content) in table.read(quoted):
-        query_id = tables.read_id(name, where)
-        text = tables.check_text(content, where, "query")
+    for _, location, (name, content) in table.read(quoted):
+        query_id = tables.read_id(name, location)
+        text = tables.check_text(content, location, "query")
         counts["queries that are there again, counted once"] += query_id in queries
-        before, place = queries.setdefault(query_id, (text, where))
+        before, first_location = queries.setdefault(query_id, (text, location))
         if before != text:
             raise Contradiction(
-                f"{where}: the query {query_id!r} has another text in {place}", where, place
+                f"{location}: the query {query_id!r} has another text in {first_location}",
+                location,
+                first_location,
             )
     table.note_quoted(quoted, counts)
     return {query_id: text for query_id, (text, _) in queries.items()}
@@ -199,7 +201,9 @@ def _match_numbers(
 
     TREC's topics 051 to 099 are judged as 51 to 99.
     """
-    judged = {tables.read_id(query_id, where) for _, where, (query_id, _, _) in judgements.read()}
+    judged = {
+        tables.read_id(query_id, location) for _, location, (query_id, _, _) in judgements.read()
+    }
     names = dict[int, list[str]]()  # of judged queries that no topic has as it stands
     for name in judged - queries.keys():
         if _DIGITS.fullmatch(name):
@@ -210,9 +214,9 @@ def _match_numbers(
     renamed = dict[str, str]()
     for query_id in queries:
         if _DIGITS.fullmatch(query_id) and query_id not in judged:
-            same = names.get(int(query_id), [])
-            if len(same) == topics[int(query_id)] == 1:
-                renamed[query_id] = same[0]
+            matches = names.get(int(query_id), [])
+            if len(matches) == topics[int(query_id)] == 1:
+                renamed[query_id] = matches[0]
     if not renamed:
         return queries, ""
     topic = next(iter(renamed))
@@ -236,10 +240,10 @@ def _read_judgements(
     chosen: dict[str, set[str]] = {"dev": set(), "test": set(), "": set()}
     unknown = dict[str, None]()
     quoted = Counter[str]()
-    for split, where, (asked, judged, score) in table.read(quoted):
-        query_id = tables.read_id(asked, where)
-        doc_id = tables.read_id(judged, where)
-        grade = tables.check_grade(score, where)
+    for split, location, (asked, judged, score) in table.read(quoted):
+        query_id = tables.read_id(asked, location)
+        doc_id = tables.read_id(judged, location)
+        grade = tables.check_grade(score, location)
         if query_id not in queries:
             counts["judgements of unknown queries, left out"] += 1
             unknown[query_id] = None
@@ -248,7 +252,7 @@ def _read_judgements(
         counts["judgements that are there again, counted once"] += doc_id in grades
         if (before := grades.setdefault(doc_id, grade)) != grade:
             raise DataError(
-                f"{where}: {query_id!r} and {doc_id!r} are judged twice, with {before:g} and "
+                f"{location}: {query_id!r} and {doc_id!r} are judged twice, with {before:g} and "
                 f"{grade:g}"
             )
         chosen[split].add(query_id)
@@ -267,8 +271,8 @@ def list_missing(qrels: Qrels, documents: Container[str], separator: str = "") -
     """Return the judged documents that are not in the corpus, each once; with a `separator`,
     their parents.
     """
-    known = _list_units(documents, separator)
-    return [doc_id for doc_id in dict.fromkeys(chain(*qrels.values())) if doc_id not in known]
+    units = _list_units(documents, separator)
+    return [doc_id for doc_id in dict.fromkeys(chain(*qrels.values())) if doc_id not in units]
 
 
 def _list_units(documents: Container[str], separator: str) -> Container[str]:
@@ -278,7 +282,7 @@ def _list_units(documents: Container[str], separator: str) -> Container[str]:
 
 
 def check_judged(
-    source: str, qrels: Qrels, documents: Container[str], missing: Sequence[str], more: str = ""
+    source: str, qrels: Qrels, documents: Container[str], missing: Sequence[str], hint: str = ""
 ) -> list[str]:
     """Return warnings of judged documents that are `missing`: of most, and of those that are only
     spelled differently.
@@ -303,7 +307,7 @@ def check_judged(
     for documents_of, name in ((judged, "judged"), (relevant, "relevant")):
         if documents_of and documents_of <= lost:
             none_there = f"none of the {name} documents ({len(documents_of):,}) is in the corpus"
-            raise DataError(f"{source}: {none_there}: {mismatch}{more}")
+            raise DataError(f"{source}: {none_there}: {mismatch}{hint}")
     if len(lost) * 2 > len(judged) or document_ids.find_alike(missing, documents):
         share = f"{len(lost):,} of {plural(len(judged), 'judged document')} are not in the corpus"
         return [f"{source}: {share}, and count as never found: {mismatch}"]
@@ -338,9 +342,11 @@ def describe_data_issues(
     counts["queries without a text"] = sum(not text.strip() for text in queries.values())
     sizes = f"{plural(len(documents), 'document')}, {plural(len(queries), 'query', 'queries')}"
     span = f"with grades from {min(grades, default=0):g} to {max(grades, default=0):g}"
-    said = [f"{sizes}, {plural(len(grades), 'judgement')} {span}."]
-    return said + [
-        f"{what[0].upper()}{what[1:]}: {count:,}." for what, count in counts.items() if count
+    sentences = [f"{sizes}, {plural(len(grades), 'judgement')} {span}."]
+    return sentences + [
+        f"{subject[0].upper()}{subject[1:]}: {count:,}."
+        for subject, count in counts.items()
+        if count
     ]
 
 
@@ -360,9 +366,9 @@ class _CollectionTable:
         self._named = {columns[our] for our in self._names if our in columns}  # by the user
         self.topic_fields = TopicFields(columns.get("query", ""))
         self._is_one_object = False
-        where, first = next(self._rows(self.files[0], Counter()), (str(self.files[0]), {}))
+        location, first = next(self._rows(self.files[0], Counter()), (str(self.files[0]), {}))
         if not first:
-            raise DataError(f"{where} has no rows, so there are no {name}")
+            raise DataError(f"{location} has no rows, so there are no {name}")
         self.there = set(first)
         self._taken = {our: self._take(our, first) for our in self._names}
         if lacking := next(
@@ -396,12 +402,12 @@ class _CollectionTable:
         return ""
 
     def __str__(self) -> str:
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        place = os.path.relpath(self.files[0], self._folder)
-        taken = ", ".join(filter(None, self._taken.values()))
+        more_files = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        shown_path = os.path.relpath(self.files[0], self._folder)
+        columns = ", ".join(filter(None, self._taken.values()))
         if self.topic_fields.taken:
-            taken = str(self.topic_fields)
-        return f"{self.name} from {place}{more} ({taken})"
+            columns = str(self.topic_fields)
+        return f"{self.name} from {shown_path}{more_files} ({columns})"
 
     def split(self, path: Path) -> str:
         """Return "dev", "test" or "", by the name of one of the files."""
@@ -416,13 +422,13 @@ class _CollectionTable:
         """
         for path in self.files:
             split = self.split(path)
-            for where, row in self._rows(path, Counter() if counts is None else counts):
+            for location, row in self._rows(path, Counter() if counts is None else counts):
                 if self.name == "documents":
                     row.setdefault("title", None)
                 yield (
                     split,
-                    where,
-                    [tables.pick_column(where, row, *names) for names in self._names.values()],
+                    location,
+                    [tables.pick_column(location, row, *names) for names in self._names.values()],
                 )
 
     def find_column(self, our: str, wanted: Container[str]) -> str:
@@ -450,10 +456,12 @@ class _CollectionTable:
 
         def read() -> Iterator[Placed]:
             quoted = Counter[str]()
-            for _, where, (doc_id, text, title) in self.read(quoted):
-                text = tables.check_text(text, where, optional=True)
-                title = tables.check_text(title, where, "title", optional=True) if has_title else ""
-                yield where, Document(tables.read_id(doc_id, where), text, title)
+            for _, location, (doc_id, text, title) in self.read(quoted):
+                text = tables.check_text(text, location, optional=True)
+                title = (
+                    tables.check_text(title, location, "title", optional=True) if has_title else ""
+                )
+                yield location, Document(tables.read_id(doc_id, location), text, title)
             self.note_quoted(quoted, counts)
 
         return obliq_layout.open_corpus(home, self.files, read, counts, repr(self._names))
@@ -466,22 +474,20 @@ class _CollectionTable:
 
     def settle(self, contradiction: Contradiction) -> str:
         """Return what a user can do about two rows with one id."""
-        again, before = contradiction.files
-        if again != before:
-            file = min(again, before, key=len)
+        second_file, before = contradiction.files
+        if second_file != before:
+            file = min(second_file, before, key=len)
             line = f'files = {{ {self.name} = "{os.path.relpath(file, self._folder)}" }}'
             return (
                 f"mend one of them, or say which file is meant: a line `{line}` in its "
                 f"benchmark.toml"
             )
         our = "id" if self.name == "documents" else "query_id"
-        others = [
+        alternatives = [
             name for name in self._names[our] if name in self.there and name != self._taken[our]
         ]
-        if others:
-            return (
-                f"mend one of them, or take another column for the id: --column {our}={others[0]}"
-            )
+        if alternatives:
+            return f"mend one of them, or take another column for the id: --column {our}={alternatives[0]}"
         return "mend one of them"
 
     def _rows(self, path: Path, counts: Counter[str]) -> tables.Rows:
@@ -502,8 +508,8 @@ class _CollectionTable:
         """
         rows = tables.read_records(path)
         first_two = list(islice(rows, 2))
-        known = {name for names in self._names.values() for name in names}
-        if len(first_two) == 1 and not known & first_two[0][1].keys():
+        column_names = {name for names in self._names.values() for name in names}
+        if len(first_two) == 1 and not column_names & first_two[0][1].keys():
             self._is_one_object = True
             entries = list(self._list_entries(path, first_two[0][1]))
             if entries:
@@ -518,12 +524,12 @@ class _CollectionTable:
             if not all(isinstance(entry, dict | list) for entry in table.values()):
                 return
             for query_id, entry in table.items():
-                where = f"{path}, entry {tables.abbreviate(query_id)}"
+                location = f"{path}, entry {tables.abbreviate(query_id)}"
                 graded = (
                     entry.items() if isinstance(entry, dict) else ((doc_id, 1) for doc_id in entry)
                 )
                 for doc_id, grade in graded:
-                    yield where, {"query_id": query_id, "doc_id": doc_id, "grade": grade}
+                    yield location, {"query_id": query_id, "doc_id": doc_id, "grade": grade}
             return
         name, text = ("id", "text") if self.name == "documents" else ("query_id", "query")
         # In a file of one object a line, a text is that of a column.
@@ -539,11 +545,11 @@ class _CollectionTable:
         """Yield (place, row) of each line of cells; the first line names the columns, or is a
         row of the usual ones.
         """
-        known = {name for names in self._names.values() for name in names}
-        separator = self._choose_separator(path, first, known)
+        column_names = {name for names in self._names.values() for name in names}
+        separator = self._choose_separator(path, first, column_names)
         is_csv = find_ending(path) == ".csv"
-        if is_csv or self._is_header(_split(first, separator), known):
-            yield from tables.read_headed(path, known, separator, counts)
+        if is_csv or self._is_header(_split(first, separator), column_names):
+            yield from tables.read_headed(path, column_names, separator, counts)
             return
         header = [our for our in self._names if our != "title"]
         header[1:1] = [ITERATION] * (self.name == "judgements")
@@ -551,23 +557,23 @@ class _CollectionTable:
             f" ({', '.join(header)}), or a first line that names the columns; --column says how "
             f"they are called"
         )
-        for where, cells in tables.read_cells(path, len(header), separator, form, counts):
-            yield where, dict(zip(header, cells, strict=True))
+        for location, cells in tables.read_cells(path, len(header), separator, form, counts):
+            yield location, dict(zip(header, cells, strict=True))
 
-    def _is_header(self, cells: Sequence[str], known: Container[str]) -> bool:
-        columns = [column for cell in cells if (column := tables.match_column(cell, known))]
+    def _is_header(self, cells: Sequence[str], column_names: Container[str]) -> bool:
+        columns = [column for cell in cells if (column := tables.match_column(cell, column_names))]
         return len(columns) > 1 or bool(self._named & set(columns))
 
-    def _choose_separator(self, path: Path, first: str, known: Container[str]) -> str | None:
+    def _choose_separator(self, path: Path, first: str, column_names: Container[str]) -> str | None:
         """Return what separates cells: None is any run of blanks."""
         if find_ending(path) == ".csv":
             return tables.find_separator(path)
         if "\t" in first:
             return "\t"
-        if (other := tables.find_separator(path)) in first and self._is_header(
-            _split(first, other), known
+        if (separator := tables.find_separator(path)) in first and self._is_header(
+            _split(first, separator), column_names
         ):
-            return other
+            return separator
         return None if self.name == "judgements" else "\t"
 
 
@@ -586,14 +592,16 @@ def _open_tables(
         paths = list_inside(files[name]) if name in files else find_files(folder, name)
         opened.append(_CollectionTable(place, name, paths, columns))
     for our, column in columns.items():
-        own = [table for table in opened if our in _COLUMNS[table.name]]
-        if not own:
+        tables_of_column = [table for table in opened if our in _COLUMNS[table.name]]
+        if not tables_of_column:
             raise UnknownName(
                 "--column", our, {name for names in _COLUMNS.values() for name in names}
             )
-        there = set[str]().union(*(table.there for table in own))
-        if not tables.match_column(column, there):
-            raise UnknownName(f"column of {place} for {our}", column, {name[:60] for name in there})
+        present = set[str]().union(*(table.there for table in tables_of_column))
+        if not tables.match_column(column, present):
+            raise UnknownName(
+                f"column of {place} for {our}", column, {name[:60] for name in present}
+            )
     return opened
 
 
@@ -652,21 +660,29 @@ def _keep_package(name: str, home: Path) -> Path:
     """Return a folder with what ir_datasets has by that name, which is written in BEIR's form
     the first time.
     """
-    asked = name.removeprefix("ir_datasets:")
-    folder = home / "ir_datasets" / quote(asked, safe="")
+    dataset_id = name.removeprefix("ir_datasets:")
+    folder = home / "ir_datasets" / quote(dataset_id, safe="")
     if folder.is_dir():
         return folder
     try:
         ir_datasets = import_module("ir_datasets")  # which is optional
-        data = ir_datasets.load(asked)
+        data = ir_datasets.load(dataset_id)
         rows = {
-            "corpus": ({"_id": one.doc_id, "text": one.default_text()} for one in data.docs_iter()),
+            "corpus": (
+                {"_id": document.doc_id, "text": document.default_text()}
+                for document in data.docs_iter()
+            ),
             "queries": (
-                {"_id": one.query_id, "text": one.default_text()} for one in data.queries_iter()
+                {"_id": query.query_id, "text": query.default_text()}
+                for query in data.queries_iter()
             ),
             "qrels": (
-                {"qid": one.query_id, "doc_id": one.doc_id, "score": one.relevance}
-                for one in data.qrels_iter()
+                {
+                    "qid": judgement.query_id,
+                    "doc_id": judgement.doc_id,
+                    "score": judgement.relevance,
+                }
+                for judgement in data.qrels_iter()
             ),
         }
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -680,14 +696,14 @@ def _keep_package(name: str, home: Path) -> Path:
         needed = explain_missing("ir_datasets", "ir-datasets")
         raise UsageError(f"{name!r} is no folder; an id of ir_datasets needs {needed}") from None
     except KeyError:
-        raise UnknownName("folder or id of ir_datasets", asked, ir_datasets.registry) from None
+        raise UnknownName("folder or id of ir_datasets", dataset_id, ir_datasets.registry) from None
     except (
         AttributeError,
         OSError,
         RuntimeError,
         ValueError,
     ) as error:  # no judgements; not to be downloaded; damaged
-        raise DataError(f"ir_datasets does not give {asked}: {str(error)[:200]!r}") from None
+        raise DataError(f"ir_datasets does not give {dataset_id}: {str(error)[:200]!r}") from None
     return folder
 
 
@@ -696,8 +712,8 @@ def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
 
     DataError, which says `lacks` where there is none.
     """
-    here = any(find_files(place, "documents") for place in (folder, folder / "data"))
-    if lacks and (not here or (folder / "queries+qrels").exists()):
+    has_corpus = any(find_files(path, "documents") for path in (folder, folder / "data"))
+    if lacks and (not has_corpus or (folder / "queries+qrels").exists()):
         raise DataError(lacks)
     documents, queries, judgements = _open_tables(folder, {}, {})
     splits = {path: judgements.split(path) for path in judgements.files}
@@ -709,10 +725,10 @@ def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
         )
     counts = Counter[str]()
     corpus = documents.open(home, counts)
-    asked = _read_queries(queries, counts)
-    qrels, _, _ = _read_judgements(judgements, asked, counts)
+    texts = _read_queries(queries, counts)
+    qrels, _, _ = _read_judgements(judgements, texts, counts)
     if not qrels or (strange := counts["judgements of unknown queries, left out"]):
         raise DataError(
             f"{folder}: {strange if qrels else 'all'} of the {judgements} are not of the {queries}"
         )
-    return Collection(corpus, {query_id: asked[query_id] for query_id in qrels}, qrels)
+    return Collection(corpus, {query_id: texts[query_id] for query_id in qrels}, qrels)

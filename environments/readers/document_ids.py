@@ -83,23 +83,23 @@ class Alike(NamedTuple):
         return f"{both} differ in {self.difference}; write both alike"
 
 
-def find_alike(names: Iterable[str], known: Iterable[str]) -> Alike | None:
+def find_alike(names: Iterable[str], candidates: Iterable[str]) -> Alike | None:
     """Return the first of `known` that spells one of `names` differently, with that name;
     None where there is none.
     """
     folded = {fold(name): name for name in names}
-    for candidate in islice(known, MOST):
+    for candidate in islice(candidates, MOST):
         name = folded.get(fold(candidate))
         if name is not None and name != candidate:
             return Alike(name, candidate)
     return None
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, candidates: Iterable[str]) -> str:
     """Return the end of a message that `name` is not known: how `known` spells it; "" where
     they have nothing alike.
     """
-    alike = find_alike([name], known)
+    alike = find_alike([name], candidates)
     return (
         f"; there is {abbreviate(alike.known)}, which differs in {alike.difference}: write both alike"
         if alike
@@ -107,23 +107,25 @@ def suggest(name: str, known: Iterable[str]) -> str:
     )
 
 
-def compare(strangers: Collection[str], side: str, known: Collection[str], other_side: str) -> str:
+def compare(
+    strangers: Collection[str], side: str, candidates: Collection[str], other_side: str
+) -> str:
     """Return in words, with an id of each, how the ids of one side differ from the `known`
     ones of the other.
     """
-    if alike := find_alike(strangers, known):
+    if alike := find_alike(strangers, candidates):
         return f"{alike.describe(side, other_side)}."
-    first = next(iter(known), None)
+    first = next(iter(candidates), None)
     example = f"e.g. {abbreviate(next(iter(strangers)))} in the {side}, and {abbreviate(first)} in the {other_side}"
     return f"{example}; do both have the same ids?"
 
 
-def find_separator(parents: Collection[str], known: Iterable[str]) -> str:
+def find_separator(parents: Collection[str], candidates: Iterable[str]) -> str:
     """Return the separator with which `known` passages are called PARENT:PASSAGE after
     `parents`; "" for none.
     """
     wanted = set(parents)
-    for candidate in islice(known, MOST):
+    for candidate in islice(candidates, MOST):
         for separator in SEPARATORS:
             if candidate.rpartition(separator)[0] in wanted:
                 return separator

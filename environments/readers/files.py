@@ -59,8 +59,8 @@ _JSON_START = re.compile(r"[\s,]*(?=[^\s,])")  # commas between objects are no r
 
 def find_file(folder: Path, name: str) -> Path:
     """Return `folder/name`, or the same file gzipped. DataError when neither is there."""
-    if found := find_optional_file(folder, name):
-        return found
+    if path := find_optional_file(folder, name):
+        return path
     raise DataError(f"{folder / name} is missing (nor is there a {name}.gz)")
 
 
@@ -69,30 +69,31 @@ def find_optional_file(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-def check_parts(parts: list[Path]) -> list[Path]:
+def check_parts(paths: list[Path]) -> list[Path]:
     """Return the files `parts`. DataError where one of a numbered series is missing."""
-    for path in parts:
-        if of := re.search(r"-(\d+)-of-(\d+)\.", path.name):
-            stem = path.name[: of.start()]
-            there = sum(
-                part.parent == path.parent and part.name.startswith(f"{stem}-") for part in parts
+    for path in paths:
+        if match := re.search(r"-(\d+)-of-(\d+)\.", path.name):
+            stem = path.name[: match.start()]
+            present = sum(
+                other_path.parent == path.parent and other_path.name.startswith(f"{stem}-")
+                for other_path in paths
             )
-            if there != int(of[2]):
+            if present != int(match[2]):
                 raise DataError(
-                    f"{path.parent} holds {there} of the {int(of[2])} parts of {stem}; fetch it "
+                    f"{path.parent} holds {present} of the {int(match[2])} parts of {stem}; fetch it "
                     f"again"
                 )
     numbers = [
         int(path.name.partition(".")[0])
-        for path in parts
+        for path in paths
         if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)
     ]
     if (
         numbers
         and (gap := next((n for n, number in enumerate(numbers) if n != number), None)) is not None
     ):
-        raise DataError(f"{parts[0].parent} has no part {gap:04}, but later ones; fetch it again")
-    return parts
+        raise DataError(f"{paths[0].parent} has no part {gap:04}, but later ones; fetch it again")
+    return paths
 
 
 def find_separator(path: Path) -> str:
@@ -100,14 +101,14 @@ def find_separator(path: Path) -> str:
     what its first line has.
     """
     first = next(read_lines(path), (0, ""))[1]
-    if told := _SEPARATOR_LINE.fullmatch(first):
-        return told[1]
+    if separator_line := _SEPARATOR_LINE.fullmatch(first):
+        return separator_line[1]
     return max(",;\t|", key=first.count)  # the comma, where there is none of them
 
 
 def read_cells(
     path: Path,
-    many: int = 0,
+    columns: int = 0,
     separator: str | None = "\t",
     form: str = "",
     counts: Counter[str] | None = None,
@@ -125,20 +126,22 @@ def read_cells(
         lines = _split_blanks(path, counts)
     else:
         lines = (
-            _split_tabs(path, many, counts) if separator == "\t" else _split_quoted(path, separator)
+            _split_tabs(path, columns, counts)
+            if separator == "\t"
+            else _split_quoted(path, separator)
         )
     name = str(path)
     for number, row in lines:
         if number == 1 and _SEPARATOR_LINE.fullmatch((separator or " ").join(row)):
             continue
-        if len(row) > many:
-            row = _trim(row, many)
+        if len(row) > columns:
+            row = _trim(row, columns)
         if not row:
             continue
-        many = many or len(row)
-        if len(row) != many:
+        columns = columns or len(row)
+        if len(row) != columns:
             raise DataError(
-                f"{path}, line {number}: {len(row)} columns where {many} are expected{form}"
+                f"{path}, line {number}: {len(row)} columns where {columns} are expected{form}"
             )
         yield f"{name}, line {number}", row
 
@@ -159,8 +162,8 @@ def read_headed(
     names = [match_column(name, columns) or name for name in names]
     if twice := next((name for name in names if name in columns and names.count(name) > 1), None):
         raise DataError(f"{first}: the column {twice!r} is there twice")
-    for where, cells in rows:
-        yield where, dict(zip(names, cells, strict=True))
+    for location, cells in rows:
+        yield location, dict(zip(names, cells, strict=True))
 
 
 def match_column(name: str, columns: Collection[str]) -> str:
@@ -190,7 +193,7 @@ class _Cells(NamedTuple):
         frozenset()
     )  # of the marks from each cell on that begins with one and is not quoted
 
-    def stays_open(self, line: str, tabs: int, many: int) -> "_Cells | None":
+    def stays_open(self, line: str, tabs: int, columns: int) -> "_Cells | None":
         """Return what is known of these cells and a further line, where it leaves them open; None:
         split them again.
 
@@ -198,7 +201,7 @@ class _Cells(NamedTuple):
         at those before.
         """
         has_tab = "\t" in line
-        if has_tab and (not self.can_close or tabs + 1 == many):
+        if has_tab and (not self.can_close or tabs + 1 == columns):
             return None
         if self.can_close:
             is_doubled = all(len(marks) % 2 == 0 for marks in _MARKS.findall(line))
@@ -210,7 +213,7 @@ class _Cells(NamedTuple):
         return self._replace(parities=parities) if 1 in parities else None
 
 
-def split_tabs(text: str, many: int = 0) -> _Cells:
+def split_tabs(text: str, columns: int = 0) -> _Cells:
     """Split a line at its tabs, into `many` cells (0: it is not known), and take csv's quotation
     marks off them.
 
@@ -242,7 +245,7 @@ def split_tabs(text: str, many: int = 0) -> _Cells:
                     open_cell = len(cells) - 1
         marks_left -= text.count('"', start, end)
         start = end + 1
-    if len(cells) != many == len(plain):
+    if len(cells) != columns == len(plain):
         unquoted = [_unquote(cell) for cell in plain]
         quoted = sum(before != after for before, after in zip(plain, unquoted, strict=True))
         return _Cells(unquoted, quoted, is_open=False)
@@ -257,12 +260,12 @@ def split_tabs(text: str, many: int = 0) -> _Cells:
     )
 
 
-def _trim(cells: list[str], many: int) -> list[str]:
+def _trim(cells: list[str], columns: int) -> list[str]:
     """Return the cells without the empty ones at the end, but at least `many` where there are
     so many.
     """
     last = len(cells)
-    while last > many and not cells[last - 1].strip():
+    while last > columns and not cells[last - 1].strip():
         last -= 1
     return cells[:last]
 
@@ -277,7 +280,7 @@ class _Line(NamedTuple):
     text: str
 
 
-def _split_tabs(path: Path, many: int, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
+def _split_tabs(path: Path, columns: int, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of each row; a quoted cell may go on in lines that are no
     rows by themselves.
     """
@@ -286,47 +289,47 @@ def _split_tabs(path: Path, many: int, counts: Counter[str]) -> Iterator[tuple[i
     tabs = 0  # in the pending lines
     for number, line in read_lines(path, whole=True):
         text = line.rstrip("\r\n")
-        if many and not pending and '"' not in text:  # as most lines are
+        if columns and not pending and '"' not in text:  # as most lines are
             if text.strip():
                 yield number, text.split("\t")
             continue
         tabs_here = text.count("\t")
         if (
-            pending and tabs_here + 1 == many
+            pending and tabs_here + 1 == columns
         ):  # a row by itself, so the quotation mark is part of the text before
-            yield from _split_each(pending, many, counts)
+            yield from _split_each(pending, columns, counts)
             pending = []
         if not pending:
-            row = split_tabs(text, many)
-            if many and row.is_open and row.settled < many:
+            row = split_tabs(text, columns)
+            if columns and row.is_open and row.settled < columns:
                 pending = [_Line(number, text)]
                 tabs = tabs_here
             elif text.strip():
                 counts[QUOTED] += row.quoted
-                many = many or len(_trim(row.cells, 0))
+                columns = columns or len(_trim(row.cells, 0))
                 yield number, row.cells
             continue
         pending.append(_Line(number, text))
         tabs += tabs_here
-        still_open = row.stays_open(text, tabs, many) if len(pending) < _MOST_LINES else None
-        row = still_open or split_tabs("\n".join(each.text for each in pending), many)
-        if row.is_open and row.settled < many and len(pending) < _MOST_LINES:
+        still_open = row.stays_open(text, tabs, columns) if len(pending) < _MOST_LINES else None
+        row = still_open or split_tabs("\n".join(each.text for each in pending), columns)
+        if row.is_open and row.settled < columns and len(pending) < _MOST_LINES:
             continue
-        if len(row.cells) == many:
+        if len(row.cells) == columns:
             counts[QUOTED] += row.quoted
             yield number, row.cells
         else:
-            yield from _split_each(pending, many, counts)
+            yield from _split_each(pending, columns, counts)
         pending = []
-    yield from _split_each(pending, many, counts)
+    yield from _split_each(pending, columns, counts)
 
 
 def _split_each(
-    lines: Sequence[_Line], many: int, counts: Counter[str]
+    lines: Sequence[_Line], columns: int, counts: Counter[str]
 ) -> Iterator[tuple[int, list[str]]]:
     for number, text in lines:
         if text.strip():
-            row = split_tabs(text, many)
+            row = split_tabs(text, columns)
             counts[QUOTED] += row.quoted
             yield number, row.cells
 
@@ -363,13 +366,13 @@ def read_objects(path: Path, *required: str, remedy: str = "") -> Rows:
     `remedy` ends the message for a line that is no object.
     """
     for number, text in read_lines(path):
-        where = f"{path}, line {number}"
-        if not isinstance(row := _parse(text, where, remedy), dict):
-            raise DataError(f"{where}: not a JSON object{remedy}")
+        location = f"{path}, line {number}"
+        if not isinstance(row := _parse(text, location, remedy), dict):
+            raise DataError(f"{location}: not a JSON object{remedy}")
         for name in required:
             if not isinstance(row.get(name), str):
-                raise DataError(f"{where}: field {name!r} is missing or not a string")
-        yield where, row
+                raise DataError(f"{location}: field {name!r} is missing or not a string")
+        yield location, row
 
 
 def read_records(path: Path) -> Rows:
@@ -401,28 +404,28 @@ def _read_spread_objects(path: Path) -> Rows:
     number = 1
     while start := _JSON_START.match(text, at):
         number += text.count("\n", at, start.end())
-        where = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         try:
             value, at = _DECODER.raw_decode(text, start.end())
         except ValueError as error:
             if isinstance(error, json.JSONDecodeError):
-                where = f"{path}, line {error.lineno}"
+                location = f"{path}, line {error.lineno}"
                 error = ValueError(f"column {error.colno}: {error.msg}")
-            raise DataError(f"{where}: not whole JSON ({error}){ONE_A_LINE}") from None
+            raise DataError(f"{location}: not whole JSON ({error}){ONE_A_LINE}") from None
         except DataError as error:
-            raise DataError(f"{where}: {error}") from None
+            raise DataError(f"{location}: {error}") from None
         except RecursionError:
-            raise DataError(f"{where}: the JSON is nested too deeply") from None
+            raise DataError(f"{location}: the JSON is nested too deeply") from None
         number += text.count("\n", start.end(), at)
         entries = value if isinstance(value, list) else [value]
-        for place, entry in enumerate(entries, start=1):
+        for position, entry in enumerate(entries, start=1):
             if isinstance(value, list):
-                where = f"{path}, entry {place}"
+                location = f"{path}, entry {position}"
             if not isinstance(entry, dict):
                 raise DataError(
-                    f"{where}: {abbreviate(entry)} where a JSON object is expected{ONE_A_LINE}"
+                    f"{location}: {abbreviate(entry)} where a JSON object is expected{ONE_A_LINE}"
                 )
-            yield where, entry
+            yield location, entry
 
 
 def read_json(path: Path) -> Any:
@@ -430,19 +433,19 @@ def read_json(path: Path) -> Any:
     return _parse("\n".join(text for _, text in read_lines(path)), str(path))
 
 
-def _parse(text: str, where: str, remedy: str = "") -> Any:
+def _parse(text: str, location: str, remedy: str = "") -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, " if error.lineno > 1 else ""
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
         raise DataError(
-            f"{where}: not whole JSON ({place}column {error.colno}: {error.msg}){remedy}"
+            f"{location}: not whole JSON ({line}column {error.colno}: {error.msg}){remedy}"
         ) from None
     except DataError as error:
-        raise DataError(f"{where}: {error}") from None
+        raise DataError(f"{location}: {error}") from None
     except (RecursionError, ValueError):
         raise DataError(
-            f"{where}: the JSON is nested too deeply, or has too long a number"
+            f"{location}: the JSON is nested too deeply, or has too long a number"
         ) from None
 
 
@@ -521,7 +524,7 @@ def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
         )  # those of them that there are
 
 
-def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
+def pick_column(location: str, row: dict[str, Any], *names: str) -> Any:
     """Return the value of the first of `names` that the row has.
 
     DataError when it has none of them.
@@ -529,8 +532,8 @@ def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
     for name in names:
         if name in row:
             return row[name]
-    has = ", ".join(map(abbreviate, row)) or "none"
-    raise DataError(f"{where}: none of the columns {', '.join(names)}; it has {has:.300}")
+    available = ", ".join(map(abbreviate, row)) or "none"
+    raise DataError(f"{location}: none of the columns {', '.join(names)}; it has {available:.300}")
 
 
 def abbreviate(value: Any) -> str:
@@ -547,12 +550,12 @@ def abbreviate(value: Any) -> str:
     )
 
 
-def read_id(value: Any, where: str) -> str:
+def read_id(value: Any, location: str) -> str:
     """Return an id as a text: JSON and frames also have whole numbers, frames with gaps as
     floats.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise DataError(f"{where}: the id is missing")
+        raise DataError(f"{location}: the id is missing")
     number = (
         int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) < EXACT
@@ -562,26 +565,26 @@ def read_id(value: Any, where: str) -> str:
         with suppress(TypeError):  # numpy's integers are none of Python's
             value = str(operator.index(number))
     if not isinstance(value, str):
-        raise DataError(f"{where}: the id {abbreviate(value)} is not a string or a whole number")
-    return check_id(value, where)
+        raise DataError(f"{location}: the id {abbreviate(value)} is not a string or a whole number")
+    return check_id(value, location)
 
 
-def check_id(value: Any, where: str) -> str:
+def check_id(value: Any, location: str) -> str:
     """Return `value` if it is an id; blanks and slashes are allowed in it."""
     if not isinstance(value, str):
-        raise DataError(f"{where}: the id {abbreviate(value)} is not a string")
+        raise DataError(f"{location}: the id {abbreviate(value)} is not a string")
     if not value.strip() or _UNFIT.search(value):
         raise DataError(
-            f"{where}: the id {abbreviate(value)} is empty or has a character that no id may have"
+            f"{location}: the id {abbreviate(value)} is empty or has a character that no id may have"
         )
     if len(value) > LONGEST_ID:
         raise DataError(
-            f"{where}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters"
+            f"{location}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters"
         )
     return value
 
 
-def check_text(value: Any, where: str, name: str = "text", *, optional: bool = False) -> str:
+def check_text(value: Any, location: str, name: str = "text", *, optional: bool = False) -> str:
     """Return `value` if it is a text, with lone surrogates replaced; "" for None if it is
     `optional`.
 
@@ -590,10 +593,10 @@ def check_text(value: Any, where: str, name: str = "text", *, optional: bool = F
     if value is None or (isinstance(value, float) and math.isnan(value)):
         if optional:
             return ""
-        raise DataError(f"{where}: field {name!r} is missing or not a string")
+        raise DataError(f"{location}: field {name!r} is missing or not a string")
     if not isinstance(value, str):
         raise DataError(
-            f"{where}: field {name!r} is missing or not a string: it is {_describe_type(value)}"
+            f"{location}: field {name!r} is missing or not a string: it is {_describe_type(value)}"
         )
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
 
@@ -606,7 +609,7 @@ def _describe_type(value: Any) -> str:
     )
 
 
-def check_grade(value: Any, where: str) -> float:
+def check_grade(value: Any, location: str) -> float:
     """Return `value`, a number or one in a cell of a table, as a grade."""
     if isinstance(value, str) and value in _USUAL_GRADES:
         return _USUAL_GRADES[value]
@@ -622,4 +625,4 @@ def check_grade(value: Any, where: str) -> float:
         if abs(grade) <= LARGEST_GRADE:
             return grade
     shown = repr(value[:20]) if isinstance(value, str) else abbreviate(value)
-    raise DataError(f"{where}: the score {shown} is not a number up to {LARGEST_GRADE}")
+    raise DataError(f"{location}: the score {shown} is not a number up to {LARGEST_GRADE}")

@@ -83,7 +83,7 @@ def open_corpus(
     files: Sequence[Path],
     read: Reader,
     counts: Counter[str] | None = None,
-    how: str = "",
+    how_read: str = "",
 ) -> Corpus:
     """Open the corpus of the documents that `read()` yields from `files`, in that order, and for
     `how`.
@@ -98,7 +98,7 @@ def open_corpus(
     sources = sorted(
         {__file__, str(raw_files.__file__), str(tables.__file__), inspect.getfile(read)}
     )
-    code = [how, *(disk.sha256(Path(source)) for source in sources)]
+    code = [how_read, *(disk.sha256(Path(source)) for source in sources)]
     folder = home / "corpora" / _digest([*code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
         documents = list[Document]()
@@ -111,10 +111,12 @@ def open_corpus(
                 break
         else:
             return Corpus(documents)
-    place = folder / _digest(
+    stored_folder = folder / _digest(
         {"format": FORMAT, "code": code, "files": hash_files(folder / _DIGESTS, files)}
     )
-    noted = place.with_name(f".{place.name}.json")  # the counts of a corpus that is stored
+    noted = stored_folder.with_name(
+        f".{stored_folder.name}.json"
+    )  # the counts of a corpus that is stored
 
     def check_and_note() -> Iterator[Document]:
         yield from _check_documents(read, files, counts)
@@ -123,7 +125,7 @@ def open_corpus(
         ):  # a home that cannot be written: they are read and counted again next time
             disk.replace(noted, json.dumps(counts), disk.SHARED)
 
-    corpus = open_or_store(place, check_and_note)
+    corpus = open_or_store(stored_folder, check_and_note)
     if not counts:  # it was stored before
         with suppress(OSError, ValueError):
             counts.update(json.loads(noted.read_bytes()))
@@ -135,20 +137,20 @@ def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
 
     The file `digests` has those of files with unchanged inode, size and times.
     """
-    known: dict[str, str] = {}
+    digest_of: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):
-        known = dict(json.loads(digests.read_bytes()))
+        digest_of = dict(json.loads(digests.read_bytes()))
     hashes = list[str]()
     settled = dict[str, str]()
     for path in files:
         s = path.stat()
         name = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
-        hashes.append(known.get(name) or disk.sha256(path))
+        hashes.append(digest_of.get(name) or disk.sha256(path))
         if (
             time.time_ns() - s.st_ctime_ns > _SETTLED
         ):  # else it may yet change within the same tick of the clock
             settled[name] = hashes[-1]
-    if settled != known:
+    if settled != digest_of:
         with suppress(OSError):  # a home that cannot be written: they are read again next time
             digests.parent.mkdir(parents=True, exist_ok=True)
             disk.replace(digests, json.dumps(settled), disk.SHARED)
@@ -164,35 +166,37 @@ def _digest(key: object) -> str:
 def _check_documents(
     read: Reader, files: Sequence[Path], counts: Counter[str]
 ) -> Iterator[Document]:
-    seen = set[str]()
+    doc_ids = set[str]()
     has_words = False
-    left = raw_files.max_unpacked_bytes(*files)
+    budget = raw_files.max_unpacked_bytes(*files)
     repeats = dict[
         str, list[tuple[str, int]]
     ]()  # id -> where it came again, and the hash of what came
     counts.clear()  # of an earlier attempt
-    for where, document in read():
+    for location, document in read():
         check_interrupts()
-        if document.doc_id in seen:
-            repeats.setdefault(document.doc_id, []).append((where, hash(document)))
+        if document.doc_id in doc_ids:
+            repeats.setdefault(document.doc_id, []).append((location, hash(document)))
             counts["documents that are there again, counted once"] += 1
             continue
-        seen.add(document.doc_id)
-        if (left := left - len(document.title) - len(document.text)) < 0:
-            raise raw_files.unpack_limit_error(where)
+        doc_ids.add(document.doc_id)
+        if (budget := budget - len(document.title) - len(document.text)) < 0:
+            raise raw_files.unpack_limit_error(location)
         has_words = has_words or any(map(str.isalnum, document.title + document.text))
         counts["documents without a text"] += not (document.title.strip() or document.text.strip())
         yield document
     if not has_words:
         raise DataError(f"{files[0]} has no words in it; nothing can be searched")
-    for where, document in read() if repeats else ():
-        for again, digest in repeats.pop(document.doc_id, ()):  # this is the id's first document
+    for location, document in read() if repeats else ():
+        for repeat_location, digest in repeats.pop(
+            document.doc_id, ()
+        ):  # this is the id's first document
             if digest != hash(document):
                 message = (
-                    f"{again}: the id {document.doc_id!r} was there before with another text, in "
-                    f"{where}"
+                    f"{repeat_location}: the id {document.doc_id!r} was there before with another text, in "
+                    f"{location}"
                 )
-                raise Contradiction(message, again, where)
+                raise Contradiction(message, repeat_location, location)
 
 
 def read_obliq(folder: Path, home: Path) -> Collection:
@@ -201,10 +205,12 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     corpus_file = tables.find_file(folder / "corpus", "corpus.jsonl")
 
     def read_documents() -> Iterator[Placed]:
-        for where, row in tables.read_objects(corpus_file, "_id", "text"):
+        for location, row in tables.read_objects(corpus_file, "_id", "text"):
             yield (
-                where,
-                Document(tables.check_id(row["_id"], where), tables.check_text(row["text"], where)),
+                location,
+                Document(
+                    tables.check_id(row["_id"], location), tables.check_text(row["text"], location)
+                ),
             )
 
     documents = open_corpus(home, [corpus_file], read_documents)
@@ -212,10 +218,10 @@ def read_obliq(folder: Path, home: Path) -> Collection:
         tables.find_file(inside, name) for name in ("queries.jsonl", "qrels.tsv")
     )
     queries: dict[str, str] = {}
-    for where, row in tables.read_objects(queries_file, "_id", "text"):
-        if (query_id := tables.check_id(row["_id"], where)) in queries:
-            raise DataError(f"{where}: the id {query_id!r} was there before")
-        queries[query_id] = tables.check_text(row["text"], where)
+    for location, row in tables.read_objects(queries_file, "_id", "text"):
+        if (query_id := tables.check_id(row["_id"], location)) in queries:
+            raise DataError(f"{location}: the id {query_id!r} was there before")
+        queries[query_id] = tables.check_text(row["text"], location)
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
     gold = _read_qrels(qrels_file, queries)
@@ -251,12 +257,12 @@ def read_id_lists(
         raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
     listed: dict[str, frozenset[str]] = {}
     for query_id, doc_ids in lists.items():
-        where = f"{path}, query {tables.abbreviate(query_id)}"
+        location = f"{path}, query {tables.abbreviate(query_id)}"
         if not isinstance(doc_ids, list):
             raise DataError(
-                f"{where}: {tables.abbreviate(doc_ids)} where a list of ids is expected; fetch it again"
+                f"{location}: {tables.abbreviate(doc_ids)} where a list of ids is expected; fetch it again"
             )
-        listed[query_id] = frozenset(read_id(doc_id, where) for doc_id in doc_ids)
+        listed[query_id] = frozenset(read_id(doc_id, location) for doc_id in doc_ids)
     if unlisted := queries.keys() - listed.keys():
         alike = document_ids.suggest(min(unlisted), listed)
         raise DataError(f"{path} has no entry for query {min(unlisted)!r}; {lest}{alike}")
@@ -270,18 +276,18 @@ SCORE = ("score", "relevance", "label")
 
 def _read_qrels(path: Path, queries: Container[str], documents: Container[str] = ()) -> Grades:
     qrels: Grades = {}
-    for where, row in tables.read_headed(path, (*QUERY, *DOCUMENT, *SCORE)):
+    for location, row in tables.read_headed(path, (*QUERY, *DOCUMENT, *SCORE)):
         query_id, doc_id, score = (
-            tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE)
+            tables.pick_column(location, row, *names) for names in (QUERY, DOCUMENT, SCORE)
         )
-        grades = qrels.setdefault(tables.check_id(query_id, where), {})
-        if tables.check_id(doc_id, where) in grades:
-            raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
-        grades[doc_id] = tables.check_grade(score, where)
+        grades = qrels.setdefault(tables.check_id(query_id, location), {})
+        if tables.check_id(doc_id, location) in grades:
+            raise DataError(f"{location}: {query_id!r} and {doc_id!r} are judged twice")
+        grades[doc_id] = tables.check_grade(score, location)
         if query_id not in queries:
-            raise DataError(f"{where}: the query {query_id!r} is not in queries.jsonl")
+            raise DataError(f"{location}: the query {query_id!r} is not in queries.jsonl")
         if documents and doc_id not in documents:
-            raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
+            raise DataError(f"{location}: the document {doc_id!r} is not in the corpus")
     if not qrels:
         raise DataError(f"{path} has no judgements in it")
     return qrels
@@ -324,18 +330,18 @@ def read_trec_documents(path: Path) -> tables.Rows:
     """
     held = list[str]()
     for number, line in raw_files.read_lines(path, whole=True):
-        *ended, rest = _DOC_END.split(line.rstrip("\r\n"))
-        for part in ended:
+        *ended, remainder = _DOC_END.split(line.rstrip("\r\n"))
+        for document_text in ended:
             location = f"{path}, the document to line {number}"
-            yield location, _parse_document("\n".join([*held, f"{part}</DOC>"]), location)
+            yield location, _parse_document("\n".join([*held, f"{document_text}</DOC>"]), location)
             held.clear()
-        if held or rest.strip():
-            held.append(rest)
+        if held or remainder.strip():
+            held.append(remainder)
     if "".join(held).strip():
         raise DataError(f"{path}: its last document has no </DOC>; was the file broken off?")
 
 
-def _parse_document(text: str, where: str) -> dict[str, str]:
+def _parse_document(text: str, location: str) -> dict[str, str]:
     match = _DOC.fullmatch(text)
     fields = {"docno": [""], "title": list[str](), "text": list[str]()}
     for field in _find_fields(text):
@@ -344,7 +350,7 @@ def _parse_document(text: str, where: str) -> dict[str, str]:
     if not match or len(fields["docno"]) != 2:
         form = "<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
         raise DataError(
-            f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it; write "
+            f"{location}: it is not one <DOC> with one <DOCNO>, or something stands before it; write "
             f"{form}"
         )
     texts = fields["text"]
@@ -399,7 +405,7 @@ class TopicFields:
         left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return f"the query is {', '.join(self.taken)}{left_out}"
 
-    def join(self, fields: Sequence[tuple[str, str]], where: str) -> str:
+    def join(self, fields: Sequence[tuple[str, str]], location: str) -> str:
         """Return the text of the query that is made of (tag, text) pairs.
 
         DataError where none is of the query.
@@ -416,13 +422,13 @@ class TopicFields:
         for tag, _ in chosen:
             self.taken[tag] = None
         if text := " ".join(" ".join(text for _, text in chosen).split()):
-            return tables.check_text(text, where)
+            return tables.check_text(text, location)
         if chosen:
-            raise DataError(f"{where}: <{chosen[0][0]}> has no text in it")
+            raise DataError(f"{location}: <{chosen[0][0]}> has no text in it")
         if self.wanted and not self.taken:
-            raise UnknownName(f"tag of {where}", self.wanted, {tag for tag, _ in fields})
+            raise UnknownName(f"tag of {location}", self.wanted, {tag for tag, _ in fields})
         tags = ", ".join(f"<{tag}>" for tag, _ in fields) or "none"
-        lacks = f"{where} has no text in <{'>, <'.join(wanted)}>"
+        lacks = f"{location} has no text in <{'>, <'.join(wanted)}>"
         raise DataError(
             f"{lacks}; its tags are {tags:.200}; --column query=TAG says which is the query"
         )
@@ -447,22 +453,22 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
     form = _TOPIC if _END.search(text) else _OPEN_TOPIC  # a topic may end where the next begins
     between = [before]
     for count, piece in enumerate(pieces, start=1):
-        where = f"{path}, topic {count}"
+        location = f"{path}, topic {count}"
         if not (match := form.fullmatch(piece)):
-            raise DataError(f"{where} has no end; was the file broken off?")
+            raise DataError(f"{location} has no end; was the file broken off?")
         tag, attributes, inside, behind = match.groups()
         between.append(behind)
         yield (
-            where,
-            _parse_topic(attributes, inside, where, of_query, of_xml=tag.lower() == "topic"),
+            location,
+            _parse_topic(attributes, inside, location, of_query, of_xml=tag.lower() == "topic"),
         )
     if not pieces:
         raise DataError(
             f"{path} has no <top> or <topic> in it; write each query as <topic "
             f"number=NUMBER>...</topic>"
         )
-    if rest := _BETWEEN.sub("", "".join(between)):
-        raise DataError(f"{path}: {tables.abbreviate(rest)} stands outside of any topic")
+    if stray_text := _BETWEEN.sub("", "".join(between)):
+        raise DataError(f"{path}: {tables.abbreviate(stray_text)} stands outside of any topic")
 
 
 def _resolve_sections(text: str) -> str:
@@ -471,7 +477,7 @@ def _resolve_sections(text: str) -> str:
     A section without an end stays as it is. The end of each kind is looked for once behind a given
     place, so that the time grows with the length of the text alone.
     """
-    parts = list[str]()
+    lines = list[str]()
     unclosed = set[re.Pattern[str]]()
     written = at = 0
     while first := _SECTION.search(text, at):
@@ -483,10 +489,10 @@ def _resolve_sections(text: str) -> str:
         if last is None:
             unclosed.add(end_mark)
             continue
-        parts.append(text[written : first.start()])
-        parts.append(html.escape(text[at : last.start()]) if first[0] == _CDATA else " ")
+        lines.append(text[written : first.start()])
+        lines.append(html.escape(text[at : last.start()]) if first[0] == _CDATA else " ")
         written = at = last.end()
-    return "".join([*parts, text[written:]])
+    return "".join([*lines, text[written:]])
 
 
 def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str:
@@ -495,18 +501,18 @@ def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str
     DataError where the text grows as it does in no topics: a long entity that is referred to again
     and again.
     """
-    parts = list[str]()
+    values = list[str]()
     written = 0
-    left = raw_files.max_unpacked_bytes(path)
+    budget = raw_files.max_unpacked_bytes(path)
     for reference in _REFERENCE.finditer(text):
         if (value := entities.get(reference[0])) is None:
             continue
-        if (left := left - len(value)) < 0:
+        if (budget := budget - len(value)) < 0:
             raise raw_files.unpack_limit_error(f"{path}, {tables.abbreviate(reference[0])}")
-        parts.append(text[written : reference.start()])
-        parts.append(value)
+        values.append(text[written : reference.start()])
+        values.append(value)
         written = reference.end()
-    return "".join([*parts, text[written:]])
+    return "".join([*values, text[written:]])
 
 
 def _strip_prefixes(text: str) -> str:
@@ -517,14 +523,14 @@ def _strip_prefixes(text: str) -> str:
 
 
 def _parse_topic(
-    attributes: str, inside: str, where: str, of_query: TopicFields, *, of_xml: bool
+    attributes: str, inside: str, location: str, of_query: TopicFields, *, of_xml: bool
 ) -> dict[str, str]:
-    outside, *rest = _TAG.split(inside)
+    outside, *tagged = _TAG.split(inside)
     fields = list[tuple[str, str]]()
-    if of_xml and not rest:  # the query stands in the element itself
+    if of_xml and not tagged:  # the query stands in the element itself
         fields = [("title", html.unescape(outside))]
         outside = ""
-    for tag, value in zip(rest[::2], rest[1::2], strict=True):
+    for tag, value in zip(tagged[::2], tagged[1::2], strict=True):
         if tag.startswith("</") or tag.endswith("/>"):
             outside += value
         else:
@@ -533,13 +539,13 @@ def _parse_topic(
             )
     if outside.strip():
         raise DataError(
-            f"{where}: {tables.abbreviate(outside.strip())} stands outside of any field"
+            f"{location}: {tables.abbreviate(outside.strip())} stands outside of any field"
         )
     numbers = _find_numbers(attributes, fields)
     if len(numbers) != 1:
-        raise DataError(f"{where} has {len(numbers)} numbers where one is expected")
+        raise DataError(f"{location} has {len(numbers)} numbers where one is expected")
     texts = [(name, text) for name, text in fields if name not in _NUMBER_NAMES]
-    return {**dict(texts), "query_id": numbers[0].strip(), "query": of_query.join(texts, where)}
+    return {**dict(texts), "query_id": numbers[0].strip(), "query": of_query.join(texts, location)}
 
 
 def _find_numbers(attributes: str, fields: Sequence[tuple[str, str]]) -> list[str]:

@@ -69,10 +69,10 @@ def max_unpacked_bytes(*paths: Path) -> int:
     return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)
 
 
-def unpack_limit_error(where: str) -> TooLarge:
+def unpack_limit_error(location: str) -> TooLarge:
     """Return the error for a file that unpacks to more, such as one made to fill a disk."""
     return TooLarge(
-        f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data"
+        f"{location}: it unpacks to more than {UNPACKED} times its size, so it is none of this data"
     )
 
 
@@ -154,11 +154,11 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
     """
     number = 0
     try:
-        left = max_unpacked_bytes(path)
+        budget = max_unpacked_bytes(path)
         with open_unpacked(path, html=html) as file:
             for raw in _split_lines(file, path):
                 number += 1
-                if (left := left - len(raw)) < 0:
+                if (budget := budget - len(raw)) < 0:
                     raise unpack_limit_error(f"{path}, line {number}")
                 if len(raw) > LONGEST:
                     raise TooLarge(
@@ -212,7 +212,7 @@ def _split_lines(file: io.BufferedIOBase, path: Path) -> Iterator[bytes]:
         yield raw
 
 
-def _refuse_encoding(where: str, raw: bytes, error: UnicodeDecodeError) -> DataError:
+def _refuse_encoding(location: str, raw: bytes, error: UnicodeDecodeError) -> DataError:
     """Return the error for a line that is not UTF-8."""
     remedy = "write the file in UTF-8, e.g. with `iconv -f WINDOWS-1252 -t UTF-8`"
-    return DataError(f"{where}: byte {raw[error.start]:#04x} is not UTF-8; {remedy}")
+    return DataError(f"{location}: byte {raw[error.start]:#04x} is not UTF-8; {remedy}")

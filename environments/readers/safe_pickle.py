@@ -87,19 +87,19 @@ def _make_plain(content: Any, room: int) -> Any:
             return list(map(plain, value))
         if not isinstance(value, dict):
             raise _Refused(f"it holds a {type(value).__name__}")
-        made = {plain(str(key)): plain(inside) for key, inside in value.items()}
-        if len(made) < len(value):
+        mapping = {plain(str(key)): plain(inside) for key, inside in value.items()}
+        if len(mapping) < len(value):
             raise _Refused("a key is there twice, as a number and as a text")
-        return made
+        return mapping
 
     return plain(content)
 
 
 if __name__ == "__main__":
     # Bytes of address space, seconds of CPU time, and no core file.
-    for kind, most in (("RLIMIT_AS", 2 << 30), ("RLIMIT_CPU", 30), ("RLIMIT_CORE", 0)):
+    for limit, most in (("RLIMIT_AS", 2 << 30), ("RLIMIT_CPU", 30), ("RLIMIT_CORE", 0)):
         with suppress(ValueError, OSError):  # macOS does not take every one
-            resource.setrlimit(getattr(resource, kind), (most, most))
+            resource.setrlimit(getattr(resource, limit), (most, most))
     pickled = sys.stdin.buffer.read()
     file = io.BytesIO(pickled)
     try:

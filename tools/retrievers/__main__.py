@@ -42,7 +42,7 @@ def parser() -> CommandParser:
     verbs = command_line.add_subparsers(
         dest="verb", metavar="list | check | push | indexes | delete"
     )
-    about = {
+    descriptions = {
         "list": "kinds and models, and what each needs (the default)",
         "check": "build a retriever over six documents, and see whether it does its duty",
         "push": "fill the index that a search service has of a task, or go on filling it",
@@ -50,7 +50,7 @@ def parser() -> CommandParser:
         "delete": "remove indexes from disk; they are built again when they are wanted",
     }
     listing, checking, push, indexes, delete = (
-        verbs.add_parser(name, help=text, description=text) for name, text in about.items()
+        verbs.add_parser(name, help=text, description=text) for name, text in descriptions.items()
     )
     checking.add_argument(
         "spec", metavar="SPEC", help="as for --retriever, e.g. my.py:MyRetriever(option=3)"
@@ -95,11 +95,11 @@ def _list(arguments: argparse.Namespace) -> None:
         print_stdout(json.dumps({"kinds": kinds, "models": models}) + "\n")
         return
     lines = ["kinds"]
-    for kind in kinds:
-        description = strip_control_characters(f"{kind['what']} {kind['from']}")
-        lines.append(f"  {kind['form']:<22} {description}".rstrip())
-        if kind["options"]:
-            options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
+    for retriever in kinds:
+        description = strip_control_characters(f"{retriever['what']} {retriever['from']}")
+        lines.append(f"  {retriever['form']:<22} {description}".rstrip())
+        if retriever["options"]:
+            options = ", ".join(f"{name}={value}" for name, value in retriever["options"].items())
             lines.append(f"  {'':<22} options: {options}")
     guide = find_page("docs/guide/retriever.md")
     lines.append(

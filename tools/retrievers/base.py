@@ -49,7 +49,7 @@ class Retriever(ABC):
     )
 
     @classmethod  # noqa: B027  # most kinds need nothing
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse what cannot be built, e.g. for want of a model.
 
         It has all `options` and so many `parts`.
@@ -77,8 +77,8 @@ class Retriever(ABC):
         `search` for it alone.
         """
         wordy = [search for search in searches if search.text.strip() and k > 0]
-        found = iter(self._search_many(wordy, k) if wordy else ())
-        return [next(found) if search.text.strip() and k > 0 else [] for search in searches]
+        results = iter(self._search_many(wordy, k) if wordy else ())
+        return [next(results) if search.text.strip() and k > 0 else [] for search in searches]
 
     @abstractmethod
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
@@ -108,9 +108,10 @@ class ScoreHidingRetriever(Retriever):
         self.parts = (retriever,)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found = self.parts[0].search_many(searches, k)
+        results = self.parts[0].search_many(searches, k)
         return [
-            [Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)] for hits in found
+            [Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)]
+            for hits in results
         ]
 
 
@@ -191,9 +192,9 @@ class Ranker:
         (candidates,).
         """
         if 0 < 2 * k < len(rows):  # fewer are sorted as fast
-            kept = scores >= kth_score_lower_bound(scores, k)
-            rows = rows[kept]
-            scores = scores[kept]
+            is_candidate = scores >= kth_score_lower_bound(scores, k)
+            rows = rows[is_candidate]
+            scores = scores[is_candidate]
         order = np.lexsort((self.tie_order[rows], -scores))[:k]
         best = rows[order]
         ids = (
@@ -201,9 +202,9 @@ class Ranker:
             if self._stored
             else self._doc_ids[best].tolist()
         )
-        found = zip(ids, scores[order].tolist(), strict=True)
+        pairs = zip(ids, scores[order].tolist(), strict=True)
         return list(
-            map(tuple.__new__, repeat(Hit), found)
+            map(tuple.__new__, repeat(Hit), pairs)
         )  # in two thirds of the time of Hit._make
 
     def allowed(self, excluded: Ids = (), among: Ids | None = None) -> NDArray[np.bool_] | None:

@@ -45,11 +45,13 @@ QUERIES = (
 def run(spec: RetrieverSpec) -> Iterator[tuple[str, str]]:
     """Yield what has to hold, and what was found in its place or "", check by check."""
     over = partial(build, spec, terms=RunResources())
-    made = over(CORPUS)
+    retriever = over(CORPUS)
     of_searches = _finds, _narrows, _finds_nothing, _takes_any_text, _repeats_itself, _breaks_ties
     for holds in (*of_searches, _has_a_name, _keeps_indexes):
         try:
-            wrong = next((found for right, found in holds(made, over) if not right), "")
+            wrong = next(
+                (deviation for right, deviation in holds(retriever, over) if not right), ""
+            )
         except Exception as error:  # noqa: BLE001  # of a user's class
             wrong = f"{type(error).__name__}: {show(error)}{user_code_line(error)}"
         yield str(holds.__doc__).removesuffix("."), wrong
@@ -59,12 +61,12 @@ def _ids(hits: list[Hit]) -> list[str]:
     return [hit.doc_id for hit in hits]
 
 
-def _finds(made: Retriever, over: Over) -> Found:
+def _finds(retriever: Retriever, over: Over) -> Found:
     """It finds different documents, the best first, with finite scores; a smaller k gives the
     beginning of the same.
     """
     for text in QUERIES:
-        hits = made.search(text, 100)
+        hits = retriever.search(text, 100)
         scores = [hit.score for hit in hits]
         right = len(CORPUS.keys() & set(_ids(hits))) == len(hits) and all(
             map(math.isfinite, scores)
@@ -73,45 +75,45 @@ def _finds(made: Retriever, over: Over) -> Found:
             right and scores == sorted(scores, reverse=True),
             f"search({text!r}, 100) gives {hits}",
         )
-        three = made.search(text, 3)
+        three = retriever.search(text, 3)
         yield three == hits[:3], f"search({text!r}, 3) gives {three}, and with k=100 {hits}"
-    yield any(made.search(text, 1) for text in QUERIES), f"nothing is found for {QUERIES}"
+    yield any(retriever.search(text, 1) for text in QUERIES), f"nothing is found for {QUERIES}"
 
 
-def _narrows(made: Retriever, over: Over) -> Found:
+def _narrows(retriever: Retriever, over: Over) -> Found:
     """Documents that are excluded, or not `among` those to look at, are left out before the
     cut to k.
     """
     for text in QUERIES:
-        anywhere = _ids(made.search(text, 6))
+        anywhere = _ids(retriever.search(text, 6))
         narrow = Search(text, excluded={"d1", "unheard of"}, among={"d1", "d3", "d5", "d6"})
         for search in (Search(text, excluded=anywhere[:1]), narrow, Search(text, among=())):
             allowed = set(CORPUS if search.among is None else search.among) - set(search.excluded)
-            found, two = (_ids(made.search_many([search], k)[0]) for k in (6, 2))
-            right = set(anywhere) & allowed <= set(found) <= allowed and two == found[:2]
+            best_six, best_two = (_ids(retriever.search_many([search], k)[0]) for k in (6, 2))
+            right = set(anywhere) & allowed <= set(best_six) <= allowed and best_two == best_six[:2]
             yield (
                 right,
-                f"{search} gives {found}, and with k=2 {two}; without limits it gives {anywhere}",
+                f"{search} gives {best_six}, and with k=2 {best_two}; without limits it gives {anywhere}",
             )
 
 
-def _finds_nothing(made: Retriever, over: Over) -> Found:
+def _finds_nothing(retriever: Retriever, over: Over) -> Found:
     """A blank text finds nothing, and k below 1 gives nothing."""
     for text, k in ((" \n\t", 6), ("blood", 0), ("blood", -1)):
-        yield made.search(text, k) == [], f"search({text!r}, {k}) finds something"
+        yield retriever.search(text, k) == [], f"search({text!r}, {k}) finds something"
 
 
-def _takes_any_text(made: Retriever, over: Over) -> Found:
+def _takes_any_text(odd_retriever: Retriever, over: Over) -> Found:
     """Odd characters are no error, in documents and in searches."""
     odd = ("?!", "zyzzyva", "\x00", "ﬁ ℵ 血", "a" * 5000, "\udcff lone half")
-    made = over(
+    odd_retriever = over(
         Corpus([*CORPUS.values(), *(Document(f"odd{n}", text) for n, text in enumerate(odd))])
     )
     for text in odd:
-        yield len(made.search(text, 6)) <= 6, f"search({text!r}, 6) gives more"
+        yield len(odd_retriever.search(text, 6)) <= 6, f"search({text!r}, 6) gives more"
 
 
-def _repeats_itself(made: Retriever, over: Over) -> Found:
+def _repeats_itself(retriever: Retriever, over: Over) -> Found:
     """A search gives the same hits again, in a batch, in threads, and when the retriever is
     built again.
     """
@@ -119,49 +121,49 @@ def _repeats_itself(made: Retriever, over: Over) -> Found:
     searches += [Search(QUERIES[0], excluded={"d1"}), Search(QUERIES[0], among={"d1", "d2", "d5"})]
 
     def alone(search: Search) -> list[Hit]:
-        return made.search(search.text, 5, excluded=search.excluded, among=search.among)
+        return retriever.search(search.text, 5, excluded=search.excluded, among=search.among)
 
     one_by_one = list(map(alone, searches))
     with ThreadPoolExecutor(4) as threads:
-        found = {
+        results = {
             "again": list(map(alone, searches)),
-            "in a batch": made.search_many(searches, 5),
-            "in a batch in another order": made.search_many(searches[::-1], 5)[::-1],
+            "in a batch": retriever.search_many(searches, 5),
+            "in a batch in another order": retriever.search_many(searches[::-1], 5)[::-1],
             "in four threads": list(threads.map(alone, searches)),
             "when built again": over(CORPUS).search_many(searches, 5),
         }
-    for how, lists in found.items():
+    for manner, lists in results.items():
         yield (
             lists == one_by_one,
-            f"{len(searches)} searches give {one_by_one} one by one, and {lists} {how}",
+            f"{len(searches)} searches give {one_by_one} one by one, and {lists} {manner}",
         )
 
 
-def _breaks_ties(made: Retriever, over: Over) -> Found:
+def _breaks_ties(retriever: Retriever, over: Over) -> Found:
     """Documents of equal text come in the order of their ids, unless `ties_by_id` is false."""
-    same = [
+    equal_documents = [
         Document(doc_id, "the blood of an octopus is blue") for doc_id in ("z", "b", "y", "a", "c")
     ]
-    found = _ids(over(Corpus([*same, *CORPUS.values()])).search(QUERIES[0], 11))
-    order = [doc_id for doc_id in found if doc_id not in CORPUS]
-    other = not all(part.ties_by_id for part in (made, *made.parts))
+    doc_ids = _ids(over(Corpus([*equal_documents, *CORPUS.values()])).search(QUERIES[0], 11))
+    order = [doc_id for doc_id in doc_ids if doc_id not in CORPUS]
+    has_other_ties = not all(part.ties_by_id for part in (retriever, *retriever.parts))
     yield (
-        other or order == sorted(order),
+        has_other_ties or order == sorted(order),
         f"{', '.join(order)}; use Ranker.top, or sort by (-score, doc_id)",
     )
 
 
-def _has_a_name(made: Retriever, over: Over) -> Found:
+def _has_a_name(retriever: Retriever, over: Over) -> Found:
     """Its name is an expression of the same retriever."""
-    again = build(canonicalize(made.name), CORPUS, terms=RunResources())
-    same = again.search(QUERIES[0], 5) == made.search(QUERIES[0], 5)
+    rebuilt = build(canonicalize(retriever.name), CORPUS, terms=RunResources())
+    same_hits = rebuilt.search(QUERIES[0], 5) == retriever.search(QUERIES[0], 5)
     yield (
-        again.name == made.name and same,
-        f"{made.name} makes {again.name}" + ", with other hits" * (not same),
+        rebuilt.name == retriever.name and same_hits,
+        f"{retriever.name} makes {rebuilt.name}" + ", with other hits" * (not same_hits),
     )
 
 
-def _keeps_indexes(made: Retriever, over: Over) -> Found:
+def _keeps_indexes(retriever: Retriever, over: Over) -> Found:
     """A kept index gives the hits of one in memory, another corpus has its own, and none is
     needed.
     """
@@ -172,5 +174,5 @@ def _keeps_indexes(made: Retriever, over: Over) -> Found:
         (file := Path(folder, "file")).touch()  # where no folder can be made
         for corpus, home in ((CORPUS, folder), (CORPUS, folder), (changed, folder), (CORPUS, file)):
             fresh = over(corpus).search(QUERIES[0], 6)
-            kept = over(corpus, Path(home)).search(QUERIES[0], 6)
-            yield kept == fresh, f"{kept}, and in memory {fresh}"
+            stored = over(corpus, Path(home)).search(QUERIES[0], 6)
+            yield stored == fresh, f"{stored}, and in memory {fresh}"

@@ -93,9 +93,9 @@ class Fusion(Retriever):
         )
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
-        check_options("fusion", parts, options)
+        check_options("fusion", part_count, options)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         lists = [retriever.search_many(searches, max(k, self._depth)) for retriever in self.parts]
@@ -125,14 +125,14 @@ def _scale_scores(hits: Sequence[Hit]) -> list[float]:
     return [(hit.score - lowest) / span for hit in hits]
 
 
-def check_options(retriever_type: str, parts: int, options: Mapping[str, Any]) -> None:
+def check_options(retriever_type: str, part_count: int, options: Mapping[str, Any]) -> None:
     """Raise UsageError for a constant, a depth or weights with which `parts` cannot be fused."""
     require_at_least(0, retriever_type, constant=options["constant"])
     require_at_least(1, retriever_type, depth=options["depth"])
     weights = options["weights"]
-    if weights and len(weights) != parts:
+    if weights and len(weights) != part_count:
         raise UsageError(
-            f"{retriever_type}: weights has {len(weights)} numbers for {parts} retrievers; "
+            f"{retriever_type}: weights has {len(weights)} numbers for {part_count} retrievers; "
             f"give one for each"
         )
     in_range = all(math.isfinite(weight) and weight >= 0 for weight in weights)
@@ -171,7 +171,7 @@ class Rerank(Retriever):
         )
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse a depth at which nothing would be reranked."""
         require_at_least(1, "rerank", depth=options["depth"])
 

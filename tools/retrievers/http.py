@@ -67,7 +67,7 @@ class HttpRetriever(Retriever):
         self._said = False  # that there are unknown ids
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse what is no address. Nothing is sent."""
         if not is_server(model):
             raise UsageError(
@@ -80,39 +80,39 @@ class HttpRetriever(Retriever):
         return 0 if self._dialect != "anserini" else len(text.split()) - len(_cut(text).split())
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found = dict[int, list[Hit]]()
+        hits_of = dict[int, list[Hit]]()
         pending = list(range(len(searches)))
-        asked = k + max(len(search.excluded) for search in searches)
+        depth = k + max(len(search.excluded) for search in searches)
         while pending:
-            asked = min(asked, DEEPEST)
-            answers = self._ask([searches[place].text for place in pending], asked)
-            for place, hits in zip(pending, answers, strict=True):
-                found[place] = self._narrow(searches[place], hits)[:k]
-            full = [len(hits) >= asked < DEEPEST for hits in answers]  # there may be more
+            depth = min(depth, DEEPEST)
+            answers = self._ask([searches[position].text for position in pending], depth)
+            for position, hits in zip(pending, answers, strict=True):
+                hits_of[position] = self._narrow(searches[position], hits)[:k]
+            full = [len(hits) >= depth < DEEPEST for hits in answers]  # there may be more
             pending = [
-                place
-                for place, more in zip(pending, full, strict=True)
-                if more and len(found[place]) < k
+                position
+                for position, may_have_more in zip(pending, full, strict=True)
+                if may_have_more and len(hits_of[position]) < k
             ]
-            asked *= 4
-        return [found[place] for place in range(len(searches))]
+            depth *= 4
+        return [hits_of[position] for position in range(len(searches))]
 
     def _narrow(self, search: Search, hits: list[Hit]) -> list[Hit]:
         """Return those of the hits that the corpus has and the search allows, each once."""
-        given = dict[str, Hit]()
+        distinct = dict[str, Hit]()
         for hit in hits:
-            given.setdefault(hit.doc_id, hit)
-        unknown = [doc_id for doc_id in given if doc_id not in self._corpus]
+            distinct.setdefault(hit.doc_id, hit)
+        unknown = [doc_id for doc_id in distinct if doc_id not in self._corpus]
         if unknown and not self._said:
             self._said = True
-            said = (
-                f"{len(unknown)} documents of {len(given)} that the task lacks, e.g. "
+            finding = (
+                f"{len(unknown)} documents of {len(distinct)} that the task lacks, e.g. "
                 f"{unknown[0][:60]!r}"
             )
-            _LOG.warning(f"{self.name} gives {said}; such ones are left out")
+            _LOG.warning(f"{self.name} gives {finding}; such ones are left out")
         among = self._corpus if search.among is None else search.among
         barred = {*unknown, *search.excluded}
-        return [hit for doc_id, hit in given.items() if doc_id in among and doc_id not in barred]
+        return [hit for doc_id, hit in distinct.items() if doc_id in among and doc_id not in barred]
 
     def _ask(self, texts: Sequence[str], k: int) -> list[list[Hit]]:
         """Return so many hits of each text, by falling score.
@@ -121,25 +121,27 @@ class HttpRetriever(Retriever):
         """
         try:
             if self._dialect == "anserini":
-                asked = [
+                paths = [
                     f"/search?query={quote(_cut(text), safe='')}&hits={k}"
                     for text in encodable(texts)
                 ]
                 return [
-                    _sorted([(one["docid"], one) for one in self._send(path)["candidates"]], k)
-                    for path in asked
+                    _sorted(
+                        [(entry["docid"], entry) for entry in self._send(path)["candidates"]], k
+                    )
+                    for path in paths
                 ]
-            found = list[list[Hit]]()
+            results = list[list[Hit]]()
             most = max(1, DEEPEST // k)
             for start in range(0, len(texts), most):
                 batch = encodable(texts[start : start + most])
                 asked_for = {"queries": batch, "topk": k, "return_scores": True}
                 lists = self._send("/retrieve", orjson.dumps(asked_for))["result"]
-                made = [
+                batch_hits = [
                     _sorted([(hit["document"]["id"], hit) for hit in hits], k) for hits in lists
                 ]
-                found += [hits for _, hits in zip(batch, made, strict=True)]
-            return found
+                results += [hits for _, hits in zip(batch, batch_hits, strict=True)]
+            return results
         except (KeyError, TypeError, ValueError) as error:
             wrong = f"gave no hits with ids and scores ({type(error).__name__}: {str(error)[:80]})"
             raise DataError(f"{self._url} {wrong}; is its dialect {self._dialect}?") from None

@@ -120,8 +120,8 @@ def iter_blocks(array: "NDArray[Any]") -> "Iterator[tuple[slice, NDArray[Any]]]"
     those stay in memory.
     """
     for start in range(0, len(array), _ROWS):
-        place = slice(start, start + _ROWS)
-        yield place, array[place]
+        span = slice(start, start + _ROWS)
+        yield span, array[span]
         drop_page_cache(array)
 
 
@@ -164,7 +164,7 @@ class StoredIndex(NamedTuple):
 
 def list_stored_indexes(home: Path) -> list[StoredIndex]:
     """Return every index under `home`, and every draft of one, by name."""
-    found = []
+    indexes = []
     for folder in sorted((home / "indexes").glob("*")):
         finished = not folder.name.startswith(".")
         if folder.is_dir() and (finished or folder.name.endswith(".draft")):
@@ -175,19 +175,19 @@ def list_stored_indexes(home: Path) -> list[StoredIndex]:
                 key = _manifest(folder).get("key")
                 size = sum(file.st_size for file in files)
                 in_use = _is_held(folder.with_name(name))
-                found.append(
+                indexes.append(
                     StoredIndex(
                         name, key if isinstance(key, dict) else {}, size, finished, in_use, newest
                     )
                 )
-    return found
+    return indexes
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
-                yield (Path(place) / name).lstat()
+                yield (Path(parent) / name).lstat()
 
 
 def delete(home: Path, name: str) -> None:
@@ -195,18 +195,18 @@ def delete(home: Path, name: str) -> None:
 
     UsageError where there is none, or a process uses it.
     """
-    place = home / "indexes" / name
+    folder = home / "indexes" / name
     names = [index.name for index in list_stored_indexes(home)]
     if name not in names:
         raise UnknownName("kept index", name, names)
-    with _locked(place, wait=False):
-        disk.remove(place)
-        disk.remove(_draft(place))
-        _lock(place).unlink(missing_ok=True)  # who waits for it takes another
+    with _locked(folder, wait=False):
+        disk.remove(folder)
+        disk.remove(_draft(folder))
+        _lock(folder).unlink(missing_ok=True)  # who waits for it takes another
 
 
-def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
-    draft = _draft(place)
+def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
+    draft = _draft(folder)
     started = time.monotonic()
     with _naming_room(draft):
         draft.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
         )  # says whose draft it is
         build(draft)
     files = dict[str, list[int]]()
-    sealed = _list_seals(place.parent.glob(f"{key.get('kind', 'index')}-*"))
+    sealed = _list_seals(folder.parent.glob(f"{key.get('kind', 'index')}-*"))
     for path in sorted(
         path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST
     ):
@@ -223,9 +223,9 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
         files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.fingerprint(path)
     manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
     disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n", disk.SHARED)
-    shutil.rmtree(place, ignore_errors=True)  # a damaged one
-    draft.rename(place)
-    disk.sync(place.parent)
+    shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+    draft.rename(folder)
+    disk.sync(folder.parent)
 
 
 def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
@@ -241,13 +241,15 @@ def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
         for name, seal in files.items()
         if isinstance(seal, list)
     )
-    found = ((_identity(path), seal) for path, seal in sealed if path.is_file())
-    return {identity: seal for identity, seal in found if [*identity[1:]] == [*seal[:1], *seal[2:]]}
+    identities = ((_identity(path), seal) for path, seal in sealed if path.is_file())
+    return {
+        identity: seal for identity, seal in identities if [*identity[1:]] == [*seal[:1], *seal[2:]]
+    }
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    seen = path.stat()
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @contextmanager
@@ -266,21 +268,21 @@ def _naming_room(
         ) from error
 
 
-def _sound(place: Path) -> bool:  # every file as it was written, see `disk.check_seals`
-    manifest = _manifest(place)
+def _sound(folder: Path) -> bool:  # every file as it was written, see `disk.check_seals`
+    manifest = _manifest(folder)
     files = manifest.get("files")
     if not isinstance(files, dict):
         return False
     try:
-        now = disk.check_fingerprints(place, files)
+        current = disk.check_fingerprints(folder, files)
     except ValueError as error:
         _LOG.info(f"{error}; the index is built again")
         return False
-    if now != files:
+    if current != files:
         with suppress(OSError):  # a home that may only be read
             disk.replace(
-                place / _MANIFEST,
-                json.dumps(manifest | {"files": now}, indent=1) + "\n",
+                folder / _MANIFEST,
+                json.dumps(manifest | {"files": current}, indent=1) + "\n",
                 disk.SHARED,
             )
     return True
@@ -294,28 +296,28 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _draft(place: Path) -> Path:  # one's own where another person's is at the common place
-    draft = place.with_name(f".{place.name}.draft")
+def _draft(folder: Path) -> Path:  # one's own where another person's is at the common place
+    draft = folder.with_name(f".{folder.name}.draft")
     if draft.exists() and not os.access(draft, os.W_OK):
-        return place.with_name(f".{place.name}-{os.geteuid()}.draft")
+        return folder.with_name(f".{folder.name}-{os.geteuid()}.draft")
     return draft
 
 
-def _lock(place: Path) -> Path:
-    return place.with_name(f".{place.name}.lock")
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
 
 
-def _locked(place: Path, *, wait: bool = True) -> IO[bytes]:
+def _locked(folder: Path, *, wait: bool = True) -> IO[bytes]:
     def busy() -> None:
         if not wait:
-            raise UsageError(f"{place.name} is in use by another process; wait for it or stop it")
-        _LOG.info(f"another process is building {place.name}; waiting for it")
+            raise UsageError(f"{folder.name} is in use by another process; wait for it or stop it")
+        _LOG.info(f"another process is building {folder.name}; waiting for it")
 
-    return disk.lock_file(_lock(place), busy)
+    return disk.lock_file(_lock(folder), busy)
 
 
-def _is_held(place: Path) -> bool:
-    with suppress(OSError), _lock(place).open("rb") as file:
+def _is_held(folder: Path) -> bool:
+    with suppress(OSError), _lock(folder).open("rb") as file:
         return not disk.lock(file.fileno())
     return False
 

@@ -75,7 +75,7 @@ class Milvus(Retriever):
         )
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse what is no address. Nothing is sent."""
         if not is_server(options.get("url", model)):
             raise UsageError(
@@ -131,9 +131,9 @@ class Milvus(Retriever):
         self._ask(self._client.load_collection)
         count = self._state("Strong").documents
         documents = len(self._corpus)
-        done = count if count >= documents else count // BLOCK * BLOCK
-        progress = Progress(f"Milvus at {self._url}", documents, done=done)
-        for first in range(done, documents, BLOCK):
+        rows_done = count if count >= documents else count // BLOCK * BLOCK
+        progress = Progress(f"Milvus at {self._url}", documents, done=rows_done)
+        for first in range(rows_done, documents, BLOCK):
             rows = range(first, min(first + BLOCK, documents))
             self._ask(
                 self._client.upsert, data=[{"row": row, **self._content(row)} for row in rows]
@@ -196,12 +196,12 @@ class Milvus(Retriever):
         return encodable(search.text for search in searches)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found = [
+        results = [
             self._find(search, query, k)
             for search, query in zip(searches, self._queries(searches), strict=True)
         ]
         self._require_whole()
-        return found
+        return results
 
     def _find(self, search: Search, query: Any, k: int) -> list[Hit]:
         rows = set(self._ranker.rows(search.excluded))
@@ -209,7 +209,7 @@ class Milvus(Retriever):
         condition = f"row not in {sorted(rows)}" if rows else ""
         if search.among is not None:
             condition = f"row in {sorted({*self._ranker.rows(search.among)} - rows)}"
-        asked = {
+        arguments = {
             "data": [query],
             "anns_field": "searched",
             "filter": condition,
@@ -217,7 +217,7 @@ class Milvus(Retriever):
         }
         while True:  # until all that are tied with the k-th are there, of which Milvus gives any
             params = {"params": {"ef": max(self._ef, limit)} if self._ef else {}}
-            [hits] = self._ask(self._client.search, limit=limit, search_params=params, **asked)
+            [hits] = self._ask(self._client.search, limit=limit, search_params=params, **arguments)
             scores = (
                 np.array(hits.distances) if self._ef else np.abs(hits.distances)
             )  # milvus-lite's BM25 is negative

@@ -64,8 +64,10 @@ class Sharded(Retriever):
     ) -> None:
         build = cast("partial[Retriever]", part)
         if (spec := build.args[0]).kind not in _KINDS:
-            why = "whose scores depend on other parts by nothing but sums of counts"
-            raise UsageError(f"sharded is made of one of {', '.join(_KINDS)}, {why}; not of {spec}")
+            reason = "whose scores depend on other parts by nothing but sums of counts"
+            raise UsageError(
+                f"sharded is made of one of {', '.join(_KINDS)}, {reason}; not of {spec}"
+            )
         make = partial(build.func, spec, home=home and home.absolute(), terms=None)
         listen: _Listen = partial(receive_result, lost=PartEnded)
         elsewhere = ELSEWHERE.get() or ((_begin_on_ray, listen) if _on_ray() else None)
@@ -73,7 +75,7 @@ class Sharded(Retriever):
         finalize(self, ends.close)
         lines = elsewhere or (ends.enter_context(fork_server(__name__)), listen)
         parts = min(parts, max(1, len(corpus)))
-        own, *slices = [
+        first_slice, *slices = [
             corpus.slice(*rows)
             for rows in pairwise(len(corpus) * n // parts for n in range(parts + 1))
         ]
@@ -82,7 +84,7 @@ class Sharded(Retriever):
             for n, rows in enumerate(slices, 2)
         ]
         self._lock = Lock()  # an exchange with the parts at a time
-        self.parts = (make(own),)
+        self.parts = (make(first_slice),)
         self.name = self.parts[0].name
         progress = Progress("sharded", len(slices), "parts")
         at_once = len(os.sched_getaffinity(0))
@@ -97,38 +99,43 @@ class Sharded(Retriever):
             progress.add(len(lot))
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse less than one part."""
         require_at_least(1, "sharded", parts=options["parts"])
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         with self._lock:
-            if isinstance(own := self.parts[0], VectorRetriever):
-                vectors = own.prepare(searches)
-                found = self._exchange(
+            if isinstance(first_part := self.parts[0], VectorRetriever):
+                vectors = first_part.prepare(searches)
+                results = self._exchange(
                     self._others, VectorRetriever.search_with, vectors, searches, k
                 )
             else:
                 totals, counts = zip(*self._exchange(self._others, _count, searches), strict=True)
-                whole = CorpusTotals(*map(sum, zip(*totals, strict=True)))
+                all_totals = CorpusTotals(*map(sum, zip(*totals, strict=True)))
                 frequencies = [sum(parts) for parts in zip(*counts, strict=True)]
-                found = self._exchange(
-                    self._others, LexicalRetriever.search_as_part, searches, k, whole, frequencies
+                results = self._exchange(
+                    self._others,
+                    LexicalRetriever.search_as_part,
+                    searches,
+                    k,
+                    all_totals,
+                    frequencies,
                 )
-        return [_merge(lists, k) for lists in zip(*found, strict=True)]
+        return [_merge(lists, k) for lists in zip(*results, strict=True)]
 
     def _exchange(
-        self, others: "list[_PartRetriever]", call: Callable[..., Any], *arguments: Any
+        self, remote_parts: "list[_PartRetriever]", call: Callable[..., Any], *arguments: Any
     ) -> list[Any]:
         try:
-            for one in others:
-                one.send(call, *arguments)
-            return [call(self.parts[0], *arguments), *(one.receive() for one in others)]
+            for part in remote_parts:
+                part.send(call, *arguments)
+            return [call(self.parts[0], *arguments), *(part.receive() for part in remote_parts)]
         except (
             BaseException
         ):  # such as a Ctrl-C: what others will answer is not the answer to the next call
-            for one in others:
-                one.line = None
+            for part in remote_parts:
+                part.line = None
             raise
 
 
@@ -179,20 +186,20 @@ class _PartRetriever:  # the other end of a Server
                 self.line.send(self._made_of)
             self.line.send(call)
 
-    def receive(self, *, again: bool = True) -> Any:
+    def receive(self, *, retry: bool = True) -> Any:
         try:
             if not self.line:
                 raise PartEnded
             return self._listen(self.line)
         except PartEnded:
-            if not again:
-                why = "see whether there is memory for it, and give the same command again"
+            if not retry:
+                advice = "see whether there is memory for it, and give the same command again"
                 raise DataError(
-                    f"the process of {self._name} of the index has ended by itself twice; {why}"
+                    f"the process of {self._name} of the index has ended by itself twice; {advice}"
                 ) from None
             self.line = None
             self.send(*self._call)
-            return self.receive(again=False)
+            return self.receive(retry=False)
 
 
 def _serve(line: Connection) -> None:

@@ -51,32 +51,32 @@ def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
         raise DataError(f"there is no file or folder {path}")
     wanted = FORMS[form] if form else sum(FORMS.values(), ())
     inside, left_out = list_folder(path, follow_links=follow_links)
-    corpus = {one for one in find_files(path, "documents") if find_ending(one) in FORMS["table"]}
+    corpus = {file for file in find_files(path, "documents") if find_ending(file) in FORMS["table"]}
     files = list[Path]()
-    others = list[LeftOut]()
+    left_out_files = list[LeftOut]()
     for file in inside:
         if find_ending(file) in wanted and (file in corpus or not corpus):
             files.append(file)
         else:
-            others.append(LeftOut(file.relative_to(path).as_posix(), OTHER_FORM))
+            left_out_files.append(LeftOut(file.relative_to(path).as_posix(), OTHER_FORM))
     if not files:
         links = say_links(left_out)
         endings = f"{path} holds no file that is read (their names end in {', '.join(wanted)})"
         raise DataError(f"{endings}; {links}" if links else endings)
-    return Listing(files, [*left_out, *others])
+    return Listing(files, [*left_out, *left_out_files])
 
 
 def say_links(left_out: Sequence[LeftOut]) -> str:
     """Return in a line which links out of a folder are left out, and what takes them; ""
     where none is.
     """
-    outside = [one for one in left_out if one.reason == OUTSIDE]
+    outside = [file for file in left_out if file.reason == OUTSIDE]
     if not outside:
         return ""
-    named = ", ".join(f"{one.name} -> {one.evidence}" for one in outside[:_NAMED])
+    named = ", ".join(f"{file.name} -> {file.evidence}" for file in outside[:_NAMED])
     named += ", ..." if len(outside) > _NAMED else ""
-    many = plural(len(outside), "link out of the folder is", "links out of the folder are")
-    return f"{many} left out: {named}; --follow-links takes them"
+    links_are = plural(len(outside), "link out of the folder is", "links out of the folder are")
+    return f"{links_are} left out: {named}; --follow-links takes them"
 
 
 def read(
@@ -98,7 +98,7 @@ def read(
     forms = [_find_form(path, form) for path in files]
     for name in sorted({*forms} & pages.NEEDED.keys()):
         pages.check_installed(*pages.NEEDED[name])
-    with Readers(limits, leave, {one for one in forms if one in PACKAGES}) as readers:
+    with Readers(limits, leave, {form for form in forms if form in PACKAGES}) as readers:
         for path, name in zip(files, forms, strict=True):
             doc_id = path.relative_to(root).as_posix() if path != root else path.name
             if name == "table":

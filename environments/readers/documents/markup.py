@@ -66,12 +66,12 @@ def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
                 if event == "start" or _local(element) != wanted:
                     continue
                 count += 1
-                where = f"{path}, {wanted} {count}"
+                location = f"{path}, {wanted} {count}"
                 if not dump:
                     own_id = doc_id if element is root else f"{doc_id}:{count}"
-                    yield Unwritten(where, partial(_write_record, element, own_id, record))
+                    yield Unwritten(location, partial(_write_record, element, own_id, record))
                 elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
-                    yield Unwritten(where, partial(_write_page, element))
+                    yield Unwritten(location, partial(_write_page, element))
                 element.clear()
                 root.clear()  # else it holds every record that it has had, empty
         if not count:
@@ -103,13 +103,13 @@ def _local(element: ElementTree.Element) -> str:
 
 
 def _texts(element: ElementTree.Element, path: str) -> list[str]:
-    found = (" ".join("".join(one.itertext()).split()) for one in element.findall(path))
-    return [text for text in found if text]
+    texts = (" ".join("".join(child.itertext()).split()) for child in element.findall(path))
+    return [text for text in texts if text]
 
 
 def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -> str:
     if not sections:
-        return "\n\n".join(text for part in element.itertext() if (text := " ".join(part.split())))
+        return "\n\n".join(text for node in element.itertext() if (text := " ".join(node.split())))
     written = ((heading, "\n\n".join(_texts(element, path))) for heading, path in sections.items())
     return "\n\n".join(f"## {heading}\n\n{text}" for heading, text in written if text)
 
@@ -157,12 +157,12 @@ def _hide_unclosed(wikitext: str) -> _Hidden:
                 unclosed.pop()
         if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
             continue
-        parts = list[str]()
+        pieces = list[str]()
         end = 0
         for match in unclosed:
-            parts += [wikitext[end : match.start("open")], stand_in]
+            pieces += [wikitext[end : match.start("open")], stand_in]
             end = match.end("open")
-        wikitext = "".join(parts) + wikitext[end:]
+        wikitext = "".join(pieces) + wikitext[end:]
         marks[stand_in] = mark
     return _Hidden(wikitext, marks)
 
@@ -170,32 +170,32 @@ def _hide_unclosed(wikitext: str) -> _Hidden:
 def _write(code: Any) -> str:
     """Return a single node as Markdown."""
     node = code.get(0)
-    kind = type(node).__name__
+    node_type = type(node).__name__
     name = str(getattr(node, "tag", getattr(node, "name", ""))).strip().lower()
-    if kind == "Heading":
+    if node_type == "Heading":
         return f"\n{'#' * node.level} {node.title.strip_code().strip()}\n\n"
-    if kind == "Template" and "infobox" in name:
+    if node_type == "Template" and "infobox" in name:
         lines = ((str(param.name).strip(), _say(param.value)) for param in node.params)
         return "\n" + "".join(f"- {name}: {value}\n" for name, value in lines if value) + "\n"
     if name == "table":
         # The cells of the first row may stand in the table itself.
-        made = (
+        renderings = (
             [_say(cell.contents) for cell in _inside(row, "td", "th")]
             for row in [node, *_inside(node, "tr")]
         )
-        rows = [f"| {' | '.join(cells)} |" for cells in made if cells]
+        rows = [f"| {' | '.join(cells)} |" for cells in renderings if cells]
         rows[1:1] = [re.sub(r"[^|]+", "---", rows[0])] if rows else []
         return "\n\n" + "\n".join(rows) + "\n\n"
     if name == "li":
         return "- "
-    if name in _LEFT_OUT or (kind == "Wikilink" and _NO_TEXT.match(str(node.title))):
+    if name in _LEFT_OUT or (node_type == "Wikilink" and _NO_TEXT.match(str(node.title))):
         return ""
     return "\n" if name == "br" else str(code.strip_code(collapse=False))
 
 
 def _inside(node: Any, *names: str) -> Any:
     return node.contents.filter_tags(
-        recursive=False, matches=lambda one: str(one.tag).strip().lower() in names
+        recursive=False, matches=lambda tag: str(tag.tag).strip().lower() in names
     )
 
 

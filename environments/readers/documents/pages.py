@@ -23,7 +23,7 @@ NEEDED = {  # form -> the package that reads it, and what needs it
 }
 
 
-def need(package: str, what: str) -> Any:
+def need(package: str, purpose: str) -> Any:
     """Return a module of the extra `sources`.
 
     UsageError, with the command that installs it, where it is missing.
@@ -31,30 +31,30 @@ def need(package: str, what: str) -> Any:
     logging.getLogger(package).setLevel(
         logging.CRITICAL
     )  # what it has to say comes as an error, with its place
-    check_installed(package, what)
+    check_installed(package, purpose)
     try:
         return import_module(package)
     except ImportError as error:
-        raise UsageError(f"{what} need {explain_missing(error.name, 'sources')}") from None
+        raise UsageError(f"{purpose} need {explain_missing(error.name, 'sources')}") from None
 
 
-def check_installed(package: str, what: str) -> None:
+def check_installed(package: str, purpose: str) -> None:
     """Raise UsageError, with the command that installs it, where a package is missing.
 
     It is not imported.
     """
     if find_spec(package) is None:
-        raise UsageError(f"{what} need {explain_missing(package, 'sources')}")
+        raise UsageError(f"{purpose} need {explain_missing(package, 'sources')}")
 
 
 def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
     """Return the text of a file in UTF-8. TooLarge where it has more than `most` characters."""
     lines = list[str]()
-    left = most
+    budget = most
     for _, text in raw_files.read_lines(path, whole=True, html=True):
         lines.append(text)
-        left -= len(text)
-        if left < 0:
+        budget -= len(text)
+        if budget < 0:
             raise raw_files.TooLarge(f"more than {most:,} characters")
     return {"text": "".join(lines)}
 
@@ -91,10 +91,10 @@ def read_pdf(path: Path) -> Mapping[str, str]:
 
 def _list_pages(file: Any) -> Iterator[Any]:
     """Yield each page once: a tree that names a page many times may make a small file endless."""
-    seen = set[int]()
+    visited = set[int]()
     for page in file.pages:
         number = page.indirect_reference.idnum if page.indirect_reference else None
-        if number is None or number not in seen:
+        if number is None or number not in visited:
             yield page
         if number is not None:
-            seen.add(number)
+            visited.add(number)

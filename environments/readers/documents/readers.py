@@ -125,8 +125,10 @@ class Readers:
             seconds_left = request.seconds_in_all - request.seconds
             if not stop.at or seconds_left <= 0:
                 first = stop.at or stop.done + 1
-                rest = f"; its documents from number {first} on are left out" if first > 1 else ""
-                self._leave(doc_id, stop.reason, f"{stop.evidence}{rest}")
+                remainder = (
+                    f"; its documents from number {first} on are left out" if first > 1 else ""
+                )
+                self._leave(doc_id, stop.reason, f"{stop.evidence}{remainder}")
                 return
             self._leave(f"{doc_id}:{stop.at}", stop.reason, stop.evidence)
             request = request._replace(done=stop.at, seconds_in_all=seconds_left)
@@ -135,7 +137,7 @@ class Readers:
         self, request: Request
     ) -> Generator[tuple[str, dict[str, Any]], None, _Stop | None]:
         """Yield the rows of a file, and return why there are no more; None at its end."""
-        done = request.done
+        rows_done = request.done
         at = 0
         try:
             if self._connection is None:
@@ -143,28 +145,28 @@ class Readers:
             self._connection.send(request)
             self._last = time.monotonic()
             while True:
-                for kind, *given in self._receive(request):
-                    if kind == BEGINS:
-                        at = given[0]
-                    elif kind == ROW:
-                        done = given[0]
+                for message_type, *payload in self._receive(request):
+                    if message_type == BEGINS:
+                        at = payload[0]
+                    elif message_type == ROW:
+                        rows_done = payload[0]
                         at = 0
-                        yield given[1], given[2]
-                    elif kind == LARGE:
+                        yield payload[1], payload[2]
+                    elif message_type == LARGE:
                         name = f"{request.doc_id}:{at}" if request.form == "xml" else request.doc_id
                         self._leave(name, TOO_MUCH_TEXT, f"more than {request.text:,} MiB")
-                        done = at
+                        rows_done = at
                         at = 0
-                    elif kind == OVER:
-                        return _Stop(given[0], given[1], done, at)
-                    elif kind == FAILED:
-                        raise given[0]
+                    elif message_type == OVER:
+                        return _Stop(payload[0], payload[1], rows_done, at)
+                    elif message_type == FAILED:
+                        raise payload[0]
                     else:
                         return None
         except _Over as over:
-            return _Stop(over.reason, over.evidence, done, at)
+            return _Stop(over.reason, over.evidence, rows_done, at)
         except (EOFError, OSError):
-            return _Stop(CRASHED, "", done, at)
+            return _Stop(CRASHED, "", rows_done, at)
 
     def _receive(self, request: Request) -> list[Message]:
         """Return the next messages, and see meanwhile to it that the process keeps to its limits.

@@ -98,11 +98,11 @@ def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[
     since = time.monotonic()
     for message in messages:
         batch.append(message)
-        now = time.monotonic()
-        if at_once or now - since > _MOMENT:
+        moment = time.monotonic()
+        if at_once or moment - since > _MOMENT:
             yield batch
             batch = []
-            since = now
+            since = moment
     yield batch
 
 
@@ -118,7 +118,7 @@ def _read(request: Request) -> Iterator[Message]:
     used_before = _processor_time()
     _allow(request.seconds, used_before + request.seconds_in_all)
     try:
-        for number, (where, write) in enumerate(_documents(request), start=1):
+        for number, (location, write) in enumerate(_documents(request), start=1):
             if number > request.done:
                 yield BEGINS, number
                 row = write()
@@ -126,7 +126,7 @@ def _read(request: Request) -> Iterator[Message]:
                 if size > request.text * MIB:
                     yield LARGE, number
                 else:
-                    yield ROW, number, where, row
+                    yield ROW, number, location, row
             _allow(request.seconds, used_before + request.seconds_in_all)
         yield (ENDED,)
     except raw_files.TooLarge as error:
@@ -151,8 +151,8 @@ def _documents(request: Request) -> Iterator[Unwritten]:
 
 
 def _processor_time() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _allow(seconds: float, latest: float) -> None:

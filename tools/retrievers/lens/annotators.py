@@ -154,18 +154,18 @@ def read_prompt(file: str) -> Prompt:
 
     DataError for any other file.
     """
-    how = (
+    instruction = (
         "take a compiled.json of python -m optimizers.compile --program "
         "programs.llm_tasks.lens_annotator:Annotator, but of no knn"
     )
     try:
-        found: Prompt = schemas.read_file(_Compiled, Path(file), how)["prompts"][
+        prompt: Prompt = schemas.read_file(_Compiled, Path(file), instruction)["prompts"][
             "annotate_documents"
         ]
-        return found
+        return prompt
     except (OSError, KeyError) as error:
         raise DataError(
-            f"lens: there is no prompt in {file} ({type(error).__name__}); {how}"
+            f"lens: there is no prompt in {file} ({type(error).__name__}); {instruction}"
         ) from None
 
 
@@ -180,9 +180,9 @@ def check(model: str, attribute: str) -> None:
     if " " not in attribute:
         lenses.get_lens(attribute)
     elif model == "offline":
-        known = ", ".join(lenses.LENSES)
+        lens_names = ", ".join(lenses.LENSES)
         raise UsageError(
-            f"offline only counts, by one of {known}; lens(..., model=...) takes any attribute"
+            f"offline only counts, by one of {lens_names}; lens(..., model=...) takes any attribute"
         )
 
 
@@ -209,9 +209,11 @@ class ModelAnnotator:
         self._prompt = (
             read_prompt(prompts) if prompts else Prompt(instructions="", descriptions={}, demos=[])
         )
-        told = self._prompt["instructions"] or AnnotateDocuments.instructions
+        instructions = self._prompt["instructions"] or AnnotateDocuments.instructions
         self._predictor = dspy.Predict(
-            prompting.with_instructions(AnnotateDocuments, told, self._prompt["descriptions"])
+            prompting.with_instructions(
+                AnnotateDocuments, instructions, self._prompt["descriptions"]
+            )
         )
         self._predictor.demos = self._prompt["demos"]
         self._queries = dict[str, str]()
@@ -223,22 +225,22 @@ class ModelAnnotator:
         settings = {
             name: value for name, value in self._model.settings.items() if name not in bounds
         }
-        more = filter(None, (self._prompt["descriptions"], self._prompt["demos"]))
+        additions = filter(None, (self._prompt["descriptions"], self._prompt["demos"]))
         instructions = self._predictor.signature.instructions
-        parts = (
+        shaping = (
             self._model.name,
             {"batch": BATCH, "format": FORMAT},
             instructions,
             self._wording,
-            *more,
+            *additions,
         )
         written = [
-            json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass") for part in parts
+            json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass") for value in shaping
         ]
-        told = hashlib.blake2b(
-            b"".join(b"%d\0%s" % (len(one), one) for one in written), digest_size=8
+        prompt_digest = hashlib.blake2b(
+            b"".join(b"%d\0%s" % (len(text), text) for text in written), digest_size=8
         )
-        return {**settings, "attribute": self._attribute, "told": told.hexdigest()}
+        return {**settings, "attribute": self._attribute, "told": prompt_digest.hexdigest()}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
         """Return a line with the estimated cost of annotating so many texts, of which `sample` are
@@ -249,9 +251,9 @@ class ModelAnnotator:
         """
         self._model.lm.meet()
         calls = -(-texts // BATCH)
-        asked = self._predictor
+        predictor = self._predictor
         prompt = Adapter().format(
-            asked.signature, asked.demos, {"attribute": self._wording, "passages": []}
+            predictor.signature, predictor.demos, {"attribute": self._wording, "passages": []}
         )
         overhead = sum(context_window.tokens(str(message["content"])) for message in prompt)
         rate = sum(map(context_window.tokens, sample)) / max(
@@ -291,7 +293,11 @@ class ModelAnnotator:
         problem = None
         try:
             with self._model.active():
-                for left in (2, 1, 0):  # tries, where a refusal tells how much the model takes
+                for tries_left in (
+                    2,
+                    1,
+                    0,
+                ):  # tries, where a refusal tells how much the model takes
                     try:
                         annotate(
                             session,
@@ -303,7 +309,7 @@ class ModelAnnotator:
                         )
                         break
                     except dspy.LMInvalidRequestError as error:
-                        if not (left and getattr(error, "learnt", False)):
+                        if not (tries_left and getattr(error, "learnt", False)):
                             raise
             if len(texts) == BATCH and not any(notes.values()) and not self._useful:
                 notes.clear()  # it will not do better with all the others
@@ -365,8 +371,8 @@ class OfflineAnnotator:
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
         """Return a line that says what is counted."""
-        what = surface_cues.COUNTED[self._attribute]
-        return f"lens: offline annotates {texts:,} texts by counting: {what}; no language model"
+        subject = surface_cues.COUNTED[self._attribute]
+        return f"lens: offline annotates {texts:,} texts by counting: {subject}; no language model"
 
     def annotate(self, texts: Sequence[str]) -> AnnotatedBatch:
         """Return the words that stand for what was counted in each text."""

@@ -109,12 +109,12 @@ class LensIndex(Retriever):
             home, key, build=build, load=load, salvage=True
         )  # what was paid for and is whole stays
         if not any(note.text.strip() for note in notes.stream()):
-            again = (
+            advice = (
                 f"or `python -m tools.retrievers delete {index_name(key)}` to have them made again"
             )
             raise DataError(
                 f"lens: none of the annotations by {model} says anything; take another attribute, "
-                f"{again}"
+                f"{advice}"
             )
         text = part(corpus)
         annotations = part(notes)
@@ -137,7 +137,7 @@ class LensIndex(Retriever):
         )
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range, and a model or an attribute that there is not."""
         require_at_least(1, "lens", chars=options["chars"])
         require_at_least(0, "lens", context=options["context"])
@@ -205,15 +205,17 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     # the uninterrupted one.
     path = folder / _FILE
     path.touch()
-    done, spent = _read_notes(path)
-    texts, characters = _distinct(corpus, chars, done)
+    notes_of, spent = _read_notes(path)
+    texts, characters = _distinct(corpus, chars, notes_of)
     digests = list(texts)
     batches = [
         digests[first : first + annotator.batch]
         for first in range(0, len(digests), annotator.batch)
     ]
     pending = [
-        left for batch in batches if (left := [digest for digest in batch if digest not in done])
+        missing
+        for batch in batches
+        if (missing := [digest for digest in batch if digest not in notes_of])
     ]
     if not pending:
         return
@@ -223,7 +225,7 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     _LOG.log(
         level,
         annotator.begin(
-            count, characters, [_beginning(corpus[one], chars) for one in sample], spent
+            count, characters, [_beginning(corpus[doc_id], chars) for doc_id in sample], spent
         ),
     )
     progress = Progress("lens", len(digests), "texts", done=len(digests) - count)
@@ -259,17 +261,19 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
         cost = (
             "an unknown price" if spent.list_usd is None else f"${spent.list_usd:.4f} at list price"
         )
-        used = (
+        usage_text = (
             f"{spent.calls:,} calls, {spent.input_tokens:,} tokens in and {spent.output_tokens:,} "
             f"out, {cost}"
         )
-        troubles = "".join(f"; {n} {what}" for what, n in tally.items() if n)
-        _LOG.log(level, f"lens: annotated so far with {used}{troubles}")
+        troubles = "".join(f"; {n} {trouble}" for trouble, n in tally.items() if n)
+        _LOG.log(level, f"lens: annotated so far with {usage_text}{troubles}")
     if fault:
         raise fault
 
 
-def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict[str, str], int]:
+def _distinct(
+    corpus: Corpus, chars: int, notes_of: Mapping[str, str]
+) -> tuple[dict[str, str], int]:
     """Return the first document of each distinct text that is not blank, by digest, and the
     characters not yet done.
     """
@@ -280,7 +284,7 @@ def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict
         digest = digest_text(text).hex()
         if text.strip() and digest not in texts:
             texts[digest] = document.doc_id
-            characters += 0 if digest in done else len(text)
+            characters += 0 if digest in notes_of else len(text)
     return texts, characters
 
 

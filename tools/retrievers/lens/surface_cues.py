@@ -158,18 +158,18 @@ def _recollection(text: str, statistics: TermStatistics) -> str:
 
 def _failure(text: str) -> list[str]:
     turns = _TURN.findall(text)
-    requests = [said for who, said in turns if who == "User"]
-    answers = [said for who, said in turns if who == "Assistant"]
-    found = _signs(_USER, "\n".join(requests)) + _signs(_ASSISTANT, "\n".join(answers))
+    requests = [text for speaker, text in turns if speaker == "User"]
+    answers = [text for speaker, text in turns if speaker == "Assistant"]
+    cues = _signs(_USER, "\n".join(requests)) + _signs(_ASSISTANT, "\n".join(answers))
     several = "long conversation many turns" if len(requests) > 2 else "several turns"
-    found.append(several if len(requests) > 1 else "one turn")
+    cues.append(several if len(requests) > 1 else "one turn")
     if any(_alike(a, b) for a, b in pairwise(requests)):
-        found.append("user repeats the same request again")
+        cues.append("user repeats the same request again")
     if any(_alike(a, b) for a, b in pairwise(answers)):
-        found.append("assistant repeats the same answer again")
+        cues.append("assistant repeats the same answer again")
     if sum(map(len, answers)) > 6 * max(1, sum(map(len, requests))):
-        found.append("assistant answers at length, longer than asked")
-    return found
+        cues.append("assistant answers at length, longer than asked")
+    return cues
 
 
 def _authorship(text: str) -> list[str]:
@@ -178,20 +178,18 @@ def _authorship(text: str) -> list[str]:
     """
     tokens = re.findall(r"[a-z']+", text.lower())
     total = max(1, len(tokens))
-    found = [f"has_{word}" for word in sorted(set(tokens) & _FUNCTION_WORDS)]
+    cues = [f"has_{word}" for word in sorted(set(tokens) & _FUNCTION_WORDS)]
     for name, pattern in _MARKS.items():
         rate = 100 * len(re.findall(pattern, text)) / total
-        found.append(
+        cues.append(
             f"{name}_{'none' if rate == 0 else 'few' if rate < 1 else 'some' if rate < 4 else 'many'}"
         )
     lengths = [len(sentence.split()) for sentence in sentences(text)] or [0]
     mean = sum(lengths) / len(lengths)
-    found.append(f"sentences_{'short' if mean < 12 else 'middling' if mean < 20 else 'long'}")
-    found.append(
-        "sentences_varied" if max(lengths) > 3 * max(1, min(lengths)) else "sentences_even"
-    )
+    cues.append(f"sentences_{'short' if mean < 12 else 'middling' if mean < 20 else 'long'}")
+    cues.append("sentences_varied" if max(lengths) > 3 * max(1, min(lengths)) else "sentences_even")
     long = sum(len(word) > 6 for word in tokens) / total
-    return [*found, f"words_{'plain' if long < 0.18 else 'middling' if long < 0.28 else 'learned'}"]
+    return [*cues, f"words_{'plain' if long < 0.18 else 'middling' if long < 0.28 else 'learned'}"]
 
 
 def _signs(signs: Mapping[str, str], text: str) -> list[str]:

@@ -56,7 +56,7 @@ class LexicalRetriever(Retriever):
     )
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse parameters that are out of BM25's range."""
         k1 = options.get("k1", 0.0)
         b = options.get("b", 0.0)
@@ -134,14 +134,16 @@ class LexicalRetriever(Retriever):
         last bit to those of the whole.
         """
 
-        def search(place: int) -> list[Hit]:
-            one = searches[place]
-            rows, own = self._look_up(one.text)
-            weights = self.weigh_words(frequencies[place] if frequencies else own, totals.documents)
-            allowed = self.ranker.allowed(one.excluded, one.among)
+        def search(position: int) -> list[Hit]:
+            query = searches[position]
+            rows, own_frequencies = self._look_up(query.text)
+            weights = self.weigh_words(
+                frequencies[position] if frequencies else own_frequencies, totals.documents
+            )
+            allowed = self.ranker.allowed(query.excluded, query.among)
 
             def score(numbers: Sequence[int]) -> tuple[Rows, NDArray[Any]]:  # of candidates
-                of = np.empty(0, np.int32)
+                candidates = np.empty(0, np.int32)
                 best = np.empty(0, self.dtype)
                 buffer = np.empty(inverted_index.SIZE, self.dtype)
                 # k of the documents so far reach the floor
@@ -164,25 +166,25 @@ class LexicalRetriever(Retriever):
                     if segment.gone is not None:
                         scores[segment.rows < 0] = -np.inf
                     floor = kth_score_lower_bound(scores, k) if floor == -np.inf else floor
-                    found = np.flatnonzero(
+                    is_candidate = np.flatnonzero(
                         scores >= floor if floor > self.above else scores > self.above
                     )
-                    of = np.concatenate((of, segment.rows[found]))
-                    best = np.concatenate((best, scores[found]))
+                    candidates = np.concatenate((candidates, segment.rows[is_candidate]))
+                    best = np.concatenate((best, scores[is_candidate]))
                     if len(best) > room:
                         floor = max(floor, kth_score_lower_bound(best, k))
-                        of = of[best >= floor]
+                        candidates = candidates[best >= floor]
                         best = best[best >= floor]
                         room = 2 * max(k, len(best))  # there can be thousands of equal ones
-                return of, best
+                return candidates, best
 
             numbers = range(len(rows))
             threads = (
                 len(searches) == 1 and len(numbers) > 4
             )  # of fewer, starting them takes longer
-            parts = run_in_threads(score, [numbers[::2], numbers[1::2]] if threads else [numbers])
-            of, scores = map(np.concatenate, zip(*parts, strict=True))
-            return self.ranker.hits(of, scores, k)
+            results = run_in_threads(score, [numbers[::2], numbers[1::2]] if threads else [numbers])
+            rows_found, scores = map(np.concatenate, zip(*results, strict=True))
+            return self.ranker.hits(rows_found, scores, k)
 
         return run_in_threads(search, range(len(searches)))
 

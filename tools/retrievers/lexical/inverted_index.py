@@ -111,15 +111,15 @@ class Segment:
         """Return the row of each word of an encoded text that is no stop word, -1 for none;
         add its frequency.
         """
-        found = np.empty(len(data), dtype=np.int32)
-        found = found[
+        rows = np.empty(len(data), dtype=np.int32)
+        rows = rows[
             : numba_kernels.look_up_words(
-                data, prepared, reading, self.words, self.lists.indptr, found, frequencies
+                data, prepared, reading, self.words, self.lists.indptr, rows, frequencies
             )
         ]
         if self.gone is not None:
-            frequencies[: len(found)] -= np.where(found < 0, 0, self.gone[found])
-        return found
+            frequencies[: len(rows)] -= np.where(rows < 0, 0, self.gone[rows])
+        return rows
 
     def list_words(self, reading: TokenizerSettings) -> list[str]:
         """Return its words, by row."""
@@ -146,9 +146,9 @@ class InvertedIndex:
         self.segments = list[Segment]()
         for name, size in summary["segments"].items():
             gone = folder / f"gone-{name}.npy"
-            own = rows[first : first + size]
+            segment_rows = rows[first : first + size]
             self.segments.append(
-                Segment(folder / name, own, map_array(gone) if gone.is_file() else None)
+                Segment(folder / name, segment_rows, map_array(gone) if gone.is_file() else None)
             )
             first += size
 
@@ -179,11 +179,11 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
     missing = np.ones(len(digests), dtype=np.bool_)
     for rows in rows_of.values():
         missing[rows[rows >= 0]] = False
-    rest = np.flatnonzero(missing)
+    missing_rows = np.flatnonzero(missing)
     last = max((int(name[len(_NAME) :]) for name in rows_of), default=-1)
-    progress = Progress("reading words", len(digests), done=len(digests) - len(rest))
-    for number, first in enumerate(range(0, len(rest), SIZE), start=last + 1):
-        rows = rest[first : first + SIZE]
+    progress = Progress("reading words", len(digests), done=len(digests) - len(missing_rows))
+    for number, first in enumerate(range(0, len(missing_rows), SIZE), start=last + 1):
+        rows = missing_rows[first : first + SIZE]
         counter = _Counter(analyzer)
         counter.add(corpus.texts(rows.tolist()), progress.add)
         draft.mkdir()
@@ -210,7 +210,7 @@ def _count_words(
     deleted = rows < 0
     if deleted.any():
         indptr, documents = (
-            map_array(folder / name / f"{part}.npy") for part in ("indptr", "documents")
+            map_array(folder / name / f"{name}.npy") for name in ("indptr", "documents")
         )
         np.save(
             folder / f"gone-{name}.npy",
@@ -229,9 +229,14 @@ def _link_best(digests: Ints, relatives: Iterable[Path], folder: Path) -> None:
     ending = (1 << (len(digests) // SIZE).bit_length()) - 1
 
     def shared(relative: Path) -> int:
-        own = [digests[:0], *(map_array(path / "digests.npy") for path in _list(relative))]
+        relative_digests = [
+            digests[:0],
+            *(map_array(path / "digests.npy") for path in _list(relative)),
+        ]
         return len(
-            np.intersect1d(*(each[each & ending == 0] for each in (digests, np.concatenate(own))))
+            np.intersect1d(
+                *(each[each & ending == 0] for each in (digests, np.concatenate(relative_digests)))
+            )
         )
 
     shares = {relative: shared(relative) for relative in relatives}
@@ -250,9 +255,13 @@ def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
 
     So an index to which documents are added again and again has few segments.
     """
-    own = {path.name: np.load(path / "digests.npy") for path in _list(folder)}
-    rows = numba_kernels.find_digest_rows(np.concatenate([digests[:0], *own.values()]), digests)
-    rows_of = dict(zip(own, np.split(rows, np.cumsum([*map(len, own.values())])), strict=False))
+    digests_of = {path.name: np.load(path / "digests.npy") for path in _list(folder)}
+    rows = numba_kernels.find_digest_rows(
+        np.concatenate([digests[:0], *digests_of.values()]), digests
+    )
+    rows_of = dict(
+        zip(digests_of, np.split(rows, np.cumsum([*map(len, digests_of.values())])), strict=False)
+    )
     size = {name: int(np.count_nonzero(rows >= 0)) for name, rows in rows_of.items()}
     missing = len(digests) - sum(size.values())
     for name in sorted(size, key=size.__getitem__):
@@ -278,7 +287,7 @@ class _Counter:
         if analyzer.stop_words:
             self._count([(" ".join(sorted(analyzer.stop_words)).encode(), True)])
 
-    def add(self, texts: Iterable[str], done: Callable[[int], None]) -> None:
+    def add(self, texts: Iterable[str], report: Callable[[int], None]) -> None:
         block = list[tuple[bytes, bool]]()
         size = 0
         for text in chain(texts, [None]):
@@ -288,7 +297,7 @@ class _Counter:
             if block and (size >= BLOCK or text is None):
                 self._counts.append(self._count(block))
                 self._documents += len(block)
-                done(len(block))
+                report(len(block))
                 block = []
                 size = 0
 
@@ -334,7 +343,7 @@ class _Counter:
     def save(self, folder: Path) -> None:
         _, codes, starts, letters = self._words
         slots = self._hash(codes, self._known)
-        whole = WordTable(
+        table = WordTable(
             slots, codes[: self._known], starts[: self._known + 1], letters[: starts[self._known]]
         )
         frequency = np.zeros(self._known - self._reading.skipped, dtype=np.int64)
@@ -352,7 +361,7 @@ class _Counter:
                 counts, first, bases, numbers, free, PostingLists(indptr, documents, kinds)
             )
             first += len(counts.distinct)
-        arrays = PostingLists(indptr, documents, kinds)._asdict() | whole._asdict()
+        arrays = PostingLists(indptr, documents, kinds)._asdict() | table._asdict()
         for name, array in {**arrays, "pairs": pairs, "lengths": lengths}.items():
             np.save(folder / f"{name}.npy", array)
 
@@ -360,26 +369,26 @@ class _Counter:
         # The pairs of a count and a length that the segment has, shape (2, pairs), by count; and
         # their numbers: of the pair (count, length of document n) it is numbers[bases[n] + count -
         # 1].
-        sizes, which = np.unique(lengths, return_inverse=True)
+        sizes, length_index = np.unique(lengths, return_inverse=True)
         # the largest count in documents of each length
         most = np.zeros(len(sizes), dtype=np.int64)
         first = 0
         for counts in self._counts:
-            owners = which[first : first + len(counts.distinct)]
+            owners = length_index[first : first + len(counts.distinct)]
             np.maximum.at(most, np.repeat(owners, counts.distinct), counts.numbers)
             first += len(owners)
         starts: Ints = np.cumsum(most) - most
-        bases = starts[which]
-        used = np.zeros(int(most.sum()), dtype=np.bool_)
+        bases = starts[length_index]
+        is_used = np.zeros(int(most.sum()), dtype=np.bool_)
         first = 0
         for counts in self._counts:
-            own = bases[first : first + len(counts.distinct)]
-            used[np.repeat(own, counts.distinct) + counts.numbers - 1] = True
-            first += len(own)
-        count = np.arange(len(used)) - np.repeat(starts, most) + 1
-        places = np.flatnonzero(used)
+            document_bases = bases[first : first + len(counts.distinct)]
+            is_used[np.repeat(document_bases, counts.distinct) + counts.numbers - 1] = True
+            first += len(document_bases)
+        count = np.arange(len(is_used)) - np.repeat(starts, most) + 1
+        places = np.flatnonzero(is_used)
         places = places[np.argsort(count[places], kind="stable")]
-        numbers = np.zeros(len(used), np.uint16 if len(places) <= 1 << 16 else np.uint32)
+        numbers = np.zeros(len(is_used), np.uint16 if len(places) <= 1 << 16 else np.uint32)
         numbers[places] = np.arange(len(places))
         return np.stack((count[places], np.repeat(sizes, most)[places])), bases, numbers
 

@@ -171,7 +171,7 @@ def look_up_words(
     reading: TokenizerSettings,
     words: WordTable,
     indptr: Ints,
-    found: Rows,
+    rows_found: Rows,
     frequencies: Ints,
 ) -> int:
     """Put the row of each word that is no stop word into `found`, -1 for none, add its
@@ -188,9 +188,11 @@ def look_up_words(
         if length >= shortest:
             row = words.slots[_find(word, length, code, words)]
             if row < 0 or row >= reading.skipped:
-                found[number] = -1 if row < 0 else row - reading.skipped
+                rows_found[number] = -1 if row < 0 else row - reading.skipped
                 if row >= 0:
-                    frequencies[number] += indptr[found[number] + 1] - indptr[found[number]]
+                    frequencies[number] += (
+                        indptr[rows_found[number] + 1] - indptr[rows_found[number]]
+                    )
                 number += 1
 
 
@@ -199,10 +201,10 @@ def count_terms(
     block: TextBlock,
     reading: TokenizerSettings,
     words: WordTable,
-    known: int,
+    word_count: int,
     first: int,
-    seen: Ints,
-    place: Ints,
+    last_document: Ints,
+    position: Ints,
     counts: TermCounts,
 ) -> tuple[int, int]:
     """Count the words of a block of documents, and enter the new ones; return the numbers of words
@@ -232,24 +234,24 @@ def count_terms(
             slot = _find(word, length, code, words)
             row = slots[slot]
             if row < 0:
-                row = known
+                row = word_count
                 slots[slot] = row
                 codes[row] = code
                 starts[row + 1] = starts[row] + length
                 letters[starts[row] : starts[row + 1]] = word[:length]
-                known += 1
+                word_count += 1
             if row < reading.skipped:
                 continue
             lengths[document] += 1
-            if seen[row] != first + document:
-                seen[row] = first + document
-                place[row] = postings
+            if last_document[row] != first + document:
+                last_document[row] = first + document
+                position[row] = postings
                 rows[postings] = row - reading.skipped
                 numbers[postings] = 0
                 postings += 1
-            numbers[place[row]] += 1
+            numbers[position[row]] += 1
         distinct[document] = postings - before
-    return known, postings
+    return word_count, postings
 
 
 @compile_loop()
@@ -296,8 +298,8 @@ def accumulate_counts(
             for i in range(first, last):
                 table[kinds[i]] = weights[n] * shares[kinds[i]]
         else:
-            for kind in range(len(shares)):
-                table[kind] = weights[n] * shares[kind]
+            for column in range(len(shares)):
+                table[column] = weights[n] * shares[column]
         i = first
         while (
             i < last - 3

@@ -36,12 +36,12 @@ from tools.retrievers.lexical.numba_kernels import Ints
 # As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything
 # but ASCII letters, digits and blanks becomes a blank, words of one character are dropped, no stop
 # words.
-_OTHER = re.compile(r"[^a-z0-9\s]")
+_NO_WORD_CHARACTER = re.compile(r"[^a-z0-9\s]")
 
 
 def words(text: str) -> list[str]:
     """Return the release's words of `text`, in order, with repeats."""
-    return [word for word in _OTHER.sub(" ", text.lower()).split() if len(word) > 1]
+    return [word for word in _NO_WORD_CHARACTER.sub(" ", text.lower()).split() if len(word) > 1]
 
 
 _ANALYZER = Analyzer(words, string.ascii_letters + string.digits)

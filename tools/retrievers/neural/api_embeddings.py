@@ -110,7 +110,7 @@ class ApiEmbedder(Embedder):
         }
 
     def documents(
-        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+        self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
     ) -> Vectors:
         """Return the vectors of documents, in order; a blank one is not sent, and gets the zero
         vector.
@@ -120,10 +120,10 @@ class ApiEmbedder(Embedder):
         """
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         rows = [row for row, text in enumerate(texts) if text.strip()]
-        sent = [self._row.document_text(texts[row]) for row in rows]
+        inputs = [self._row.document_text(texts[row]) for row in rows]
         with _resumable(f"what {self.name} has embedded is kept, and "):
-            for row, one in zip(rows, self._embed(sent, kept=False), strict=True):
-                vectors[row] = one.vector
+            for row, embedded in zip(rows, self._embed(inputs, kept=False), strict=True):
+                vectors[row] = embedded.vector
         return vectors
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
@@ -135,15 +135,15 @@ class ApiEmbedder(Embedder):
         """
         texts = [self._row.query_text(search.text, search.instruction) for search in searches]
         with self._lock:
-            known = {text: self._queries[text] for text in texts if text in self._queries}
-        new = [text for text in dict.fromkeys(texts) if text not in known]
-        for text, one in zip(new, self._embed(new, kept=True), strict=True):
-            require_finite(one.vector, self.name, f"the query {abbreviate(text)!r}")
+            remembered = {text: self._queries[text] for text in texts if text in self._queries}
+        new = [text for text in dict.fromkeys(texts) if text not in remembered]
+        for text, embedded in zip(new, self._embed(new, kept=True), strict=True):
+            require_finite(embedded.vector, self.name, f"the query {abbreviate(text)!r}")
             with self._lock:  # of several answers, the first
-                known[text] = self._queries.setdefault(text, one)
+                remembered[text] = self._queries.setdefault(text, embedded)
                 while len(self._queries) > _KEPT_QUERIES:
                     del self._queries[next(iter(self._queries))]  # the oldest
-        return np.stack([known[text].vector for text in texts])
+        return np.stack([remembered[text].vector for text in texts])
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return about how many tokens of a query were cut off for the API; 0 for one that
@@ -156,9 +156,9 @@ class ApiEmbedder(Embedder):
     def take_usage(self) -> Usage:
         """Return the usage of documents since the last call."""
         with self._lock:
-            used = self._used
+            usage = self._used
             self._used = Usage()
-        return used
+        return usage
 
     def resume(self, spent: Usage) -> None:
         """Count what an earlier process has spent on the same vectors."""
@@ -187,7 +187,9 @@ class ApiEmbedder(Embedder):
                 return [self._shortened(texts[0], refusal, kept)]
         middle = len(texts) // 2
         embedded = self._embed_batch(texts[:middle], kept) + self._embed(texts[middle:], kept=kept)
-        if not any(one.left_out for one in embedded):  # it was not a text, so they were too many
+        if not any(
+            embedding.left_out for embedding in embedded
+        ):  # it was not a text, so they were too many
             self.batch = min(self.batch, len(texts) - middle)
         return embedded
 
@@ -196,7 +198,7 @@ class ApiEmbedder(Embedder):
         # without its last tenth, until it is accepted. Between 90 and 100 per cent of what the
         # model takes is kept.
         name = self._api.name
-        whole = len(text)
+        full_length = len(text)
         longest = self._row.max_document_tokens
         while (
             refusal.about == "length" and longest and len(text) > longest
@@ -207,7 +209,7 @@ class ApiEmbedder(Embedder):
             except EmbeddingRefused as again:
                 refusal = again
                 continue
-            return _Embedded(vector, max(1, round(longest * (whole - len(text)) / len(text))))
+            return _Embedded(vector, max(1, round(longest * (full_length - len(text)) / len(text))))
         if refusal.about != "unknown":
             hint = (
                 ""
@@ -228,17 +230,17 @@ class ApiEmbedder(Embedder):
         """Return the vectors of one request, shape (texts, dimension), and book it on the
         session or the index.
         """
-        vectors, used = self._api.embed(encodable(texts), kept=kept)
+        vectors, usage = self._api.embed(encodable(texts), kept=kept)
         if not kept:
             with self._lock:
-                self._used += used
+                self._used += usage
         elif payer := session.current():
-            payer.charge(used)
-        made: Vectors = np.stack(vectors)
+            payer.charge(usage)
+        stacked: Vectors = np.stack(vectors)
         if not self._row.normalize:
-            return made
-        lengths = np.linalg.norm(made.astype(np.float64), axis=1, keepdims=True)
-        return (made / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+            return stacked
+        lengths = np.linalg.norm(stacked.astype(np.float64), axis=1, keepdims=True)
+        return (stacked / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 @contextmanager
@@ -252,8 +254,8 @@ def _resumable(
     except RunIncomplete as outage:
         raise outage.saying(f"{outage}; {kept}the same command goes on") from outage
     except BudgetReached as reached:
-        more = " with a larger budget" if reached.larger else ""
-        raise reached.saying(f"{reached}; {kept}the same command{more} goes on") from None
+        budget = " with a larger budget" if reached.larger else ""
+        raise reached.saying(f"{reached}; {kept}the same command{budget} goes on") from None
 
 
 class ApiRetriever(VectorRetriever):
@@ -276,7 +278,7 @@ class ApiRetriever(VectorRetriever):
         super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse a model without a provider. Nothing is sent."""
         ApiEmbedder(model, dimensions=options["dimensions"], like=options["like"])
 
@@ -298,8 +300,8 @@ def list_price(spec: str, like: str = "", file: Path | None = None) -> Price | N
     """Return the price of `api:SPEC` from the user's own `file`, else from the table, which
     has no servers.
     """
-    if own := price(spec, file):
-        return own
+    if own_price := price(spec, file):
+        return own_price
     usd = _row(spec, like).price / 1e6 if place(spec)[0] else 0.0
     return (
         Price(input=usd, cached_input=usd, output=0.0, source="tools/retrievers/models.toml")

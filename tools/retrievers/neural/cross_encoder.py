@@ -79,7 +79,7 @@ class CrossEncoder(LocalModelMixin, Retriever):
         ]()  # of a query as the model reads it, and a doc_id
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
         require_model(model, "cross", options["like"], options["run_code"])
 

@@ -42,10 +42,10 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 
 
 @loading.cache_last_two
-def load(found: LocalModel) -> tuple[Any, Any]:
+def load(local_model: LocalModel) -> tuple[Any, Any]:
     """Return the model with its head, ready to compute, and its tokenizer."""
-    folder = found.folder
-    row = found.row
+    folder = local_model.folder
+    row = local_model.row
     base = find_base_model(folder, row.base)
     model, missing = _with_head(base or folder, row, labels=1 if base else None)
     if base:
@@ -81,10 +81,10 @@ def _with_head(
         config = transformers.AutoConfig.from_pretrained(folder, **options)
         if labels:
             config.num_labels = labels
-        kind = "SequenceClassification"
+        auto_class = "SequenceClassification"
         if row.prompt:
-            kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
-        model, report = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
+            auto_class = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
+        model, report = getattr(transformers, f"AutoModelFor{auto_class}").from_pretrained(
             folder,
             config=config,
             dtype=loading.weights_dtype(row, device()),
@@ -111,8 +111,8 @@ class PairScorer:
                 f"the tokenizer of {row.name} has no token {lacking!r}; is it a model of another "
                 f"family?"
             )
-        own = min(loading.max_positions(model.config), int(tokenizer.model_max_length))
-        self._most = min(max_tokens or row.max_document_tokens or own, own)
+        model_limit = min(loading.max_positions(model.config), int(tokenizer.model_max_length))
+        self._most = min(max_tokens or row.max_document_tokens or model_limit, model_limit)
         fixed = len(self._tokens("", "").ids)
         if self._most - fixed < 2:
             raise UsageError(
@@ -145,13 +145,16 @@ class PairScorer:
 
     def _cut(self, tokens: "_Tokens") -> tuple[list[int], list[int]]:
         places = {
-            part: [place for place, of in enumerate(tokens.parts) if of == part] for part in (0, 1)
+            part: [position for position, part_of in enumerate(tokens.parts) if part_of == part]
+            for part in (0, 1)
         }
         gone = set(places[0][self._most_of_query :])
         excess = max(0, len(tokens.ids) - len(gone) - self._most)
         gone |= set(places[1][len(places[1]) - excess :])
-        kept = [place for place in range(len(tokens.ids)) if place not in gone]
-        return [tokens.ids[place] for place in kept], [tokens.types[place] for place in kept]
+        remaining = [position for position in range(len(tokens.ids)) if position not in gone]
+        return [tokens.ids[position] for position in remaining], [
+            tokens.types[place] for place in remaining
+        ]
 
     def _tokens(self, query: str, document: str) -> "_Tokens":
         """Return all tokens of a pair, or of the prompt made of it, with the text that each
@@ -166,11 +169,11 @@ class PairScorer:
         read = self._tokenizer.encode(before + query + between + document + after)
         first = len(before), len(before) + len(query)
         second = first[1] + len(between), first[1] + len(between) + len(document)
-        parts = [
+        prompt_parts = [
             0 if _within(span, first) else 1 if _within(span, second) else None
             for span in read.offsets
         ]
-        return _Tokens(read.ids, read.type_ids, parts)
+        return _Tokens(read.ids, read.type_ids, prompt_parts)
 
 
 class _Tokens(NamedTuple):

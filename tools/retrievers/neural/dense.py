@@ -59,7 +59,7 @@ class Dense(VectorRetriever):
         super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
         require_model(model, "dense", options["like"], options["run_code"])
 
@@ -110,21 +110,21 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
         return index_key("vectors", self.name, self._found.row, _VECTOR_MODULES, in_8_bits)
 
     def documents(
-        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+        self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
     ) -> Vectors:
         """Return the vectors of documents, shape (texts, dimension); a text of no tokens gets
         the zero vector.
         """
-        return self._vectors(texts, "document", self._found.row.document_text, done)
+        return self._vectors(texts, "document", self._found.row.document_text, report)
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension), the same to the last
         bit in any batch.
         """
         vectors = np.empty((len(searches), self.dimension), dtype=np.float32)
-        for place, search in enumerate(searches):
+        for position, search in enumerate(searches):
             read = partial(self._found.row.query_text, instruction=search.instruction)
-            vectors[place] = self._vectors([search.text], "query", read)
+            vectors[position] = self._vectors([search.text], "query", read)
         return vectors
 
     def _vectors(
@@ -132,19 +132,19 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
         texts: Sequence[str],
         task: str,
         read: Callable[[str], str],
-        done: Callable[[int], None] = lambda _: None,
+        report: Callable[[int], None] = lambda _: None,
     ) -> Vectors:
         before, _, _ = read("\0").partition("\0")  # what stands before any text
         prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         filled = [
-            place
-            for place, text in enumerate(texts)
+            position
+            for position, text in enumerate(texts)
             if _WORD.search(text) or self._encoder.has_tokens(text)
         ]
-        for places, made in self._encoder.encode(
+        for places, vectors_of_batch in self._encoder.encode(
             [read(texts[n])[len(prompt) :] for n in filled], task, prompt
         ):
-            vectors[[filled[place] for place in places]] = made
-            done(len(places))
+            vectors[[filled[position] for position in places]] = vectors_of_batch
+            report(len(places))
         return vectors

@@ -69,7 +69,7 @@ class Encoder:
         options = options | self._cut(task)
         texts = encodable(texts)
         prompt = prompt and encodable([prompt])[0]
-        batches: Iterable[list[int]] = ([place] for place in range(len(texts)))
+        batches: Iterable[list[int]] = ([position] for position in range(len(texts)))
         encode = model.encode_query
         count = 1
         if task == "document":
@@ -77,12 +77,12 @@ class Encoder:
             encode = model.encode_document
             count = loading.cores()
         for places in batches:
-            batch = [texts[place] for place in places]
+            batch = [texts[position] for position in places]
             with loading.torch_threads(count):
-                made = encode(
+                embeddings = encode(
                     batch, prompt=prompt, batch_size=len(batch), show_progress_bar=False, **options
                 )
-            yield places, made
+            yield places, embeddings
 
     def left_out(self, text: str) -> int:
         """Return how many tokens at the end of a query are cut off."""
@@ -96,33 +96,33 @@ class Encoder:
             or model.max_seq_length
         )
         [text] = encodable([(model.prompts.get("query") or "") + text])
-        whole = self._tokenize(model.tokenizer, text, truncation=False, verbose=False)
-        return max(0, len(whole["input_ids"]) - limit) if limit else 0
+        token_ids = self._tokenize(model.tokenizer, text, truncation=False, verbose=False)
+        return max(0, len(token_ids["input_ids"]) - limit) if limit else 0
 
     def has_tokens(self, text: str) -> bool:
         """Return whether a document has tokens, special ones apart."""
         tokenizer = self.models["document"].tokenizer
-        made = self._tokenize(
+        encoded = self._tokenize(
             tokenizer, encodable([text])[0], add_special_tokens=False, truncation=True
         )
-        return bool(made["input_ids"])
+        return bool(encoded["input_ids"])
 
-    def _tokenize(self, tokenize: Callable[..., Any], *texts: Any, **how: Any) -> Any:
+    def _tokenize(self, tokenize: Callable[..., Any], *texts: Any, **options: Any) -> Any:
         with (
             self._tokenizing
         ):  # where to cut is told to the tokenizer, and would hold for another thread's text, too
-            return tokenize(*texts, **how)
+            return tokenize(*texts, **options)
 
     def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
         model = self.models[task]
         prompt = model.prompts.get(task) if prompt is None else prompt
         for first in range(0, len(texts), _TOKENIZED):
-            some = texts[first : first + _TOKENIZED]
-            mask = model.preprocess(some, prompt=prompt or None, task=task, **self._cut(task)).get(
+            batch = texts[first : first + _TOKENIZED]
+            mask = model.preprocess(batch, prompt=prompt or None, task=task, **self._cut(task)).get(
                 "attention_mask"
             )
             # There is no mask in a model that is a table of terms.
-            yield from [1] * len(some) if mask is None else map(int, mask.sum(dim=1))
+            yield from [1] * len(batch) if mask is None else map(int, mask.sum(dim=1))
 
     def _cut(self, task: str) -> dict[str, Any]:
         return (
@@ -141,8 +141,8 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
     path: each is a batch.
     """
     places = defaultdict[int, list[int]](list)
-    for place, length in enumerate(lengths):
-        places[length].append(place)
+    for position, length in enumerate(lengths):
+        places[length].append(position)
     for length in sorted(places, reverse=True):
         size = max(1, most_tokens // length) if length > _FEW * loading.cores() else 1
         for start in range(0, len(places[length]), size):
@@ -157,11 +157,13 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     """
     folder = model.folder
     row = model.row
-    where = "cpu" if precision == "int8" else device()
+    torch_device = "cpu" if precision == "int8" else device()
     with loading.translate_load_errors("model", folder, row):
-        made = _sentence_transformer(folder, row, where, row.task_document)
-        same = row.task_query == row.task_document
-        for_queries = None if same else _sentence_transformer(folder, row, where, row.task_query)
+        made = _sentence_transformer(folder, row, torch_device, row.task_document)
+        same_task = row.task_query == row.task_document
+        for_queries = (
+            None if same_task else _sentence_transformer(folder, row, torch_device, row.task_query)
+        )
     if precision == "int8":
         from tools.retrievers.neural.quantized import quantize  # imports onnx, an extra
 
@@ -182,19 +184,21 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     """
     folder = model.folder
     row = model.row
-    where = device()
+    torch_device = device()
     with loading.translate_load_errors("model", folder, row):
         if form == "saved":
-            made = SparseEncoder(str(folder), device=where, **_options(row, where))
+            made = SparseEncoder(str(folder), device=torch_device, **_options(row, torch_device))
             _mend_tokenizer(made[0])
         else:
             first = _transformer(
-                folder, row, where, "fill-mask" if form == "masked" else "text-generation"
+                folder, row, torch_device, "fill-mask" if form == "masked" else "text-generation"
             )
             divided = (
                 [_ScaleLayer(float(first.config.hidden_size) ** 0.25)] if form == "causal" else []
             )
-            made = SparseEncoder(modules=[first, *divided, SpladePooling("max")], device=where)
+            made = SparseEncoder(
+                modules=[first, *divided, SpladePooling("max")], device=torch_device
+            )
     made.prompts = {}  # the folder's own are in the row's formats, and go in once
     return Encoder(row, made, batch_tokens=1024)  # whose logits are 125 MB with BERT's vocabulary
 
@@ -210,39 +214,51 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     """
     folder = model.folder
     row = model.row
-    where = device()
+    torch_device = device()
     with loading.translate_load_errors("model", folder, row):
         if trained:
-            made = MultiVectorEncoder(str(folder), device=where, **_options(row, where))
+            made = MultiVectorEncoder(
+                str(folder), device=torch_device, **_options(row, torch_device)
+            )
             _mend_tokenizer(made[0])
         else:
-            plain = SentenceTransformer(str(folder), device=where, **_options(row, where))
-            kept = [module for module in plain if isinstance(module, Transformer | Dense)]
-            _mend_tokenizer(kept[0])
-            for module in kept[1:]:
+            plain = SentenceTransformer(
+                str(folder), device=torch_device, **_options(row, torch_device)
+            )
+            modules_kept = [module for module in plain if isinstance(module, Transformer | Dense)]
+            _mend_tokenizer(modules_kept[0])
+            for module in modules_kept[1:]:
                 module.module_input_name = module.module_output_name = "token_embeddings"
-            modules = [*kept, MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
-            made = MultiVectorEncoder(modules=modules, device=where)
+            modules = [
+                *modules_kept,
+                MultiVectorMask(),
+                Normalize(module_input_name="token_embeddings"),
+            ]
+            made = MultiVectorEncoder(modules=modules, device=torch_device)
     return Encoder(row, made, batch_tokens=4096)
 
 
-def _options(row: ModelRow, where: str) -> dict[str, Any]:
+def _options(row: ModelRow, torch_device: str) -> dict[str, Any]:
     return {
         **loading.local_only_options(row),
-        "model_kwargs": {"dtype": loading.weights_dtype(row, where)},
+        "model_kwargs": {"dtype": loading.weights_dtype(row, torch_device)},
     }
 
 
 def _sentence_transformer(
-    folder: Path, row: ModelRow, where: str, task: str
+    folder: Path, row: ModelRow, torch_device: str, task: str
 ) -> SentenceTransformer:
     modules: list[Any] = []
     if (folder / "modules.json").is_file():
-        if (kind := read_class(folder)) != "SentenceTransformer":
-            raise DataError(f"the model folder {folder} is a {kind}; use another kind of retriever")
-        modules = list(SentenceTransformer(str(folder), device="cpu", **_options(row, where)))
+        if (class_name := read_class(folder)) != "SentenceTransformer":
+            raise DataError(
+                f"the model folder {folder} is a {class_name}; use another kind of retriever"
+            )
+        modules = list(
+            SentenceTransformer(str(folder), device="cpu", **_options(row, torch_device))
+        )
     if not modules or find_base_model(folder, row.base):
-        modules[:1] = [_transformer(folder, row, where)]
+        modules[:1] = [_transformer(folder, row, torch_device)]
     elif isinstance(modules[0], Transformer):
         _require_weights(modules[0].model, folder, row)
         _mend_tokenizer(modules[0])
@@ -264,29 +280,29 @@ def _sentence_transformer(
         )
     if row.normalize and not isinstance(modules[-1], Normalize):
         modules.append(Normalize())
-    made = SentenceTransformer(modules=modules, device=where)
-    made.prompts = {}  # they are in the row's formats
-    return made
+    model = SentenceTransformer(modules=modules, device=torch_device)
+    model.prompts = {}  # they are in the row's formats
+    return model
 
 
 def _transformer(
-    folder: Path, row: ModelRow, where: str, task: Any = "feature-extraction"
+    folder: Path, row: ModelRow, torch_device: str, task: Any = "feature-extraction"
 ) -> Transformer:
     """Load a transformer and its tokenizer, with an adapter merged; other tasks than the
     default give all logits.
     """
     if base := find_base_model(folder, row.base):
-        made = _transformer(base, row._replace(base=""), where, task)
-        made.model = loading.merge_adapter(made.model, folder)
-        made.processor = loading.load_tokenizer(folder, row)
+        module = _transformer(base, row._replace(base=""), torch_device, task)
+        module.model = loading.merge_adapter(module.model, folder)
+        module.processor = loading.load_tokenizer(folder, row)
     else:
         output = "last_hidden_state" if task == "feature-extraction" else "logits"
-        made = Transformer(
+        module = Transformer(
             str(folder),
             transformer_task=task,
             model_kwargs={
                 **loading.local_only_options(row),
-                "dtype": loading.weights_dtype(row, where),
+                "dtype": loading.weights_dtype(row, torch_device),
             },
             processor_kwargs=dict(loading.local_only_options(row)),
             config_kwargs=dict(loading.local_only_options(row)),
@@ -298,14 +314,14 @@ def _transformer(
             if task == "text-generation"
             else {},  # 0 is all
         )
-        _require_weights(made.model, folder, row)
-        _mend_tokenizer(made)
+        _require_weights(module.model, folder, row)
+        _mend_tokenizer(module)
     if task == "text-generation":
-        made.processor.padding_side = (
+        module.processor.padding_side = (
             "left"  # which the library asks of decoders; nothing is padded here
         )
-        _attend_both_ways(made.model, folder)
-    return made
+        _attend_both_ways(module.model, folder)
+    return module
 
 
 def _mend_tokenizer(module: Any) -> None:

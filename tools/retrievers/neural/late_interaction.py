@@ -54,7 +54,7 @@ _EXACT = 1 << 24  # up to here, float32 has every whole number
 _LOG = logging.getLogger("sextant")
 
 
-class _Place(NamedTuple):
+class _StoredVectors(NamedTuple):
     offset: int
     tokens: int
     dimension: int
@@ -79,7 +79,7 @@ class TokenVectors:
         self._vectors = os.open(folder / "vectors", os.O_RDWR | os.O_CREAT, 0o666)
         self._records = os.open(folder / "records", os.O_RDWR | os.O_CREAT, 0o666)
         self._mapped: mmap.mmap | bytes = b""
-        self._places = dict[bytes, _Place]()
+        self._places = dict[bytes, _StoredVectors]()
         self._read = 0  # bytes of the records that are in `_places`
         self._sound = set[bytes]()  # texts whose checksum was compared
         self._writing = Lock()
@@ -108,9 +108,9 @@ class TokenVectors:
                 for position, vectors in encode(sorted(missing.values())):
                     self._add(digests[position], vectors)
             except OSError as error:
-                why = f"{error.strerror or error}; make room, and the same command goes on"
+                reason = f"{error.strerror or error}; make room, and the same command goes on"
                 raise RunIncomplete(
-                    f"token vectors cannot be written to {self._folder}: {why}"
+                    f"token vectors cannot be written to {self._folder}: {reason}"
                 ) from error
             finally:
                 self._map()
@@ -127,16 +127,16 @@ class TokenVectors:
         scores = np.zeros((len(queries), len(digests)), dtype=np.float32)
         mapped = self._mapped
         places = [self._places[digest] for digest in digests]
-        asked = [n for n, query in enumerate(queries) if len(query)]
-        filled = [n for n, place in enumerate(places) if place.tokens]
-        for some in (
-            asked[run] for run in chunk_by_size([len(queries[n]) for n in asked], _QUERY_TOKENS)
+        wordy = [n for n, query in enumerate(queries) if len(query)]
+        filled = [n for n, entry in enumerate(places) if entry.tokens]
+        for batch in (
+            wordy[run] for run in chunk_by_size([len(queries[n]) for n in wordy], _QUERY_TOKENS)
         ):
             tokens, scales = (
                 np.concatenate(each)
-                for each in zip(*(_round(queries[n]) for n in some), strict=True)
+                for each in zip(*(_round(queries[n]) for n in batch), strict=True)
             )
-            ends = np.cumsum([0, *(len(queries[n]) for n in some)])
+            ends = np.cumsum([0, *(len(queries[n]) for n in batch)])
             for texts in (
                 filled[run]
                 for run in chunk_by_size([places[n].tokens for n in filled], _BLOCK_TOKENS)
@@ -151,20 +151,20 @@ class TokenVectors:
                     products, starts, axis=0
                 )  # shape (texts, tokens of the queries)
                 best *= scales
-                for n, start, end in zip(some, ends, ends[1:], strict=False):
+                for n, start, end in zip(batch, ends, ends[1:], strict=False):
                     # One after the other: a plain sum would group them by the shape of the block.
                     scores[n, texts] = np.add.accumulate(best[:, start:end], axis=1)[:, -1]
         return scores
 
     def _is_sound(self, digest: bytes) -> bool:
         """Return whether the vectors of a text are there, with the bytes that were written."""
-        if (place := self._places.get(digest)) is None:
+        if (entry := self._places.get(digest)) is None:
             return False
         if digest not in self._sound:
-            end = place.offset + place.bytes
+            end = entry.offset + entry.bytes
             if end > len(self._mapped):
                 self._map()
-            if zlib.crc32(memoryview(self._mapped)[place.offset : end]) != place.checksum:
+            if zlib.crc32(memoryview(self._mapped)[entry.offset : end]) != entry.checksum:
                 _LOG.info(f"{self._folder / 'vectors'} is damaged; a text is encoded again")
                 return False
             self._sound.add(digest)
@@ -176,11 +176,11 @@ class TokenVectors:
         written = scales.astype("<f4").tobytes() + numbers.tobytes()
         offset = os.fstat(self._vectors).st_size
         tokens, dimension = vectors.shape
-        place = _Place(offset + -offset % 4, tokens, dimension, zlib.crc32(written))
-        _write(self._vectors, written, place.offset)
-        _write(self._records, _RECORD.pack(digest, *place), self._read)
+        entry = _StoredVectors(offset + -offset % 4, tokens, dimension, zlib.crc32(written))
+        _write(self._vectors, written, entry.offset)
+        _write(self._records, _RECORD.pack(digest, *entry), self._read)
         self._read += _RECORD.size
-        self._places[digest] = place
+        self._places[digest] = entry
         self._sound.add(digest)
 
     def _map(self) -> None:  # map the file as it is now; arrays over an older map keep that alive
@@ -195,11 +195,11 @@ class TokenVectors:
         """
         size = os.fstat(self._records).st_size
         while size - self._read >= _RECORD.size:
-            whole = min(size - self._read, 1 << 20) // _RECORD.size * _RECORD.size
-            content = os.pread(self._records, whole, self._read)
-            for digest, *place in _RECORD.iter_unpack(content):
-                self._places[digest] = _Place(*place)
-            self._read += whole
+            complete = min(size - self._read, 1 << 20) // _RECORD.size * _RECORD.size
+            content = os.pread(self._records, complete, self._read)
+            for digest, *fields in _RECORD.iter_unpack(content):
+                self._places[digest] = _StoredVectors(*fields)
+            self._read += complete
 
     @contextmanager
     def _alone(self) -> Iterator[None]:  # hold the lock among processes; it ends with the process
@@ -225,14 +225,14 @@ def _round(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def _unpack(
-    mapped: "mmap.mmap | bytes", place: _Place
+    mapped: "mmap.mmap | bytes", entry: _StoredVectors
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return a text's numbers, shape (tokens, dimension), and their scales."""
-    scales = np.frombuffer(mapped, "<f4", place.tokens, place.offset)
+    scales = np.frombuffer(mapped, "<f4", entry.tokens, entry.offset)
     flat = np.frombuffer(
-        mapped, np.int8, place.tokens * place.dimension, place.offset + scales.nbytes
+        mapped, np.int8, entry.tokens * entry.dimension, entry.offset + scales.nbytes
     )
-    return flat.reshape(place.tokens, place.dimension), scales
+    return flat.reshape(entry.tokens, entry.dimension), scales
 
 
 def _write(descriptor: int, content: bytes, offset: int) -> None:
@@ -274,7 +274,7 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         self._tokens = open_index(home, key, build=lambda folder: None, load=_load)
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that has no vectors of tokens, or is not here."""
         _row(model, options["like"], options["run_code"])
 
@@ -293,22 +293,24 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
             require_finite(vectors, self.name, f"the query {search.text[:80]!r}")
         hits: list[list[Hit]] = [[] for _ in searches]
         pools = {
-            place: sorted(self._ranker.rows(set(search.among).difference(search.excluded)))
-            for place, search in enumerate(searches)
+            position: sorted(self._ranker.rows(set(search.among).difference(search.excluded)))
+            for position, search in enumerate(searches)
             if search.among is not None
         }
         self._hold(sorted(set().union(*pools.values())))
-        for place, rows in pools.items():
-            scores = self._tokens.maxsim([queries[place]], [self._digests[row] for row in rows])[0]
-            hits[place] = self._ranker.hits(np.array(rows, dtype=np.int64), scores, k)
-        whole = [place for place in range(len(searches)) if place not in pools]
-        for first in range(0, len(whole), _SEARCHES):
-            some = whole[first : first + _SEARCHES]
+        for position, rows in pools.items():
+            scores = self._tokens.maxsim([queries[position]], [self._digests[row] for row in rows])[
+                0
+            ]
+            hits[position] = self._ranker.hits(np.array(rows, dtype=np.int64), scores, k)
+        unrestricted = [position for position in range(len(searches)) if position not in pools]
+        for first in range(0, len(unrestricted), _SEARCHES):
+            batch = unrestricted[first : first + _SEARCHES]
             self._hold(range(len(self._corpus)))
             digests = [self._digests[row] for row in range(len(self._corpus))]
-            scored = self._tokens.maxsim([queries[place] for place in some], digests)
-            for place, scores in zip(some, scored, strict=True):
-                hits[place] = self._ranker.top(scores, k, excluded=searches[place].excluded)
+            scored = self._tokens.maxsim([queries[position] for position in batch], digests)
+            for position, scores in zip(batch, scored, strict=True):
+                hits[position] = self._ranker.top(scores, k, excluded=searches[position].excluded)
         return hits
 
     def _text(self, row: int) -> str:
@@ -331,7 +333,7 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         if (
             len(order) >= _BLOCK_TEXTS
         ):  # long work says beforehand what it is and what it will take on disk
-            how = (
+            settings = (
                 ""
                 if is_trained(self._found.folder)
                 else ", with a model that was not trained for it"
@@ -339,18 +341,20 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
             tokens = sum(lengths.values()) / 4  # as in English
             size = tokens * (self._encoder.dimension + 4) / 1e9
             _LOG.info(
-                f"{self.name}: {len(order):,} texts are encoded for MaxSim{how}; they take about "
+                f"{self.name}: {len(order):,} texts are encoded for MaxSim{settings}; they take about "
                 f"{size:.1f} GB"
             )
         progress = Progress(self.name, len(order), "texts")
         for first in range(0, len(order), _BLOCK_TEXTS):
             block = order[first : first + _BLOCK_TEXTS]
             texts = [self._row.document_text(self._text(rows[position])) for position in block]
-            for places, made in self._encoder.encode(texts, "document"):
-                for position, vectors in zip((block[place] for place in places), made, strict=True):
+            for places, encoded in self._encoder.encode(texts, "document"):
+                for position, vectors in zip(
+                    (block[index] for index in places), encoded, strict=True
+                ):
                     numbers = vectors.float().cpu().numpy()
-                    whose = f"the document {self._corpus.doc_ids[rows[position]]!r}"
-                    require_finite(numbers, self.name, whose, "the vectors that were made before")
+                    owner = f"the document {self._corpus.doc_ids[rows[position]]!r}"
+                    require_finite(numbers, self.name, owner, "the vectors that were made before")
                     yield position, numbers
                 progress.add(len(places))
 
@@ -391,10 +395,14 @@ def is_trained(folder: Path) -> bool:
         for name in model_table.read_architectures(folder)
     ):
         return True
-    kind = model_table.read_class(folder)
-    if kind not in ("SentenceTransformer", "MultiVectorEncoder", "ColBERT"):  # the last is PyLate's
+    class_name = model_table.read_class(folder)
+    if class_name not in (
+        "SentenceTransformer",
+        "MultiVectorEncoder",
+        "ColBERT",
+    ):  # the last is PyLate's
         raise DataError(
-            f"the model folder {folder} is a {kind}, which has no vectors of tokens; use another "
+            f"the model folder {folder} is a {class_name}, which has no vectors of tokens; use another "
             f"kind"
         )
-    return kind != "SentenceTransformer"
+    return class_name != "SentenceTransformer"

@@ -76,7 +76,7 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         )
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
         sparse_model_type(
             model_table.find_folder(model),
@@ -87,14 +87,14 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]
         weights = self._weigh(texts, "query")
 
-        def ranked(place: int) -> list[Hit]:
-            search = searches[place]
-            query = weights[[place]]
+        def ranked(position: int) -> list[Hit]:
+            search = searches[position]
+            query = weights[[position]]
             require_finite(query.data, self.name, f"the query {search.text[:80]!r}")
-            _, rows, known = np.intersect1d(
+            _, rows, columns = np.intersect1d(
                 self._terms, query.indices, assume_unique=True, return_indices=True
             )
-            amounts = query.data[known]
+            amounts = query.data[columns]
             return self._postings.search(
                 rows, k, amounts=amounts, excluded=search.excluded, among=search.among
             )
@@ -112,10 +112,10 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         order = plan_embedding(corpus, _BLOCK_TEXTS)
         bounds = pairwise(order.blocks.tolist())
         files = {folder / f"block-{first}.npz": order.rows[first:last] for first, last in bounds}
-        done = sum(
+        finished = sum(
             len(block) for file, block in files.items() if file.is_file()
         )  # of an interrupted build
-        progress = Progress(self.name, len(order.rows), "texts", done=done)
+        progress = Progress(self.name, len(order.rows), "texts", done=finished)
         blocks = []
         for file, block in files.items():
             weights = _read(file, len(block))
@@ -132,27 +132,27 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
             file.unlink()
 
     def _weigh_documents(
-        self, doc_ids: Sequence[str], corpus: Corpus, done: Callable[[int], None]
+        self, doc_ids: Sequence[str], corpus: Corpus, report: Callable[[int], None]
     ) -> Weights:
         texts = [self._found.row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids]
-        weights = self._weigh(texts, "document", done)
+        weights = self._weigh(texts, "document", report)
         for doc_id, (first, last) in zip(doc_ids, pairwise(weights.indptr.tolist()), strict=True):
-            whose = f"the document {doc_id!r}"
+            owner = f"the document {doc_id!r}"
             require_finite(
-                weights.data[first:last], self.name, whose, "the blocks of documents before it"
+                weights.data[first:last], self.name, owner, "the blocks of documents before it"
             )
         return weights
 
     def _weigh(
-        self, texts: Sequence[str], task: str, done: Callable[[int], None] = lambda _: None
+        self, texts: Sequence[str], task: str, report: Callable[[int], None] = lambda _: None
     ) -> Weights:
         """Return the weights of each text's terms; the same to the last bit in any batch."""
         places = list[int]()
         blocks = []
-        for some, made in self._encoder.encode(texts, task, convert_to_sparse_tensor=False):
-            places += some
-            blocks.append(sparse.csr_array(made.float().cpu().numpy()))
-            done(len(some))
+        for positions, weights in self._encoder.encode(texts, task, convert_to_sparse_tensor=False):
+            places += positions
+            blocks.append(sparse.csr_array(weights.float().cpu().numpy()))
+            report(len(positions))
         return sparse.vstack(blocks, format="csr")[np.argsort(places)]
 
 
@@ -160,12 +160,13 @@ def _save_by_term(weights: Weights, folder: Path) -> None:
     # As Postings reads it. It has the terms of any document; `terms.npy` are their numbers in the
     # model, ascending.
     by_term = weights.tocsc()
-    used: NDArray[np.int64] = np.flatnonzero(np.diff(by_term.indptr))
-    if not len(used):
+    used_terms: NDArray[np.int64] = np.flatnonzero(np.diff(by_term.indptr))
+    if not len(used_terms):
         raise DataError("the model gives no term of any document a weight; nothing can be searched")
-    np.save(folder / "terms.npy", used)
+    np.save(folder / "terms.npy", used_terms)
     np.save(
-        folder / "indptr.npy", np.append(by_term.indptr[used], by_term.indptr[-1]).astype(np.int64)
+        folder / "indptr.npy",
+        np.append(by_term.indptr[used_terms], by_term.indptr[-1]).astype(np.int64),
     )
     np.save(folder / "documents.npy", by_term.indices.astype(np.int32))
     np.save(folder / "weights.npy", by_term.data)
@@ -188,10 +189,10 @@ def sparse_model_type(folder: Path, row: model_table.ModelRow) -> str:
     random weights.
     """
     if (folder / "modules.json").is_file():
-        if (kind := model_table.read_class(folder)) == "SparseEncoder":
+        if (class_name := model_table.read_class(folder)) == "SparseEncoder":
             return "saved"
         raise DataError(
-            f"the model folder {folder} is a {kind}, not a SparseEncoder; use another kind of "
+            f"the model folder {folder} is a {class_name}, not a SparseEncoder; use another kind of "
             f"retriever"
         )
     if row.bidirectional:
@@ -199,6 +200,6 @@ def sparse_model_type(folder: Path, row: model_table.ModelRow) -> str:
     names = model_table.read_architectures(folder)
     if any(name.endswith("ForMaskedLM") for name in names):
         return "masked"
-    what = f"the model folder {folder} ({', '.join(names) or 'no architecture named'})"
+    description = f"the model folder {folder} ({', '.join(names) or 'no architecture named'})"
     lacks = "it has no modules.json of a SparseEncoder, and no head of a masked language model"
-    raise DataError(f"{what} is no sparse encoder: {lacks}")
+    raise DataError(f"{description} is no sparse encoder: {lacks}")

@@ -54,11 +54,11 @@ def cache_last_two(load: Callable[..., T]) -> Callable[..., T]:
     return loaded
 
 
-def weights_dtype(row: ModelRow, where: str) -> str:
+def weights_dtype(row: ModelRow, torch_device: str) -> str:
     """Return the type of a model's weights: the row's on an accelerator, float32 on a CPU,
     where others are slower.
     """
-    return "float32" if where == "cpu" else row.dtype or "float32"
+    return "float32" if torch_device == "cpu" else row.dtype or "float32"
 
 
 def cores() -> int:
@@ -87,7 +87,7 @@ def local_only_options(row: ModelRow) -> dict[str, bool]:
 
 
 @contextmanager
-def translate_load_errors(what: str, folder: Path, row: ModelRow) -> Iterator[None]:
+def translate_load_errors(subject: str, folder: Path, row: ModelRow) -> Iterator[None]:
     """Turn the libraries' exceptions from loading `what`, a part of a model, into a DataError."""
     try:
         yield
@@ -107,18 +107,18 @@ def translate_load_errors(what: str, folder: Path, row: ModelRow) -> Iterator[No
             )
             can = "which may do anything with your files and keys"
             raise DataError(
-                f"the {what} in {folder} is Python code of its own, {can}; read it, and {allow}"
+                f"the {subject} in {folder} is Python code of its own, {can}; read it, and {allow}"
             ) from error
         line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise DataError(f"the {what} in {folder} cannot be loaded: {line}") from error
+        raise DataError(f"the {subject} in {folder} cannot be loaded: {line}") from error
 
 
 def load_tokenizer(folder: Path, row: ModelRow) -> Any:
     """Return the tokenizer of a model folder, or of the base model of an adapter that has none."""
-    own = any((folder / name).is_file() for name in TOKENIZERS)
-    place = folder if own else find_base_model(folder, row.base) or folder
-    with translate_load_errors("tokenizer", place, row):
-        tokenizer = AutoTokenizer.from_pretrained(place, **local_only_options(row))
+    has_tokenizer = any((folder / name).is_file() for name in TOKENIZERS)
+    tokenizer_folder = folder if has_tokenizer else find_base_model(folder, row.base) or folder
+    with translate_load_errors("tokenizer", tokenizer_folder, row):
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder, **local_only_options(row))
     return mend_tokenizer(tokenizer)
 
 

@@ -130,13 +130,13 @@ def rows() -> Mapping[str, ModelRow]:
     """Return every model of the table, by name, in its order."""
     content: dict[Any, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     return {
-        entry["name"]: ModelRow(kind=kind, **entry)
-        for kind, entries in content.items()
+        entry["name"]: ModelRow(kind=model_type, **entry)
+        for model_type, entries in content.items()
         for entry in entries
     }
 
 
-def find_row(model: str, kind: Kind, like: str = "") -> ModelRow:
+def find_row(model: str, model_type: Kind, like: str = "") -> ModelRow:
     """Return the row of a model, by its name or its folder's name; `like` names another row to take
     instead.
 
@@ -146,13 +146,15 @@ def find_row(model: str, kind: Kind, like: str = "") -> ModelRow:
     row = _find(like or model)
     if row is None and like:
         raise UnknownName(
-            "model in the table", like, [row.name for row in rows().values() if row.kind == kind]
+            "model in the table",
+            like,
+            [row.name for row in rows().values() if row.kind == model_type],
         )
     if row is None:
-        return _plain(model, kind)
-    if row.kind != kind:
+        return _plain(model, model_type)
+    if row.kind != model_type:
         raise UsageError(
-            f"{row.name} is a {row.kind} model, not a {kind} one; write {row.expression}"
+            f"{row.name} is a {row.kind} model, not a {model_type} one; write {row.expression}"
         )
     return row
 
@@ -174,39 +176,43 @@ def _find(model: str) -> ModelRow | None:
     )
 
 
-def _plain(model: str, kind: Kind) -> ModelRow:
-    if kind == "api":  # a local folder of its name says nothing of a server
-        return ModelRow(model, kind)
+def _plain(model: str, model_type: Kind) -> ModelRow:
+    if model_type == "api":  # a local folder of its name says nothing of a server
+        return ModelRow(model, model_type)
     try:
-        own = read_settings(find_folder(model) / "config_sentence_transformers.json")
+        settings = read_settings(find_folder(model) / "config_sentence_transformers.json")
     except DataError:  # raised again where the folder is opened
-        return ModelRow(model, kind)
-    prompts = own.get("prompts") or {}
+        return ModelRow(model, model_type)
+    prompts = settings.get("prompts") or {}
     query, document = (
         (prompts.get(name) or "").replace("{", "{{").replace("}", "}}")
         for name in ("query", "document" if prompts.get("document") else "passage")
     )
     # Where the score is an inner product, lengths say something; the default is a cosine.
-    normalize = own.get("similarity_fn_name") != "dot"
+    normalize = settings.get("similarity_fn_name") != "dot"
     return ModelRow(
-        model, kind, query=query + "{query}", document=document + "{text}", normalize=normalize
+        model,
+        model_type,
+        query=query + "{query}",
+        document=document + "{text}",
+        normalize=normalize,
     )
 
 
-def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> ModelRow:
+def require_model(model: str, model_type: Kind, like: str, run_code: str = "") -> ModelRow:
     """Return the model's row. Refuses a model that is not here, is half copied, is of another kind,
     or cannot be run.
 
     A model's own code may do whatever the user may, so it needs `run_code`, the digest of the code
     that was read.
     """
-    row = find_row(model, kind, like)
+    row = find_row(model, model_type, like)
     if row.unsupported:
         raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
     folder = find_folder(model)
-    if run_code and run_code != (found := hash_model_code(folder, row.base)):
+    if run_code and run_code != (code_digest := hash_model_code(folder, row.base)):
         raise UsageError(
-            f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read "
+            f"run_code={run_code} is not the code of {folder}, {code_digest or 'which has none'}; read "
             f"it again"
         )
     return row._replace(run_code=run_code)
@@ -255,7 +261,7 @@ _LOADING_MODULES = (
 
 
 def index_key(
-    kind: str, name: str, row: ModelRow, modules: Sequence[str], packages: Sequence[str] = ()
+    index_type: str, name: str, row: ModelRow, modules: Sequence[str], packages: Sequence[str] = ()
 ) -> dict[str, object]:
     """Return the key of an index of a model's output for documents, without the corpus.
 
@@ -267,7 +273,7 @@ def index_key(
     )
 
     return {
-        "kind": kind,
+        "kind": index_type,
         "name": name,
         "row": {field: getattr(row, field) for field in _SHAPING_DOCUMENTS},
         "device": device() if row.dtype else "any",  # a row's type is used on an accelerator alone
@@ -288,12 +294,12 @@ def versions(*packages: str) -> dict[str, str]:
         raise UsageError(f"encoder=int8 needs {explain_missing(error.name, 'int8')}") from None
 
 
-def name_model(kind: str, model: str, **options: Value) -> str:
+def name_model(retriever_type: str, model: str, **options: Value) -> str:
     """Return the canonical expression of a retriever of one model; options that are empty or
     0 are left out.
     """
     return format_expression(
-        kind, model, (), {name: value for name, value in options.items() if value}
+        retriever_type, model, (), {name: value for name, value in options.items() if value}
     )
 
 
@@ -330,8 +336,8 @@ def hash_model_code(folder: Path, base: str) -> str:
     folders = [folder, *filter(None, [find_base_model(folder, base)])]
     named = {
         name
-        for place in folders
-        for path in place.rglob("*.json")
+        for model_folder in folders
+        for path in model_folder.rglob("*.json")
         if path.stat().st_size < _SETTINGS_BYTES
         for name in re.findall(
             r'"([\w.-]+/[\w.-]+)--[\w.]+"', path.read_text(encoding="utf-8", errors="replace")
@@ -339,8 +345,8 @@ def hash_model_code(folder: Path, base: str) -> str:
     }
     files = [
         path
-        for place in [*folders, *map(_downloaded, sorted(named))]
-        for path in sorted(place.rglob("*.py"))
+        for candidate in [*folders, *map(_downloaded, sorted(named))]
+        for path in sorted(candidate.rglob("*.py"))
     ]
     content = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
     return hashlib.blake2b("\n".join(content).encode(), digest_size=8).hexdigest() if files else ""
@@ -349,13 +355,18 @@ def hash_model_code(folder: Path, base: str) -> str:
 def _downloaded(model: str) -> Path:  # the newest revision in the cache of the Hugging Face client
     name = model if "/" in model else f"sentence-transformers/{model}"
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    kept = (
+    relevant = (
         Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
     )
-    branch = kept / "refs" / "main"
-    if branch.is_file() and (folder := kept / "snapshots" / branch.read_text().strip()).is_dir():
+    branch = relevant / "refs" / "main"
+    if (
+        branch.is_file()
+        and (folder := relevant / "snapshots" / branch.read_text().strip()).is_dir()
+    ):
         return folder
-    snapshots = sorted((kept / "snapshots").glob("*"), key=lambda folder: folder.stat().st_mtime)
+    snapshots = sorted(
+        (relevant / "snapshots").glob("*"), key=lambda folder: folder.stat().st_mtime
+    )
     if not snapshots:
         todo = f"run `hf download {name}` where there is a network, or give a folder that has it"
         raise DataError(f"the model {model} is not on this machine; {todo}")
@@ -382,7 +393,7 @@ def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is wh
     if not adapter and not (inner / "config.json").is_file():
         return "config.json"
     has_tokenizer = any(
-        (place / name).is_file() for place in (inner, folder) for name in TOKENIZERS
+        (parent / name).is_file() for parent in (inner, folder) for name in TOKENIZERS
     )
     tokenizer = (
         "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
@@ -451,7 +462,9 @@ def digest_weights(folder: Path, base: str = "") -> str:
         digest.update(digest_weights(under).encode())
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        hidden = any(part.startswith(".") or part in _IRRELEVANT for part in name.parts)
+        hidden = any(
+            component.startswith(".") or component in _IRRELEVANT for component in name.parts
+        )
         if hidden or path.suffix not in _SHAPING or not path.is_file():
             continue
         digest.update(name.as_posix().encode() + b"\0")

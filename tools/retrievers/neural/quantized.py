@@ -49,7 +49,7 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
     }
     build = partial(_export, transformer, model.folder)
     return open_index(
-        home, key, build=build, load=lambda place: _Quantized(transformer.config, place / _FILE)
+        home, key, build=build, load=lambda folder: _Quantized(transformer.config, folder / _FILE)
     )
 
 

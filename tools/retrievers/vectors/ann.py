@@ -31,7 +31,7 @@ from tools.retrievers.vectors.embedder import Embedder, Vectors, open_vectors, v
 from tools.retrievers.vectors.exact_search import exact_scores
 
 _FORMAT = 1  # raised when the content of an index, or what its recall means, changes
-_ALL = 1000
+_MAX_EXHAUSTIVE = 1000
 _TRAINING = 64  # vectors a list from which the lists' centres are made; faiss warns below 39
 _SPARE = 100  # more candidates than are asked for, as 8 bits order them a little differently
 _SAMPLE = 200  # vectors for which recall is measured
@@ -68,26 +68,26 @@ class Ann(ApproximateRetriever):
         def measure(folder: Path) -> None:
             recall = (
                 measure_recall(vectors, self._index.near, nprobe)
-                if len(corpus) > _ALL
+                if len(corpus) > _MAX_EXHAUSTIVE
                 else (1.0, 1.0)
             )
             np.save(folder / "recall.npy", recall)
 
         key |= {"kind": "recall", "nprobe": nprobe}
-        found = tuple(
+        known_recalls = tuple(
             open_index(
                 home, key, build=measure, load=lambda folder: np.load(folder / "recall.npy")
             ).tolist()
         )
-        if any(share < least for share, least in zip(found, recall, strict=False)):
-            lacks = f"ann finds {found} of the best {_CUTS}, less than {recall}"
+        if any(share < least for share, least in zip(known_recalls, recall, strict=False)):
+            lacks = f"ann finds {known_recalls} of the best {_CUTS}, less than {recall}"
             raise DataError(f"{lacks}; raise nprobe, or search exactly")
         self.name = format_expression(
-            "ann", parts=[embedder.name], options={"nprobe": nprobe, "recall": found}
+            "ann", parts=[embedder.name], options={"nprobe": nprobe, "recall": known_recalls}
         )
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range, and a missing faiss."""
         require_at_least(1, "ann", nprobe=options["nprobe"])
         if not find_spec("faiss"):
@@ -96,13 +96,13 @@ class Ann(ApproximateRetriever):
 
 def _build(faiss: Any, vectors: Vectors, folder: Path) -> None:
     count, dimension = vectors.shape
-    if count > _ALL:
+    if count > _MAX_EXHAUSTIVE:
         lists = int(min(2 * count**0.5, count / _TRAINING))
-        made = faiss.index_factory(dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
-        made.train(vectors[_draw(count, lists * _TRAINING)])
+        index = faiss.index_factory(dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors[_draw(count, lists * _TRAINING)])
         for _, block in iter_blocks(vectors):
-            made.add(np.ascontiguousarray(block))
-        faiss.write_index(made, str(folder / "lists.faiss"))
+            index.add(np.ascontiguousarray(block))
+        faiss.write_index(index, str(folder / "lists.faiss"))
 
 
 def _open(folder: Path) -> Near:
@@ -120,8 +120,8 @@ def _open(folder: Path) -> Near:
         probe = faiss.SearchParametersIVF(nprobe=nprobe)
         # One by one: for a batch, faiss picks the lists by a matrix product, which rounds
         # otherwise.
-        found = [lists.search(query[None], n + _SPARE, params=probe)[1][0] for query in queries]
-        return [rows[rows >= 0] for rows in found]
+        nearest = [lists.search(query[None], n + _SPARE, params=probe)[1][0] for query in queries]
+        return [rows[rows >= 0] for rows in nearest]
 
     return near
 
@@ -137,24 +137,25 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
     What ties with the last of them counts as well. Real queries may be farther from all documents,
     and have less.
     """
-    own = _draw(len(vectors), _SAMPLE)
+    sample = _draw(len(vectors), _SAMPLE)
     shares = list[list[float]]()
-    queries = vectors[own]
-    best = np.empty((len(own), 0), np.int64)
-    scores = np.empty((len(own), 0), np.float32)
-    for place, block in iter_blocks(vectors):
+    queries = vectors[sample]
+    best = np.empty((len(sample), 0), np.int64)
+    scores = np.empty((len(sample), 0), np.float32)
+    for span, block in iter_blocks(vectors):
         rows = np.broadcast_to(
-            np.arange(place.start, place.start + len(block)), (len(own), len(block))
+            np.arange(span.start, span.start + len(block)), (len(sample), len(block))
         )
         best = np.hstack([best, rows])
         scores = np.hstack([scores, queries @ block.T])
         kept = np.argsort(-scores, axis=1)[:, : max(_CUTS) + _SPARE]
         best = np.take_along_axis(best, kept, 1)
         scores = np.take_along_axis(scores, kept, 1)
-    for row, query, rows in zip(own, queries, best, strict=True):
-        found = near(query[None], max(_CUTS) + 1, effort)[0]
-        wanted, got = (
-            exact_scores(np.asarray(vectors), some[some != row], query) for some in (rows, found)
+    for row, query, rows in zip(sample, queries, best, strict=True):
+        neighbors = near(query[None], max(_CUTS) + 1, effort)[0]
+        wanted, scores_found = (
+            exact_scores(np.asarray(vectors), candidates[candidates != row], query)
+            for candidates in (rows, neighbors)
         )
-        shares.append([min(k, np.sum(got >= np.sort(wanted)[-k])) / k for k in _CUTS])
+        shares.append([min(k, np.sum(scores_found >= np.sort(wanted)[-k])) / k for k in _CUTS])
     return tuple(np.mean(shares, axis=0).round(3).tolist())

@@ -62,11 +62,11 @@ class ApproximateRetriever(VectorRetrieverBase):
             if search.among is None and 2 * max(needed, self._effort) < len(self._ranker):
                 places[needed].append(i)
         enough = {}
-        for needed, some in places.items():
+        for needed, positions in places.items():
             for i, near in zip(
-                some, self._index.near(queries[some], needed, self._effort), strict=True
+                positions, self._index.near(queries[positions], needed, self._effort), strict=True
             ):
-                left = np.setdiff1d(near, excluded[i])
-                if len(left) >= k:  # a graph may be in parts, of which a search sees one
-                    enough[i] = left
+                allowed = np.setdiff1d(near, excluded[i])
+                if len(allowed) >= k:  # a graph may be in parts, of which a search sees one
+                    enough[i] = allowed
         return enough

@@ -114,7 +114,7 @@ class Chroma(ApproximateRetriever):
         return hits
 
     @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
         names = ("ef_search", "ef_construction", "neighbors")
         require_at_least(2, "chroma", **{name: options[name] for name in names})
@@ -201,13 +201,13 @@ def _client(folder: str) -> Any:
 
 
 def _connected(url: str) -> Any:
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    port = parts.port or (443 if secure else 8000)
+    address = urlsplit(url)
+    secure = address.scheme == "https"
+    port = address.port or (443 if secure else 8000)
     settings = Settings(anonymized_telemetry=False)
     try:
         httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
-        client = chromadb.HttpClient(parts.hostname or "", port, ssl=secure, settings=settings)
+        client = chromadb.HttpClient(address.hostname or "", port, ssl=secure, settings=settings)
         # There is no setting for the timeout.
         client._server._session.timeout = TIMEOUT  # type: ignore[attr-defined]  # noqa: SLF001
         return client
@@ -229,12 +229,12 @@ class ChromaServerIndex:
         url: str,
         name: str,
         settings: dict[str, Any],
-        whole: tuple[str, Corpus],
+        expected: tuple[str, Corpus],
         vectors: Callable[[], Vectors],
     ) -> None:
         self._url = url
         self._client = _connected(url)
-        server, corpus = whole
+        server, corpus = expected
         server_version = server or self._ask(self._client.get_version)
         self.whole = ServiceState(server_version, corpus.fingerprint, len(corpus))
         self._collection = self._ask(self._client.get_or_create_collection, name, **settings)

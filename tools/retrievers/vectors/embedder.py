@@ -58,7 +58,7 @@ class Embedder(Protocol):
         """
 
     def documents(
-        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+        self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
     ) -> Vectors:
         """Return the vectors of documents, in order; finite, a text of no tokens gets the zero
         vector.
@@ -172,10 +172,10 @@ def chunk_by_size(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iter
     is larger is alone.
     """
     first = total = 0
-    for place, size in enumerate(sizes):
-        if place > first and (place - first == items or total + size > most):
-            yield slice(first, place)
-            first = place
+    for position, size in enumerate(sizes):
+        if position > first and (position - first == items or total + size > most):
+            yield slice(first, position)
+            first = position
             total = 0
         total += size
     if sizes:
@@ -190,15 +190,19 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         else plan_embedding(corpus, _BLOCK_TEXTS)
     )
     shape = (len(corpus), embedder.dimension)
-    done, beyond, usage = _done_before(folder, shape)
+    rows_done, later_blocks, usage = _done_before(folder, shape)
     if paid:
         paid.resume(usage)
     file = folder / "vectors.npy"
-    vectors = open_memmap(file, "r+") if done or beyond else create_memmap(file, shape, np.float32)
-    before = done + sum(last - first for first, last in beyond.items())
+    vectors = (
+        open_memmap(file, "r+")
+        if rows_done or later_blocks
+        else create_memmap(file, shape, np.float32)
+    )
+    before = rows_done + sum(last - first for first, last in later_blocks.items())
     progress = Progress(embedder.name, len(order.rows), "texts", done=before)
-    spans = pairwise([done, *order.blocks[order.blocks > done].tolist()])
-    lasts = {first: last for first, last in spans if first not in beyond}
+    spans = pairwise([rows_done, *order.blocks[order.blocks > rows_done].tolist()])
+    lasts = {first: last for first, last in spans if first not in later_blocks}
     blocks = (
         (first, [corpus.doc_ids[row] for row in order.rows[first:last]])
         for first, last in lasts.items()
@@ -208,23 +212,34 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     def keep() -> None:
         nonlocal usage
         usage += paid.take_usage() if paid else Usage()
-        record = {"shape": shape, "texts": done, "beyond": beyond, "usage": usage_json(usage)}
+        record = {
+            "shape": shape,
+            "texts": rows_done,
+            "beyond": later_blocks,
+            "usage": usage_json(usage),
+        }
         files.replace(folder / "embedded.json", json.dumps(record) + "\n", files.SHARED)
 
     try:
         for first, made in make(embedder, corpus, blocks):
             last = lasts[first]
-            whose = [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]]
-            made = _check(made, embedder.name, shape[1], whose, "the vectors that were made before")
+            owners = [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]]
+            made = _check(
+                made, embedder.name, shape[1], owners, "the vectors that were made before"
+            )
             documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
             vectors[documents] = made[order.text_of[documents] - first]
             vectors.flush()
             drop_page_cache(vectors)
-            beyond[first] = last
-            while done in beyond:
-                done = beyond.pop(done)
+            later_blocks[first] = last
+            while rows_done in later_blocks:
+                rows_done = later_blocks.pop(rows_done)
             keep()
-            progress.add(done + sum(beyond[first] - first for first in beyond) - progress.done)
+            progress.add(
+                rows_done
+                + sum(later_blocks[first] - first for first in later_blocks)
+                - progress.done
+            )
     finally:  # a block that failed may have been paid for
         keep()
 
@@ -240,10 +255,10 @@ def make_block(
     embedder: Embedder,
     corpus: Corpus,
     doc_ids: Iterable[str],
-    done: Callable[[int], None] = lambda _: None,
+    report: Callable[[int], None] = lambda _: None,
 ) -> Vectors:
     """Return the vectors of some documents, in order. `done` as in `Embedder.documents`."""
-    return embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], done)
+    return embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], report)
 
 
 def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
@@ -251,29 +266,31 @@ def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int
 
     DataError for other shapes, NaN and infinity.
     """
-    whose = [f"the query {search.text[:80]!r}" for search in searches]
-    return _check(embedder.queries(searches), embedder.name, dimension, whose)
+    owners = [f"the query {search.text[:80]!r}" for search in searches]
+    return _check(embedder.queries(searches), embedder.name, dimension, owners)
 
 
 def _check(
-    made: Vectors, name: str, dimension: int, whose: Sequence[str], kept: str = ""
+    made: Vectors, name: str, dimension: int, owners: Sequence[str], consequence: str = ""
 ) -> Vectors:
     vectors = np.ascontiguousarray(made, dtype=np.float32)
-    if vectors.shape != (expected := (len(whose), dimension)):
+    if vectors.shape != (expected := (len(owners), dimension)):
         raise DataError(
             f"{name} gave vectors of shape {vectors.shape} where {expected} is expected"
         )
-    for vector, of in zip(vectors, whose, strict=True):
-        require_finite(vector, name, of, kept)
+    for vector, owner in zip(vectors, owners, strict=True):
+        require_finite(vector, name, owner, consequence)
     return vectors
 
 
-def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "") -> None:
+def require_finite(numbers: NDArray[Any], name: str, owner: str, consequence: str = "") -> None:
     """Raise DataError for NaN and infinity; it says `whose` the numbers are, and what of a
     build is `kept`.
     """
     if not np.isfinite(numbers).all():
-        raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
+        raise DataError(
+            f"{name} gave NaN or infinity for {owner}{consequence and f'; {consequence} are kept'}"
+        )
 
 
 def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, dict[int, int], Usage]:

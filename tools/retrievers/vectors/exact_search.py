@@ -48,7 +48,7 @@ _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
 _SCORES = 1 << 25  # that are held for a group of queries, at most: 128 MB
 _FEW = 3  # queries that are faster one by one than in a matrix product
 # Rows that are better read from the map than one by one from the file, if they are more than one
-_MANY = 8192
+_MAX_CANDIDATES = 8192
 _MANY_OF = 32  # in so many: a page of the map is read from disk with dozens around it
 _ANY_ORDER = {
     "reassoc",
@@ -99,19 +99,19 @@ class VectorRetriever(VectorRetrieverBase):
 
     def search_with(self, queries: Vectors, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         """Return the hits of searches whose vectors are `queries`."""
-        whole = [i for i, search in enumerate(searches) if search.among is None]
+        unrestricted = [i for i, search in enumerate(searches) if search.among is None]
         size = (
-            _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0
+            _SCORES // max(1, len(self._ranker)) if len(unrestricted) > _FEW else 0
         )  # of a group whose scores are held
         rows: dict[int, Rows] = {}
         if on_device := self._on_device:
             rows = {
                 i: on_device.find(queries[i], self._ranker.rows(searches[i].excluded), k)
-                for i in whole
+                for i in unrestricted
             }
-        for start in range(0, len(whole), size) if size > _FEW and not on_device else ():
-            some = whole[start : start + size]
-            for i, scores in zip(some, self._estimates.of_many(queries[some]), strict=True):
+        for start in range(0, len(unrestricted), size) if size > _FEW and not on_device else ():
+            batch = unrestricted[start : start + size]
+            for i, scores in zip(batch, self._estimates.of_many(queries[batch]), strict=True):
                 rows[i] = self._candidates(queries[i], searches[i], k, scores)
         return [
             self._hits(query, rows[i] if i in rows else self._candidates(query, search, k), k)
@@ -145,14 +145,17 @@ class VectorRetriever(VectorRetrieverBase):
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
         if self._file is None:
             scores = exact_scores(np.asarray(self._vectors), rows, query)
-        elif len(rows) > max(_MANY, len(self._ranker) // _MANY_OF):
+        elif len(rows) > max(_MAX_CANDIDATES, len(self._ranker) // _MANY_OF):
             scores = exact_scores(np.asarray(self._vectors), rows, query)
             drop_page_cache(self._vectors)
         else:
-            runs = (rows[first : first + _MANY] for first in range(0, max(1, len(rows)), _MANY))
+            runs = (
+                rows[first : first + _MAX_CANDIDATES]
+                for first in range(0, max(1, len(rows)), _MAX_CANDIDATES)
+            )
             file = self._file.fileno()
             scores = np.concatenate(
-                [exact_scores(self._read(file, some), np.arange(len(some)), query) for some in runs]
+                [exact_scores(self._read(file, rows), np.arange(len(rows)), query) for rows in runs]
             )
         return self._ranker.hits(rows, scores, k)
 
@@ -239,20 +242,22 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
     # The mean of all vectors, of which many models' have much, is subtracted first: it adds the
     # same to all scores of a query. The largest remaining number of each vector becomes 127.
     mean = np.zeros(vectors.shape[1])
-    for _, some in iter_blocks(vectors):
-        mean += some.sum(axis=0, dtype=np.float64) / len(vectors)
+    for _, block_vectors in iter_blocks(vectors):
+        mean += block_vectors.sum(axis=0, dtype=np.float64) / len(vectors)
     codes = create_memmap(folder / "codes.npy", vectors.shape, np.int8)
     scales = np.empty(len(vectors), dtype=np.float32)
     errors = np.empty(len(vectors), dtype=np.float32)
-    for block, some in iter_blocks(vectors):
-        rest = some - mean
-        scales[block] = np.abs(rest).max(axis=1) / 127
+    for block, block_vectors in iter_blocks(vectors):
+        residuals = block_vectors - mean
+        scales[block] = np.abs(residuals).max(axis=1) / 127
         scale = scales[block, None].astype(np.float64)
-        codes[block] = np.rint(np.divide(rest, scale, out=np.zeros_like(rest), where=scale > 0))
+        codes[block] = np.rint(
+            np.divide(residuals, scale, out=np.zeros_like(residuals), where=scale > 0)
+        )
         coded = codes[block] * scale
         rounding = _rounding(np.linalg.norm(coded, axis=1), vectors.shape[1])
         # By Cauchy and Schwarz, |query @ (rest - coded)| is at most |query| |rest - coded|.
-        errors[block] = 1.01 * np.linalg.norm(rest - coded, axis=1) + rounding
+        errors[block] = 1.01 * np.linalg.norm(residuals - coded, axis=1) + rounding
         drop_page_cache(codes)
     codes.flush()
     np.save(folder / "scales.npy", scales)
@@ -290,8 +295,8 @@ def exact_scores(vectors: Any, rows: Any, query: Any) -> Any:
     """
     scores = np.empty(len(rows))
     fours = len(query) // 4 * 4
-    for place in range(len(rows)):
-        vector = vectors[rows[place]]
+    for position in range(len(rows)):
+        vector = vectors[rows[position]]
         a = b = c = d = 0.0  # four sums, because an addition has to wait for the one before it
         for i in range(0, fours, 4):
             a += np.float64(vector[i]) * np.float64(query[i])
@@ -300,5 +305,5 @@ def exact_scores(vectors: Any, rows: Any, query: Any) -> Any:
             d += np.float64(vector[i + 3]) * np.float64(query[i + 3])
         for i in range(fours, len(query)):
             a += np.float64(vector[i]) * np.float64(query[i])
-        scores[place] = (a + b) + (c + d)
+        scores[position] = (a + b) + (c + d)
     return scores

@@ -24,14 +24,14 @@ _ROWS = 1 << 20  # codes that are converted at a time
 
 
 def copy_to_device(
-    where: str, numbers: Numbers, scales: NDArray[np.float32] | None, errors: NDArray[np.float32]
+    device: str, numbers: Numbers, scales: NDArray[np.float32] | None, errors: NDArray[np.float32]
 ) -> "GpuCandidateSearch | None":
     """Copy what estimates are made from (exact_search.Estimates) to a device of PyTorch; None
     if it has no room.
     """
-    room = torch.cuda.mem_get_info(where)[0] if where.startswith("cuda") else np.inf
+    room = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else np.inf
     return (
-        GpuCandidateSearch(where, numbers, scales, errors)
+        GpuCandidateSearch(device, numbers, scales, errors)
         if numbers.nbytes <= _SHARE * room
         else None
     )
@@ -42,18 +42,18 @@ class GpuCandidateSearch:
 
     def __init__(
         self,
-        where: str,
+        device: str,
         numbers: Numbers,
         scales: NDArray[np.float32] | None,
         errors: NDArray[np.float32],
     ) -> None:
         self._numbers = torch.empty(
-            numbers.shape, dtype=torch.from_numpy(numbers[:0].copy()).dtype, device=where
+            numbers.shape, dtype=torch.from_numpy(numbers[:0].copy()).dtype, device=device
         )
-        for place, some in iter_blocks(numbers):
-            self._numbers[place] = torch.tensor(some)
-        self._scales = None if scales is None else torch.tensor(scales, device=where)
-        self._errors = torch.tensor(errors, device=where)
+        for span, block in iter_blocks(numbers):
+            self._numbers[span] = torch.tensor(block)
+        self._scales = None if scales is None else torch.tensor(scales, device=device)
+        self._errors = torch.tensor(errors, device=device)
 
     def find(
         self, query: NDArray[np.float32], excluded: Sequence[int] | NDArray[Any], k: int
@@ -61,15 +61,17 @@ class GpuCandidateSearch:
         """Return the documents that may be among the best `k` of a query, but for the rows
         that are `excluded`.
         """
-        asked = torch.tensor(query, device=self._errors.device)
-        scores = torch.cat([some.float() @ asked for some in torch.split(self._numbers, _ROWS)])
+        query_tensor = torch.tensor(query, device=self._errors.device)
+        scores = torch.cat(
+            [block.float() @ query_tensor for block in torch.split(self._numbers, _ROWS)]
+        )
         if self._scales is not None:
             scores *= self._scales
         scores[torch.tensor(excluded, dtype=torch.int64, device=scores.device)] = -torch.inf
-        errors = self._errors * asked.norm()
+        errors = self._errors * query_tensor.norm()
         least = (
             (scores - errors).topk(min(k, len(scores))).values.min()
         )  # as VectorRetriever._candidates
-        found = scores + errors >= least.clamp(min=torch.finfo(torch.float32).min)
-        rows: NDArray[np.int64] = found.nonzero()[:, 0].cpu().numpy()
+        is_candidate = scores + errors >= least.clamp(min=torch.finfo(torch.float32).min)
+        rows: NDArray[np.int64] = is_candidate.nonzero()[:, 0].cpu().numpy()
         return rows

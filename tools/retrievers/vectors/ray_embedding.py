@@ -50,7 +50,7 @@ def connect_ray(address: str, share: str = "") -> Iterator[None]:
         "ignore", module="ray.util.client"
     )  # the DataError below says that nobody answers
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
-    for left in reversed(range(STARTS)):
+    for tries_left in reversed(range(STARTS)):
         try:
             ray.init(
                 None if address == "ray" else address,
@@ -60,11 +60,11 @@ def connect_ray(address: str, share: str = "") -> Iterator[None]:
             )
             break
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-            if left and isinstance(error, ConnectionAbortedError):
+            if tries_left and isinstance(error, ConnectionAbortedError):
                 continue
-            first, *others = str(error).strip().splitlines() or [type(error).__name__]
+            first, *more_lines = str(error).strip().splitlines() or [type(error).__name__]
             line = (
-                others[-1] if others and first.endswith(":") else first
+                more_lines[-1] if more_lines and first.endswith(":") else first
             )  # of a traceback on the head
             mend = "start one with `ray start --head`"
             if (
@@ -96,20 +96,20 @@ def make_blocks(
 ) -> Iterator[tuple[int, Vectors]]:
     """Yield the vectors of blocks as they are made. DataError for what the encoder refuses."""
     ray.data.DataContext.get_current().enable_progress_bars = False
-    where = device()
+    torch_device = device()
     cores = loading.cores()
     blocks = iter(blocks)
     actors = {
-        "fn_constructor_args": (embedder, corpus, cores, where),
+        "fn_constructor_args": (embedder, corpus, cores, torch_device),
         "num_cpus": cores,
-        "num_gpus": 1 if where.startswith("cuda") else None,
+        "num_gpus": 1 if torch_device.startswith("cuda") else None,
         "batch_size": 1,
     }
-    while some := [
+    while batch := [
         {"first": first, "doc_ids": doc_ids} for first, doc_ids in islice(blocks, BLOCKS)
     ]:
-        pool = ray.data.ActorPoolStrategy(min_size=1, max_size=len(some))
-        job = ray.data.from_items(some, override_num_blocks=len(some)).map_batches(
+        pool = ray.data.ActorPoolStrategy(min_size=1, max_size=len(batch))
+        job = ray.data.from_items(batch, override_num_blocks=len(batch)).map_batches(
             _Encoder, compute=pool, **actors
         )
         try:
@@ -129,11 +129,15 @@ def make_blocks(
 class _Encoder:
     """An actor: makes blocks with a model that it loads once."""
 
-    def __init__(self, embedder: Embedder, corpus: Corpus, cores: int, where: str) -> None:
-        os.environ |= {"OMP_NUM_THREADS": str(cores), "SEXTANT_DEVICE": where}
+    def __init__(self, embedder: Embedder, corpus: Corpus, cores: int, torch_device: str) -> None:
+        os.environ |= {"OMP_NUM_THREADS": str(cores), "SEXTANT_DEVICE": torch_device}
         self._embedder = embedder
         self._corpus = corpus
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        made = make_block(self._embedder, self._corpus, batch["doc_ids"][0])
-        return {"first": batch["first"], "vectors": [made.tobytes()], "dimension": [made.shape[1]]}
+        vectors = make_block(self._embedder, self._corpus, batch["doc_ids"][0])
+        return {
+            "first": batch["first"],
+            "vectors": [vectors.tobytes()],
+            "dimension": [vectors.shape[1]],
+        }
