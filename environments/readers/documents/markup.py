@@ -1,9 +1,9 @@
 """Wikitext and XML as Markdown: pages of a MediaWiki, alone or in a dump, and records of any
 schema.
 
-Of templates only infoboxes are kept, as lists: what the others would say, only their wiki knows.
-Entities that an XML file defines itself are refused by the parser where they grow, and external
-ones are not followed.
+Of templates only infoboxes are kept, as lists: only their wiki has the texts of the others.
+The parser refuses entities that an XML file defines itself if they grow, and follows no external
+entities.
 """
 
 import lzma
@@ -19,13 +19,13 @@ from environments.readers import raw_files
 from environments.readers.documents.pages import NEEDED, need, read_text
 from tools.errors import DataError
 
-_NO_TEXT = re.compile(
-    r"(file|image|category):", re.IGNORECASE
-)  # links that show no words, or leave the page
+# Links that show no words, or leave the page.
+_NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)
 _LEFT_OUT = ("ref", "gallery", "references", "timeline")
 _PAGE = ("id", "title", "revision/{*}text")  # of a dump
-_FEW_UNCLOSED = 100  # marks; a page that shows one in <nowiki> is left to the parser
-# A character of nobody's -> a mark that opens something, and how it and its end are found
+# Marks; a page that shows a mark in <nowiki> is left to the parser.
+_FEW_UNCLOSED = 100
+# A character for private use -> an opening mark, and the pattern of the mark and its end.
 _PAIRS = {
     "\ue000": ("{{", re.compile(r"(?P<open>\{\{)|\}\}")),
     "\ue001": ("[[", re.compile(r"(?P<open>\[\[)|\]\]")),
@@ -35,20 +35,19 @@ _LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
 
 
 class XmlPaths(NamedTuple):
-    """Where the documents are in XML files. A path is as ElementTree has it: "eligibility/criteria", ".//title"."""
+    """The paths of documents in XML files, in the syntax of ElementTree: "eligibility/criteria", ".//title"."""
 
     element: str = ""  # the name of a record; "": the whole file is one
-    sections: Mapping[
-        str, str
-    ] = {}  # heading -> path of what stands under it; without any, all text of the record
+    # Heading -> path of the text under it; if it is empty, all text of the record.
+    sections: Mapping[str, str] = {}
     fields: tuple[str, ...] = ()  # further paths to take: of an id, a title, a group
 
 
 class Unwritten(NamedTuple):
-    """A document of a file, before what takes time is done."""
+    """A document of a file, before it is parsed, which takes time."""
 
-    where: str  # its place, for messages
-    write: Callable[[], dict[str, Any]]  # makes the row; before the next document is asked for
+    where: str  # its location, for messages
+    write: Callable[[], dict[str, Any]]  # makes the row; to be called before the next document
 
 
 def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
@@ -73,14 +72,12 @@ def read_xml(path: Path, doc_id: str, record: XmlPaths) -> Iterator[Unwritten]:
                 elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
                     yield Unwritten(location, partial(_write_page, element))
                 element.clear()
-                root.clear()  # else it holds every record that it has had, empty
+                # Otherwise it holds every earlier record, empty.
+                root.clear()
         if not count:
             raise DataError(f"{path} has no element <{wanted}>")
-    except (
-        ElementTree.ParseError,
-        LookupError,
-        ValueError,
-    ) as error:  # the latter of an encoding that is none
+    # LookupError and ValueError are of an unknown encoding.
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise DataError(f"{path} is not whole XML: {error}") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
@@ -94,8 +91,9 @@ def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -
 
 
 def _write_page(element: ElementTree.Element) -> dict[str, Any]:
-    number, title, text = (element.findtext(f"{{*}}{path}") or "" for path in _PAGE)
-    return {"id": number or title, "title": title, "text": write_markdown(text)}
+    number, title, wikitext = (element.findtext(f"{{*}}{path}") or "" for path in _PAGE)
+    text = write_markdown(wikitext)
+    return {"id": number or title, "title": title, "text": text}
 
 
 def _local(element: ElementTree.Element) -> str:
@@ -103,32 +101,41 @@ def _local(element: ElementTree.Element) -> str:
 
 
 def _texts(element: ElementTree.Element, path: str) -> list[str]:
-    texts = (" ".join("".join(child.itertext()).split()) for child in element.findall(path))
-    return [text for text in texts if text]
+    texts = list[str]()
+    for child in element.findall(path):
+        words = "".join(child.itertext()).split()
+        if words:
+            texts.append(" ".join(words))
+    return texts
 
 
 def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -> str:
     if not sections:
-        return "\n\n".join(text for node in element.itertext() if (text := " ".join(node.split())))
-    written = ((heading, "\n\n".join(_texts(element, path))) for heading, path in sections.items())
-    return "\n\n".join(f"## {heading}\n\n{text}" for heading, text in written if text)
+        lines = (" ".join(text.split()) for text in element.itertext())
+        return "\n\n".join(filter(None, lines))
+    written = list[str]()
+    for heading, path in sections.items():
+        if texts := _texts(element, path):
+            written += [f"## {heading}", *texts]
+    return "\n\n".join(written)
 
 
 def read_wikitext(path: Path) -> Mapping[str, str]:
-    """Return what a file of wikitext says, as Markdown; its name is the title."""
-    return {"title": path.stem.replace("_", " "), "text": write_markdown(read_text(path)["text"])}
+    """Return a file of wikitext as Markdown; its name is the title."""
+    wikitext = read_text(path)["text"]
+    return {"title": path.stem.replace("_", " "), "text": write_markdown(wikitext)}
 
 
 def write_markdown(wikitext: str) -> str:
-    """Return wikitext as Markdown: headings, lists, tables, infoboxes as lists; without
-    references and categories.
+    """Return wikitext as Markdown, without references and categories.
+
+    It has headings, lists, tables, and infoboxes as lists.
     """
     hidden = _hide_unclosed(wikitext)
     code = need(*NEEDED["wikitext"]).parse(hidden.text)
-    written = _LIST.sub(
-        lambda match: " " * len(match[1]) + "- ",
-        "".join(_write(type(code)([node])) for node in code.nodes),
-    )
+    wikicode_type = type(code)
+    written = "".join(_write(wikicode_type([node])) for node in code.nodes)
+    written = _LIST.sub(lambda match: " " * len(match[1]) + "- ", written)
     for stand_in, mark in hidden.marks.items():
         written = written.replace(stand_in, mark)
     return re.sub(r"\n\s*\n", "\n\n", written).strip()
@@ -136,75 +143,103 @@ def write_markdown(wikitext: str) -> str:
 
 class _Hidden(NamedTuple):
     text: str
-    marks: Mapping[str, str]  # what stands in for a mark -> the mark
+    marks: Mapping[str, str]  # stand-in of a mark -> the mark
 
 
 def _hide_unclosed(wikitext: str) -> _Hidden:
-    """Return wikitext with a character in place of each mark that nothing closes, where these are
-    many.
+    """Return wikitext with a character in place of each mark that nothing closes, if they are many.
 
-    They are text, which the parser finds out by reading the rest of the page for each of them.
+    They are text, but the parser would read the rest of the page for each of them to learn that.
     """
     marks = dict[str, str]()
     for stand_in, (mark, pattern) in _PAIRS.items():
         if wikitext.count(mark) <= _FEW_UNCLOSED:
             continue
-        unclosed = list[re.Match[str]]()
-        for match in pattern.finditer(wikitext):
-            if match["open"]:
-                unclosed.append(match)
-            elif unclosed:
-                unclosed.pop()
+        unclosed = _unclosed(pattern, wikitext)
         if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
             continue
         pieces = list[str]()
         end = 0
         for match in unclosed:
-            pieces += [wikitext[end : match.start("open")], stand_in]
+            start = match.start("open")
+            pieces.append(wikitext[end:start])
+            pieces.append(stand_in)
             end = match.end("open")
         wikitext = "".join(pieces) + wikitext[end:]
         marks[stand_in] = mark
     return _Hidden(wikitext, marks)
 
 
+def _unclosed(pattern: re.Pattern[str], wikitext: str) -> list[re.Match[str]]:
+    unclosed = list[re.Match[str]]()
+    for match in pattern.finditer(wikitext):
+        if match["open"]:
+            unclosed.append(match)
+        elif unclosed:
+            unclosed.pop()
+    return unclosed
+
+
 def _write(code: Any) -> str:
     """Return a single node as Markdown."""
     node = code.get(0)
     node_type = type(node).__name__
-    name = str(getattr(node, "tag", getattr(node, "name", ""))).strip().lower()
+    tag = getattr(node, "tag", getattr(node, "name", ""))
+    name = str(tag).strip().lower()
     if node_type == "Heading":
-        return f"\n{'#' * node.level} {node.title.strip_code().strip()}\n\n"
+        title = node.title.strip_code().strip()
+        return f"\n{'#' * node.level} {title}\n\n"
     if node_type == "Template" and "infobox" in name:
-        lines = ((str(param.name).strip(), _say(param.value)) for param in node.params)
-        return "\n" + "".join(f"- {name}: {value}\n" for name, value in lines if value) + "\n"
+        return f"\n{_write_infobox(node)}\n"
     if name == "table":
-        # The cells of the first row may stand in the table itself.
-        renderings = (
-            [_say(cell.contents) for cell in _inside(row, "td", "th")]
-            for row in [node, *_inside(node, "tr")]
-        )
-        rows = [f"| {' | '.join(cells)} |" for cells in renderings if cells]
-        rows[1:1] = [re.sub(r"[^|]+", "---", rows[0])] if rows else []
-        return "\n\n" + "\n".join(rows) + "\n\n"
+        return f"\n\n{_write_table(node)}\n\n"
     if name == "li":
         return "- "
-    if name in _LEFT_OUT or (node_type == "Wikilink" and _NO_TEXT.match(str(node.title))):
+    if name == "br":
+        return "\n"
+    if name in _LEFT_OUT:
         return ""
-    return "\n" if name == "br" else str(code.strip_code(collapse=False))
+    if node_type == "Wikilink" and _NO_TEXT.match(str(node.title)):
+        return ""
+    return str(code.strip_code(collapse=False))
 
 
-def _inside(node: Any, *names: str) -> Any:
-    return node.contents.filter_tags(
-        recursive=False, matches=lambda tag: str(tag.tag).strip().lower() in names
-    )
+def _write_infobox(node: Any) -> str:
+    lines = list[str]()
+    for parameter in node.params:
+        if value := _write_line(parameter.value):
+            name = str(parameter.name).strip()
+            lines.append(f"- {name}: {value}\n")
+    return "".join(lines)
 
 
-def _say(code: Any) -> str:
-    """Return a cell's or a parameter's text on one line; of templates in it, what they are
-    given without a name.
+def _write_table(node: Any) -> str:
+    lines = list[str]()
+    # The cells of the first row may stand in the table itself.
+    for row in [node, *_tags_in(node, "tr")]:
+        cells = [_write_line(cell.contents) for cell in _tags_in(row, "td", "th")]
+        if cells:
+            lines.append(f"| {' | '.join(cells)} |")
+    if lines:
+        ruler = re.sub(r"[^|]+", "---", lines[0])
+        lines.insert(1, ruler)
+    return "\n".join(lines)
+
+
+def _tags_in(node: Any, *names: str) -> Any:
+    def is_named(tag: Any) -> bool:
+        return str(tag.tag).strip().lower() in names
+
+    return node.contents.filter_tags(recursive=False, matches=is_named)
+
+
+def _write_line(code: Any) -> str:
+    """Return the text of a cell or a parameter on one line.
+
+    A template in it becomes its arguments without a name.
     """
     for template in code.filter_templates(recursive=False):
-        code.replace(
-            template, " ".join(str(param.value) for param in template.params if not param.showkey)
-        )
-    return " ".join(code.strip_code().split()).replace("|", "/")
+        values = [str(parameter.value) for parameter in template.params if not parameter.showkey]
+        code.replace(template, " ".join(values))
+    words = code.strip_code().split()
+    return " ".join(words).replace("|", "/")

@@ -1,19 +1,18 @@
-"""The inverted index of a corpus: segments of some documents each, which no change of the corpus
-changes.
+"""The inverted index of a corpus, in segments of documents that no change of the corpus changes.
 
 A segment holds counts and no weights: a posting is a document of the segment and a kind, which is a
 row of the table of the pairs (count in the document, words of the document) that the segment has.
 Weights are made when a query is answered, from the number and lengths of all documents and the
 frequencies of the query's words in all segments.
 
-So the index of a corpus that has most documents of an earlier one takes over that one's segments,
-as hard links, and says which row of its own corpus each of their documents is, or that it has been
-deleted. Only documents that none has are read. Memory is that of one segment, and a build that was
-killed keeps those that it had finished.
+So the index of a corpus that has most documents of an earlier corpus takes over its segments, as
+hard links. For each of their documents it has the row of its own corpus, or a mark that the
+document is deleted. Only documents that no segment has are read. The build needs the memory of a
+segment, and a build that was killed keeps the segments that it had finished.
 
-Compiled loops (kernels.py) count the words of about a megabyte of ASCII texts at a time; a text
-with any other character is split by the analyzer's Python function first. The hash table of words
-is part of the segment.
+Compiled loops (numba_kernels.py) count the words of about a megabyte of ASCII texts at a time; a
+text with any other character is split by the analyzer's Python function first. The hash table of
+words is part of the segment.
 """
 
 import json
@@ -44,18 +43,17 @@ from tools.retrievers.lexical.numba_kernels import (
 )
 
 _NAME = "segment-"
-SIZE = (
-    1 << 16
-)  # documents of a segment: their numbers take two bytes, and their scores stay in a core's cache
-BLOCK = 1 << 20  # bytes of text that are counted at a time
+# Documents of a segment: their numbers take two bytes, and their scores stay in a core's cache.
+SIZE = 1 << 16
+# Bytes of text that are counted at a time.
+BLOCK = 1 << 20
 
 
 class Analyzer(NamedTuple):
-    """How texts are split into words."""
+    """The rules by which texts are split into words."""
 
-    words: Callable[
-        [str], list[str]
-    ]  # in order, with repeats; no word is empty or has a blank in it
+    # Returns the words in order, with repeats; no word is empty or has a blank in it.
+    words: Callable[[str], list[str]]
     # Words of ASCII texts are runs of two or more of these, in lower case, for the compiled loop;
     # "" if they are not.
     characters: str = ""
@@ -71,54 +69,51 @@ class Analyzer(NamedTuple):
         return TokenizerSettings(table, len(self.stop_words))
 
     def encode(self, text: str) -> tuple[bytes, bool]:
-        """Encode `text` for the compiled loop; the flag says whether it is words joined by
-        blanks.
-        """
+        """Encode `text` for the compiled loop; the flag tells if it is words joined by blanks."""
         if self.characters and text.isascii():
             return text.encode(), False
-        return " ".join(self.words(text)).encode("utf-8", "surrogatepass"), True
+        prepared = " ".join(self.words(text))
+        return prepared.encode("utf-8", "surrogatepass"), True
 
 
 class CorpusTotals(NamedTuple):
-    """The size of a corpus, or of several that are searched as one."""
+    """The size of a corpus, or of several that are searched as a single corpus."""
 
     documents: int
     words: int  # with repeats
 
 
 class Segment:
-    """Word counts of some documents, mapped; document n is in row rows[n] of the corpus, -1 where it is deleted."""
+    """Word counts of some documents, mapped.
+
+    Document n is in row rows[n] of the corpus; -1 if it is deleted.
+    """
 
     def __init__(self, folder: Path, rows: Rows, gone: Ints | None) -> None:
-        self.words = WordTable(*(map_array(folder / f"{name}.npy") for name in WordTable._fields))
-        self.lists = PostingLists(
-            *(map_array(folder / f"{name}.npy") for name in PostingLists._fields)
-        )
-        self.pairs = map_array(
-            folder / "pairs.npy"
-        )  # count and length of each kind of posting, shape (2, kinds)
-        # and how many of each word's documents are deleted; None is none of any
+        self.words = WordTable(*_map_arrays(folder, WordTable._fields))
+        self.lists = PostingLists(*_map_arrays(folder, PostingLists._fields))
+        # Count and length of each kind of posting, shape (2, kinds).
+        self.pairs = map_array(folder / "pairs.npy")
         self.rows = rows
+        # The number of deleted documents of each word; None if no document is deleted.
         self.gone = gone
-        self.shares: tuple[float, NDArray[np.float64]] = (
-            0.0,
-            np.empty(0),
-        )  # of each kind, at an average length
+        # An average length, and the share of each kind at this length.
+        self.shares: tuple[float, NDArray[np.float64]] = (0.0, np.empty(0))
 
     def look_up(
         self, data: NDArray[np.uint8], prepared: bool, reading: TokenizerSettings, frequencies: Ints
     ) -> Rows:
-        """Return the row of each word of an encoded text that is no stop word, -1 for none;
-        add its frequency.
+        """Return the row of each word of an encoded text that is no stop word; -1 if it has none.
+
+        The frequency of each is added to `frequencies`.
         """
-        rows = np.empty(len(data), dtype=np.int32)
-        rows = rows[
-            : numba_kernels.look_up_words(
-                data, prepared, reading, self.words, self.lists.indptr, rows, frequencies
-            )
-        ]
+        buffer = np.empty(len(data), dtype=np.int32)
+        count = numba_kernels.look_up_words(
+            data, prepared, reading, self.words, self.lists.indptr, buffer, frequencies
+        )
+        rows = buffer[:count]
         if self.gone is not None:
-            frequencies[: len(rows)] -= np.where(rows < 0, 0, self.gone[rows])
+            frequencies[:count] -= np.where(rows < 0, 0, self.gone[rows])
         return rows
 
     def list_words(self, reading: TokenizerSettings) -> list[str]:
@@ -130,9 +125,9 @@ class Segment:
         ]
 
     def frequencies(self) -> Ints:
-        """Return in how many documents each word is, by row."""
-        found = np.diff(self.lists.indptr)
-        return found if self.gone is None else found - self.gone
+        """Return the number of documents with each word, by row."""
+        counts = np.diff(self.lists.indptr)
+        return counts if self.gone is None else counts - self.gone
 
 
 class InvertedIndex:
@@ -145,30 +140,29 @@ class InvertedIndex:
         self.totals = CorpusTotals(*summary["totals"])
         self.segments = list[Segment]()
         for name, size in summary["segments"].items():
-            gone = folder / f"gone-{name}.npy"
             segment_rows = rows[first : first + size]
-            self.segments.append(
-                Segment(folder / name, segment_rows, map_array(gone) if gone.is_file() else None)
-            )
+            gone_file = folder / f"gone-{name}.npy"
+            gone = map_array(gone_file) if gone_file.is_file() else None
+            self.segments.append(Segment(folder / name, segment_rows, gone))
             first += size
 
     def frequencies(self, reading: TokenizerSettings) -> dict[str, int]:
-        """Return in how many documents each word of the corpus is, in the order of the segments."""
+        """Return word -> number of documents with it, in the order of the segments."""
         total = dict[str, int]()
         for segment in self.segments:
-            for word, number in zip(
-                segment.list_words(reading), segment.frequencies().tolist(), strict=True
-            ):
+            words = segment.list_words(reading)
+            numbers = segment.frequencies().tolist()
+            for word, number in zip(words, numbers, strict=True):
                 total[word] = total.get(word, 0) + number
         return {word: number for word, number in total.items() if number}
 
 
 def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[Path] = ()) -> None:
-    """Write the index of `corpus`, with what a killed call has left in `folder`, or else segments
-    of a relative.
+    """Write the index of `corpus` into `folder`.
 
-    `relatives` are folders of indexes of other corpora, by the same analyzer and code. DataError
-    without any word.
+    Segments that a killed call has left there are kept; without any, segments of a relative are
+    taken over. `relatives` are folders of indexes of other corpora, by the same analyzer and code.
+    DataError if the corpus has no words.
     """
     digests = np.array(corpus.digests, dtype=np.uint64).view(np.int64)
     draft = folder / "draft"
@@ -180,9 +174,10 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
     for rows in rows_of.values():
         missing[rows[rows >= 0]] = False
     missing_rows = np.flatnonzero(missing)
-    last = max((int(name[len(_NAME) :]) for name in rows_of), default=-1)
+    numbers = [int(name.removeprefix(_NAME)) for name in rows_of]
+    next_number = max(numbers, default=-1) + 1
     progress = Progress("reading words", len(digests), done=len(digests) - len(missing_rows))
-    for number, first in enumerate(range(0, len(missing_rows), SIZE), start=last + 1):
+    for number, first in enumerate(range(0, len(missing_rows), SIZE), start=next_number):
         rows = missing_rows[first : first + SIZE]
         counter = _Counter(analyzer)
         counter.add(corpus.texts(rows.tolist()), progress.add)
@@ -191,31 +186,31 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
         np.save(draft / "digests.npy", digests[rows])
         for path in draft.iterdir():
             files.sync(path)
-        draft.rename(folder / f"{_NAME}{number:06}")
-        rows_of[f"{_NAME}{number:06}"] = rows
+        name = f"{_NAME}{number:06}"
+        draft.rename(folder / name)
+        rows_of[name] = rows
     words = sum(_count_words(folder, name, rows) for name, rows in rows_of.items())
     if not words:
         raise DataError("the corpus has no words in it; nothing can be searched")
-    np.save(folder / "rows.npy", np.concatenate(list(rows_of.values())).astype(np.int32))
+    all_rows = np.concatenate(list(rows_of.values()))
+    np.save(folder / "rows.npy", all_rows.astype(np.int32))
     sizes = {name: len(rows) for name, rows in rows_of.items()}
-    (folder / "summary.json").write_text(
-        json.dumps({"totals": CorpusTotals(len(digests), words), "segments": sizes})
-    )
+    summary = {"totals": CorpusTotals(len(digests), words), "segments": sizes}
+    (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def _count_words(
-    folder: Path, name: str, rows: Ints
-) -> int:  # of the documents that are not deleted
+def _map_arrays(folder: Path, names: Iterable[str]) -> list[NDArray[Any]]:
+    return [map_array(folder / f"{name}.npy") for name in names]
+
+
+def _count_words(folder: Path, name: str, rows: Ints) -> int:
+    """Return the words of the documents of a segment that are not deleted."""
     lengths = np.load(folder / name / "lengths.npy")
     deleted = rows < 0
     if deleted.any():
-        indptr, documents = (
-            map_array(folder / name / f"{name}.npy") for name in ("indptr", "documents")
-        )
-        np.save(
-            folder / f"gone-{name}.npy",
-            np.add.reduceat(deleted[documents], indptr[:-1], dtype=np.int64),
-        )
+        indptr, documents = _map_arrays(folder / name, ("indptr", "documents"))
+        gone = np.add.reduceat(deleted[documents], indptr[:-1], dtype=np.int64)
+        np.save(folder / f"gone-{name}.npy", gone)
     return int(lengths[~deleted].sum())
 
 
@@ -224,56 +219,55 @@ def _list(folder: Path) -> list[Path]:
 
 
 def _link_best(digests: Ints, relatives: Iterable[Path], folder: Path) -> None:
-    # The relative that has most of the documents, by those of some ten thousand whose digests end
-    # with zeros.
+    # The relative that has most of the documents, by a sample of some ten thousand: the documents
+    # whose digests end with zeros.
     ending = (1 << (len(digests) // SIZE).bit_length()) - 1
+    sample = digests[digests & ending == 0]
 
     def shared(relative: Path) -> int:
-        relative_digests = [
-            digests[:0],
-            *(map_array(path / "digests.npy") for path in _list(relative)),
-        ]
-        return len(
-            np.intersect1d(
-                *(each[each & ending == 0] for each in (digests, np.concatenate(relative_digests)))
-            )
-        )
+        segments = [map_array(path / "digests.npy") for path in _list(relative)]
+        relative_digests = np.concatenate([digests[:0], *segments])
+        relative_sample = relative_digests[relative_digests & ending == 0]
+        return len(np.intersect1d(sample, relative_sample))
 
     shares = {relative: shared(relative) for relative in relatives}
     if any(shares.values()):
         for path in _list(max(shares, key=shares.__getitem__)):
+            draft = folder / "draft"
             try:
-                shutil.copytree(path, folder / "draft", copy_function=os.link)
-                (folder / "draft").rename(folder / path.name)
+                shutil.copytree(path, draft, copy_function=os.link)
+                draft.rename(folder / path.name)
             except OSError:  # deleted meanwhile, or on another disk: it is built instead
-                shutil.rmtree(folder / "draft", ignore_errors=True)
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
-    """Remove segments that are half deleted, or small beside what is to be built; return the rows
-    of the others.
+    """Remove segments that are half deleted, or smaller than the part that is to be built.
 
-    So an index to which documents are added again and again has few segments.
+    Returns the rows of the others. So an index to which documents are added again and again has
+    few segments.
     """
     digests_of = {path.name: np.load(path / "digests.npy") for path in _list(folder)}
     rows = numba_kernels.find_digest_rows(
         np.concatenate([digests[:0], *digests_of.values()]), digests
     )
-    rows_of = dict(
-        zip(digests_of, np.split(rows, np.cumsum([*map(len, digests_of.values())])), strict=False)
-    )
+    ends = np.cumsum([len(segment_digests) for segment_digests in digests_of.values()])
+    # np.split gives one part more, which is empty.
+    rows_of = dict(zip(digests_of, np.split(rows, ends), strict=False))
     size = {name: int(np.count_nonzero(rows >= 0)) for name, rows in rows_of.items()}
     missing = len(digests) - sum(size.values())
     for name in sorted(size, key=size.__getitem__):
-        if 2 * size[name] < len(rows_of[name]) or size[name] <= min(missing, SIZE // 2):
+        half_deleted = 2 * size[name] < len(rows_of[name])
+        if half_deleted or size[name] <= min(missing, SIZE // 2):
             missing += size[name]
             del rows_of[name]
             shutil.rmtree(folder / name)
     return rows_of
 
 
-# A growing hash table of words, whose first rows are the stop words, and counts by document
 class _Counter:
+    """A growing hash table of words, whose first rows are the stop words, and counts by document."""
+
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
         self._reading = analyzer.reading()
@@ -281,19 +275,24 @@ class _Counter:
         self._words = WordTable(
             np.full(2, -1, np.int32), integers, np.zeros(1, np.int64), np.empty(0, np.uint8)
         )
-        self._seen = self._place = integers  # see kernels.count
-        self._known = self._documents = 0  # words and documents
+        # The last document of each word, and the position of its count; see count_terms.
+        self._last_document = integers
+        self._position = integers
+        self._word_count = 0
+        self._documents = 0
         self._counts = list[TermCounts]()
         if analyzer.stop_words:
-            self._count([(" ".join(sorted(analyzer.stop_words)).encode(), True)])
+            stop_words = " ".join(sorted(analyzer.stop_words))
+            self._count([(stop_words.encode(), True)])
 
     def add(self, texts: Iterable[str], report: Callable[[int], None]) -> None:
         block = list[tuple[bytes, bool]]()
         size = 0
         for text in chain(texts, [None]):
             if text is not None:
-                block.append(self._analyzer.encode(text))
-                size += len(block[-1][0])
+                encoded = self._analyzer.encode(text)
+                block.append(encoded)
+                size += len(encoded[0])
             if block and (size >= BLOCK or text is None):
                 self._counts.append(self._count(block))
                 self._documents += len(block)
@@ -305,95 +304,123 @@ class _Counter:
         data = np.frombuffer(b"".join(text for text, _ in texts), dtype=np.uint8)
         ends = np.cumsum([len(text) for text, _ in texts], dtype=np.int64)
         block = TextBlock(data, ends, np.array([prepared for _, prepared in texts]))
-        most = len(data) // 2 + len(texts)  # words: two are a blank or an end apart
-        self._make_room(most, len(data))
-        rows, numbers = np.empty((2, most), dtype=np.int32)
+        # Between two words there is a blank or the end of a text.
+        max_words = len(data) // 2 + len(texts)
+        self._make_room(max_words, len(data))
+        rows, numbers = np.empty((2, max_words), dtype=np.int32)
         distinct, lengths = np.zeros((2, len(texts)), dtype=np.int64)
         counts = TermCounts(rows, numbers, distinct, lengths)
-        self._known, postings = numba_kernels.count_terms(
+        self._word_count, postings = numba_kernels.count_terms(
             block,
             self._reading,
             self._words,
-            self._known,
+            self._word_count,
             self._documents,
-            self._seen,
-            self._place,
+            self._last_document,
+            self._position,
             counts,
         )
         return counts._replace(rows=rows[:postings].copy(), numbers=numbers[:postings].copy())
 
     def _make_room(self, words: int, letters: int) -> None:
         table = self._words
-        needed = self._known + words
+        needed = self._word_count + words
         if needed > len(table.codes):
-            codes, self._place = (_grow(array, needed, 0) for array in (table.codes, self._place))
-            self._seen = _grow(self._seen, needed, -1)
-            table = table._replace(codes=codes, starts=_grow(table.starts, len(codes) + 1, 0))
-            table = table._replace(slots=self._hash(codes, len(codes)))
-        needed = int(table.starts[self._known]) + letters
+            self._position = _grow(self._position, needed, 0)
+            self._last_document = _grow(self._last_document, needed, -1)
+            codes = _grow(table.codes, needed, 0)
+            starts = _grow(table.starts, len(codes) + 1, 0)
+            slots = self._hash(codes, len(codes))
+            table = table._replace(codes=codes, starts=starts, slots=slots)
+        needed = int(table.starts[self._word_count]) + letters
         if needed > len(table.letters):
             table = table._replace(letters=_grow(table.letters, needed, 0))
         self._words = table
 
-    def _hash(self, codes: NDArray[np.int64], words: int) -> NDArray[np.int32]:  # half of them free
-        slots = np.full(1 << (2 * words - 1).bit_length(), -1, np.int32)
-        numba_kernels.rehash(slots, codes, self._known)
+    def _hash(self, codes: NDArray[np.int64], words: int) -> NDArray[np.int32]:
+        """Return the slots of a hash table for `words` words, half of them free."""
+        size = 1 << (2 * words - 1).bit_length()
+        slots = np.full(size, -1, np.int32)
+        numba_kernels.rehash(slots, codes, self._word_count)
         return slots
 
     def save(self, folder: Path) -> None:
         _, codes, starts, letters = self._words
-        slots = self._hash(codes, self._known)
+        count = self._word_count
         table = WordTable(
-            slots, codes[: self._known], starts[: self._known + 1], letters[: starts[self._known]]
+            slots=self._hash(codes, count),
+            codes=codes[:count],
+            starts=starts[: count + 1],
+            letters=letters[: starts[count]],
         )
-        frequency = np.zeros(self._known - self._reading.skipped, dtype=np.int64)
+        frequency = np.zeros(count - self._reading.skipped, dtype=np.int64)
         for counts in self._counts:
             frequency += np.bincount(counts.rows, minlength=len(frequency))
         indptr = np.concatenate(([0], np.cumsum(frequency)))
         lengths = np.concatenate([counts.lengths for counts in self._counts])
-        pairs, bases, numbers = self._number(lengths)
+        pairs, bases, numbers = self._number_pairs(lengths)
         documents = np.empty(indptr[-1], np.uint16)
         kinds = np.empty(indptr[-1], numbers.dtype)
+        lists = PostingLists(indptr, documents, kinds)
         first = 0
         free = indptr[:-1].copy()
         for counts in self._counts:
-            numba_kernels.scatter_postings(
-                counts, first, bases, numbers, free, PostingLists(indptr, documents, kinds)
-            )
+            numba_kernels.scatter_postings(counts, first, bases, numbers, free, lists)
             first += len(counts.distinct)
-        arrays = PostingLists(indptr, documents, kinds)._asdict() | table._asdict()
+        arrays = lists._asdict() | table._asdict()
         for name, array in {**arrays, "pairs": pairs, "lengths": lengths}.items():
             np.save(folder / f"{name}.npy", array)
 
-    def _number(self, lengths: Ints) -> tuple[Ints, Ints, NDArray[Any]]:
-        # The pairs of a count and a length that the segment has, shape (2, pairs), by count; and
-        # their numbers: of the pair (count, length of document n) it is numbers[bases[n] + count -
-        # 1].
+    def _number_pairs(self, lengths: Ints) -> "_NumberedPairs":
         sizes, length_index = np.unique(lengths, return_inverse=True)
-        # the largest count in documents of each length
-        most = np.zeros(len(sizes), dtype=np.int64)
-        first = 0
-        for counts in self._counts:
-            owners = length_index[first : first + len(counts.distinct)]
-            np.maximum.at(most, np.repeat(owners, counts.distinct), counts.numbers)
-            first += len(owners)
-        starts: Ints = np.cumsum(most) - most
+        max_counts = self._max_counts(length_index, len(sizes))
+        starts: Ints = np.cumsum(max_counts) - max_counts
         bases = starts[length_index]
-        is_used = np.zeros(int(most.sum()), dtype=np.bool_)
+
+        is_used = np.zeros(int(max_counts.sum()), dtype=np.bool_)
         first = 0
         for counts in self._counts:
             document_bases = bases[first : first + len(counts.distinct)]
-            is_used[np.repeat(document_bases, counts.distinct) + counts.numbers - 1] = True
+            positions = np.repeat(document_bases, counts.distinct) + counts.numbers - 1
+            is_used[positions] = True
             first += len(document_bases)
-        count = np.arange(len(is_used)) - np.repeat(starts, most) + 1
-        places = np.flatnonzero(is_used)
-        places = places[np.argsort(count[places], kind="stable")]
-        numbers = np.zeros(len(is_used), np.uint16 if len(places) <= 1 << 16 else np.uint32)
-        numbers[places] = np.arange(len(places))
-        return np.stack((count[places], np.repeat(sizes, most)[places])), bases, numbers
+
+        count = np.arange(len(is_used)) - np.repeat(starts, max_counts) + 1
+        used = np.flatnonzero(is_used)
+        order = np.argsort(count[used], kind="stable")
+        used = used[order]
+        dtype = np.uint16 if len(used) <= 1 << 16 else np.uint32
+        numbers = np.zeros(len(is_used), dtype)
+        numbers[used] = np.arange(len(used))
+        length = np.repeat(sizes, max_counts)
+        pairs = np.stack((count[used], length[used]))
+        return _NumberedPairs(pairs, bases, numbers)
+
+    def _max_counts(self, length_index: Ints, n_lengths: int) -> Ints:
+        """Return the largest count of a word in documents of each length, shape (lengths,)."""
+        max_counts = np.zeros(n_lengths, dtype=np.int64)
+        first = 0
+        for counts in self._counts:
+            owners = length_index[first : first + len(counts.distinct)]
+            owner_of_posting = np.repeat(owners, counts.distinct)
+            np.maximum.at(max_counts, owner_of_posting, counts.numbers)
+            first += len(owners)
+        return max_counts
+
+
+class _NumberedPairs(NamedTuple):
+    """The pairs of a count and a document's length that a segment has, with their numbers.
+
+    The number of the pair (count, length of document n) is numbers[bases[n] + count - 1].
+    """
+
+    pairs: Ints  # shape (2, pairs), by count
+    bases: Ints
+    numbers: NDArray[Any]
 
 
 def _grow(array: NDArray[Any], needed: int, fill: int) -> NDArray[Any]:
-    grown = np.full(max(needed, 2 * len(array)), fill, dtype=array.dtype)
+    size = max(needed, 2 * len(array))
+    grown = np.full(size, fill, dtype=array.dtype)
     grown[: len(array)] = array
     return grown

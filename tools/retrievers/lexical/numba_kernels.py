@@ -2,17 +2,17 @@
 searching these.
 
 The loops hold no lock of the interpreter, so threads run them side by side. Their machine code is
-kept on disk where numba finds a place for it, so only the first process on a machine waits some
+kept on disk if numba finds a folder for it, so only the first process on a machine waits some
 seconds for the compiler.
 
 A score is the sum of the weights of the query's terms, in the query's order and with its repeats.
 Additions are never reordered and never contracted: that would change the last digits, and so the
 order of nearly equal documents.
 
-Segments (segments.py) hold counts. `Postings` hold weights that a model has made. Most postings
-that a query reads are of terms that a large part of the documents have. Such a term also has a
-weight for every document, 0 where it is not: adding that row to all scores takes a quarter of the
-time.
+Segments (inverted_index.py) hold counts. `Postings` hold weights that a model has made. Most
+postings that a query reads are of terms that a large part of the documents have. Such a term also
+has a weight for every document, 0 if the document lacks it: adding that row to all scores takes a
+quarter of the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,15 +38,15 @@ Floats = NDArray[Any]  # float32 or float64
 Kinds = NDArray[np.uint16] | NDArray[np.uint32]
 
 _BLOCK = 1 << 15  # documents whose scores are added up at a time: 128 kB of float32
-_COMMON = (
-    1 / 3
-)  # of the documents have a common term; from a quarter on, a row takes less time than a list
+# The share of documents from which on a term is common. From a quarter on, a row takes less time
+# than a list.
+_COMMON = 1 / 3
 
 
 class WordTable(NamedTuple):
     """A hash table of words. Row n is the word letters[starts[n]:starts[n + 1]], with its hash in codes[n]."""
 
-    slots: Rows  # rows, found by hash; -1 is free; there are 2**n, more than half of them free
+    slots: Rows  # rows by hash; -1 is free; their number is 2**n, more than half of them free
     codes: Ints
     starts: Ints
     letters: Bytes
@@ -55,19 +55,19 @@ class WordTable(NamedTuple):
 class TokenizerSettings(NamedTuple):
     """How bytes become words."""
 
-    # (2, 256): what each byte counts as, 0 where it separates words; of plain and of prepared texts
+    # The letter that each byte counts as, or 0 if it separates words, shape (2, 256): for plain and
+    # for prepared texts.
     table: Bytes
     skipped: int  # the stop words are the first rows; other rows count from there
 
 
 class TextBlock(NamedTuple):
-    """Some texts end to end."""
+    """Texts joined end to end."""
 
     data: Bytes
-    ends: Ints  # where each text ends, shape (texts,)
-    prepared: NDArray[
-        np.bool_
-    ]  # whether it is words joined by blanks; elsewhere a word has two letters or more
+    ends: Ints  # the end of each text, shape (texts,)
+    # Whether a text is words joined by blanks; in other texts a word has two letters or more.
+    prepared: NDArray[np.bool_]
 
 
 class TermCounts(NamedTuple):
@@ -174,8 +174,9 @@ def look_up_words(
     rows_found: Rows,
     frequencies: Ints,
 ) -> int:
-    """Put the row of each word that is no stop word into `found`, -1 for none, add its
-    frequency; return how many.
+    """Put the row of each word that is no stop word into `rows_found`; return their number.
+
+    -1 is no row. The frequency of each word is added to `frequencies`.
     """
     word = np.empty(len(data), np.uint8)
     number = 0
@@ -207,11 +208,11 @@ def count_terms(
     position: Ints,
     counts: TermCounts,
 ) -> tuple[int, int]:
-    """Count the words of a block of documents, and enter the new ones; return the numbers of words
-    and of postings.
+    """Count the words of a block of documents, and enter new words into the table.
 
-    Text n of the block is document `first` + n of the corpus. `known` words are in the table.
-    `seen` and `place` say of each word in which document it was last, and where its count is.
+    Returns the numbers of words in the table and of postings. Text n of the block is document
+    `first` + n of the corpus. The table has `word_count` words before. For each word,
+    `last_document` has the last document with it, and `position` the posting with its count there.
     """
     data = block.data
     (slots, codes, starts, letters) = words
@@ -258,9 +259,9 @@ def count_terms(
 def scatter_postings(
     counts: TermCounts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: PostingLists
 ) -> None:
-    """Put the counts of a block, which begins with document `first`, where they belong by word.
+    """Put the counts of a block, which begins with document `first`, into the lists of their words.
 
-    free[row] is the next free place of each word; the kind of a count in document n is
+    free[row] is the next free position in the list of a word. The kind of a count in document n is
     numbers[bases[n] + count - 1].
     """
     at = 0
@@ -282,10 +283,10 @@ def accumulate_counts(
     shares: NDArray[np.float64],
     scores: Floats,
 ) -> None:
-    """Add to every document's score, word after word, the word's weight times its kind's share, as
-    one rounded number.
+    """Add the weight of each word times the share of each posting's kind to the documents' scores.
 
-    A row of -1 is a word that no document has.
+    The product is a rounded number, and words are added in their order. A row of -1 is a word that
+    no document has.
     """
     indptr, documents, kinds = lists
     table = np.empty(len(shares), scores.dtype)
@@ -301,9 +302,8 @@ def accumulate_counts(
             for column in range(len(shares)):
                 table[column] = weights[n] * shares[column]
         i = first
-        while (
-            i < last - 3
-        ):  # four different documents at a time, which need not wait for each other
+        # Four different documents at a time, which need not wait for each other.
+        while i < last - 3:
             a = documents[i]
             b = documents[i + 1]
             c = documents[i + 2]
@@ -324,7 +324,7 @@ def accumulate_counts(
 
 @compile_loop()
 def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores: Floats) -> int:
-    """Add the postings of the documents before `end`; returns how many they are."""
+    """Add the postings of the documents before `end`; return their number."""
     i = 0
     # Half the time: four different documents at a time, which need not wait for each other, and
     # unsigned numbers, because a signed index is compared with 0 first.
@@ -352,14 +352,14 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 def accumulate_weights(
     lists: WeightedPostingLists, terms: Ints, amounts: Floats, scores: Floats
 ) -> None:
-    """Add to every document's score, term after term, the amount of the term times its weight in
-    the document.
+    """Add the amount of each term times its weight in a document to the documents' scores.
 
-    The weights of a term are common[places[term]], or, where that is -1, in its list. A block's
-    scores stay cached.
+    Terms are added in their order. The weights of a term are common[places[term]], or in its list
+    if that is -1. The scores of a block stay cached.
     """
     indptr, documents, weights, places, common = lists
-    at = indptr[terms]  # the next posting of each list
+    # The next posting of each list.
+    at = indptr[terms]
     for first in range(0, len(scores), _BLOCK):
         end = min(first + _BLOCK, len(scores))
         block = scores[first:end]
@@ -379,9 +379,8 @@ def accumulate_weights(
 
 def map_array(path: Path) -> NDArray[Any]:
     """Memory-map an array: processes share its pages, and it costs no memory until it is read."""
-    with path.open(
-        "rb"
-    ) as file:  # in a third of the time of np.load; a large index has a thousand of them
+    # In a third of the time of np.load; a large index has a thousand arrays.
+    with path.open("rb") as file:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         data = mmap(file.fileno(), 0, access=ACCESS_READ)
