@@ -518,14 +518,13 @@ def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str,
     """Return (the text of a benchmark.toml for the data in `folder`, what was found in it)."""
     read = read_collection(folder, disk.sextant_home(), columns)
     example = next(iter(read.documents.stream())).text[:40]
-    mapped = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
     lines = [
-        f"name = {json.dumps(name_slug(folder.name))}  # runs and tables call the task own/NAME",
-        f"objective = {json.dumps(GENERIC)}  # what counts as a find; models read it with every "
+        f"name = {schemas.to_toml(name_slug(folder.name))}  # runs and tables call the task own/NAME",
+        f"objective = {schemas.to_toml(GENERIC)}  # what counts as a find; models read it with every "
         f"query",
         f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',
-        f"metrics = {json.dumps(METRICS)}  # at any depth; also P, AP and Judged",
-        f"metric = {json.dumps(METRICS[0])}  # the headline",
+        f"metrics = {schemas.to_toml(METRICS)}  # at any depth; also P, AP and Judged",
+        f"metric = {schemas.to_toml(METRICS[0])}  # the headline",
         '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first '
         "leads",
         f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which '
@@ -537,8 +536,9 @@ def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str,
         '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
         '# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, '
         "comparisons, twins",
-        *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
+    if columns:
+        lines.append(f"columns = {schemas.to_toml(columns)}  # what the files call them")
     findings = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
     return "\n".join(
         [*(f"# {strip_control_characters(sentence)}" for sentence in findings), *lines]

@@ -108,23 +108,26 @@ def parse_json(
 
 
 def to_toml(value: Any) -> str:
-    """Write a value as TOML does behind a "=", on one line.
+    """Write a value as TOML does behind a "=", on one line, so that a comment can follow it.
 
-    What is None, which TOML has not, is left out.
+    None, which TOML lacks, is left out.
     """
     if isinstance(value, Mapping):
-        bare = {
-            name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name) for name in value
-        }
-        pairs = (
-            f"{bare[name]} = {to_toml(content)}"
-            for name, content in value.items()
-            if content is not None
-        )
-        return f"{{ {', '.join(pairs)} }}"
+        return f"{{ {', '.join(toml_lines(value))} }}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(to_toml(item) for item in value if item is not None)}]"
+        items = [to_toml(item) for item in value if item is not None]
+        return f"[{', '.join(items)}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_lines(table: Mapping[str, Any]) -> list[str]:
+    """Write a table as TOML, each key on a line; keys whose value is None are left out."""
+    lines = []
+    for name, value in table.items():
+        if value is not None:
+            key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)
+            lines.append(f"{key} = {to_toml(value)}")
+    return lines
 
 
 def build_dataclass(dataclass_type: type[T], value: Any) -> T:

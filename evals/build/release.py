@@ -338,11 +338,7 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
 
 
 def _toml_lines(table: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{key} = {schemas.to_toml(value)}"
-        for key, value in table.items()
-        if key != "funnel" and value is not None
-    ]
+    return schemas.toml_lines({**table, "funnel": None})
 
 
 def _card_lines(

@@ -4,7 +4,6 @@ paper's.
 A run that cannot be made gives its reason to its cells, and the others are made.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -32,6 +31,7 @@ from evals.studies.significance import find_best
 from evals.studies.study_file import list_tasks
 from tools import files
 from tools.errors import DataError, SextantError
+from tools.schemas import toml_lines
 
 LEXICAL = (
     "bm25",
@@ -343,9 +343,5 @@ def _row(system: Mapping[str, Any]) -> str:
 
 
 def _toml(fields: Mapping[str, Any]) -> str:
-    values = {
-        key: json.dumps(field, ensure_ascii=False, separators=(", ", " = "))
-        for key, field in fields.items()
-        if field
-    }
-    return "".join(f"{key} = {value}\n" for key, value in values.items())
+    given = {key: field for key, field in fields.items() if field}
+    return "".join(f"{line}\n" for line in toml_lines(given))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools.cli import print_stdout
+from tools.schemas import to_toml, toml_lines
 
 TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
 
@@ -57,7 +58,7 @@ def print_config(address: ServerAddress, command: Sequence[str]) -> None:
         claude = code = {"type": "stdio", "command": command[0], "args": list(command[1:])}
         python = {"transport": "stdio", **claude}
         shell = f"claude mcp add sextant -- {shlex.join(command)}"
-        codex = f"command = {json.dumps(command[0])}\nargs = {json.dumps(command[1:])}"
+        codex = "\n".join(toml_lines({"command": command[0], "args": command[1:]}))
     else:
         claude, code = (
             http_server_config(url, name * secret)
@@ -66,7 +67,7 @@ def print_config(address: ServerAddress, command: Sequence[str]) -> None:
         python = {**http_server_config(url, "TOKEN" * secret), "transport": "streamable_http"}
         shell = f"claude mcp add --transport http sextant {url}"
         shell += f' --header "Authorization: Bearer ${TOKEN}"' * secret
-        codex = f"url = {json.dumps(url)}" + f'\nbearer_token_env_var = "{TOKEN}"' * secret
+        codex = f"url = {to_toml(url)}" + f'\nbearer_token_env_var = "{TOKEN}"' * secret
     del python["type"]
     sections = {
         "Claude Code, in a shell": shell,
