@@ -1,6 +1,6 @@
 """A loaded model that reads a query and a document together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,9 +63,8 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
             f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1"
         )
     if hasattr(model, "score"):
-        model.config.pad_token_id = (
-            None  # a decoder's number is its last token's, also where that is the padding token
-        )
+        # The score of a decoder is that of its last token, even if it is the padding token.
+        model.config.pad_token_id = None
     tokenizer = loading.load_tokenizer(folder, row)
     if not hasattr(tokenizer, "backend_tokenizer"):
         unfit = f"is a {type(tokenizer).__name__}, which no cross-encoder can be used with here"
@@ -73,9 +72,8 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
     return model.eval().to(device()), tokenizer
 
 
-def _with_head(
-    folder: Path, row: ModelRow, labels: int | None
-) -> tuple[Any, list[str]]:  # and what weights it lacks
+def _with_head(folder: Path, row: ModelRow, labels: int | None) -> tuple[Any, list[str]]:
+    """Return the model, and the names of weights that the folder lacks."""
     options = loading.local_only_options(row)
     with loading.translate_load_errors("model", folder, row):
         config = transformers.AutoConfig.from_pretrained(folder, **options)
@@ -122,8 +120,9 @@ class PairScorer:
         self._most_of_query = min(self._most * 3 // 4, self._most - fixed)
 
     def left_out(self, query: str) -> int:
-        """Return how many tokens of a query are cut off."""
-        return max(0, self._tokens(query, "").parts.count(0) - self._most_of_query)
+        """Return the number of tokens of a query that are cut off."""
+        query_tokens = _positions(self._tokens(query, "").parts, 0)
+        return max(0, len(query_tokens) - self._most_of_query)
 
     def score(self, query: str, document: str) -> float:
         """Return the model's score of a pair: a logit or a log-probability."""
@@ -132,9 +131,8 @@ class PairScorer:
             inputs = {"input_ids": torch.tensor([ids], device=self._model.device)}
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
             if not self._row.prompt:
-                if (
-                    getattr(self._model.config, "type_vocab_size", 0) > 1
-                ):  # BERT tells the two texts apart by it
+                # BERT tells the two texts apart by the types of tokens.
+                if getattr(self._model.config, "type_vocab_size", 0) > 1:
                     inputs["token_type_ids"] = torch.tensor([types], device=self._model.device)
                 return float(self._model(**inputs).logits[0, 0])
             if self._model.config.is_encoder_decoder:
@@ -144,47 +142,51 @@ class PairScorer:
             return float(logits.log_softmax(0)[0] if len(self._answers) > 1 else logits[0])
 
     def _cut(self, tokens: "_Tokens") -> tuple[list[int], list[int]]:
-        places = {
-            part: [position for position, part_of in enumerate(tokens.parts) if part_of == part]
-            for part in (0, 1)
-        }
-        gone = set(places[0][self._most_of_query :])
+        query_tokens = _positions(tokens.parts, 0)
+        document_tokens = _positions(tokens.parts, 1)
+        gone = set(query_tokens[self._most_of_query :])
         excess = max(0, len(tokens.ids) - len(gone) - self._most)
-        gone |= set(places[1][len(places[1]) - excess :])
-        remaining = [position for position in range(len(tokens.ids)) if position not in gone]
-        return [tokens.ids[position] for position in remaining], [
-            tokens.types[place] for place in remaining
-        ]
+        gone |= set(document_tokens[len(document_tokens) - excess :])
+        ids = []
+        types = []
+        for position, (token_id, token_type) in enumerate(
+            zip(tokens.ids, tokens.types, strict=True)
+        ):
+            if position not in gone:
+                ids.append(token_id)
+                types.append(token_type)
+        return ids, types
 
     def _tokens(self, query: str, document: str) -> "_Tokens":
-        """Return all tokens of a pair, or of the prompt made of it, with the text that each
-        is from.
-        """
+        """Return all tokens of a pair, or of the prompt made of it, each with its source."""
         query, document = encodable([query, document])
         if not self._row.prompt:
             pair = self._tokenizer.encode(query, document)
             return _Tokens(pair.ids, pair.type_ids, pair.sequence_ids)
-        before, _, rest = self._row.prompt.partition("{query}")
-        between, _, after = rest.partition("{text}")
-        read = self._tokenizer.encode(before + query + between + document + after)
-        first = len(before), len(before) + len(query)
-        second = first[1] + len(between), first[1] + len(between) + len(document)
-        prompt_parts = [
-            0 if _within(span, first) else 1 if _within(span, second) else None
-            for span in read.offsets
-        ]
-        return _Tokens(read.ids, read.type_ids, prompt_parts)
+        before, _, remainder = self._row.prompt.partition("{query}")
+        between, _, after = remainder.partition("{text}")
+        encoding = self._tokenizer.encode(before + query + between + document + after)
+        query_start = len(before)
+        query_end = query_start + len(query)
+        document_start = query_end + len(between)
+        document_end = document_start + len(document)
+        sources: list[int | None] = []
+        for start, end in encoding.offsets:
+            if start < query_end and end > query_start:
+                sources.append(0)
+            elif start < document_end and end > document_start:
+                sources.append(1)
+            else:
+                sources.append(None)
+        return _Tokens(encoding.ids, encoding.type_ids, sources)
 
 
 class _Tokens(NamedTuple):
     ids: list[int]
     types: list[int]
-    parts: list[
-        int | None
-    ]  # 0 for a token of the query, 1 for one of the document, None for what is always there
+    # 0 for a token of the query, 1 for a token of the document, None for a fixed token.
+    parts: Sequence[int | None]
 
 
-def _within(
-    token: tuple[int, int], text: tuple[int, int]
-) -> bool:  # whether their spans of characters overlap
-    return token[0] < text[1] and token[1] > text[0]
+def _positions(sources: Sequence[int | None], source: int) -> list[int]:
+    return [position for position, value in enumerate(sources) if value == source]

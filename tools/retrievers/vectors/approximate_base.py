@@ -1,5 +1,6 @@
-"""What approximate indexes share: the documents that one finds are scored exactly; where it
-finds too few, all are.
+"""The base of approximate indexes.
+
+The documents that an index finds are scored exactly. If it finds too few, all documents are.
 """
 
 from collections import defaultdict
@@ -16,13 +17,12 @@ from tools.retrievers.vectors.exact_search import exact_scores
 
 Rows = NDArray[np.int64]  # positions in the corpus
 Scores = NDArray[np.float64]
-Near = Callable[
-    [Vectors, int, int], list[Rows]
-]  # at least so many of the nearest documents of queries, by an effort
+# (queries, n, effort) -> at least n of the nearest documents of each query.
+Near = Callable[[Vectors, int, int], list[Rows]]
 
 
 class ApproximateIndex:
-    """What finds the nearest vectors, nearly all of them, and the vectors themselves, in a file."""
+    """A search for the nearest vectors, approximately, and the vectors themselves, in a file."""
 
     def __init__(self, vectors: Vectors, near: Near) -> None:
         self._vectors = vectors
@@ -35,7 +35,7 @@ class ApproximateIndex:
 
 
 class ApproximateRetriever(VectorRetrieverBase):
-    """The documents whose vectors have the largest inner product with the query's, nearly."""
+    """Ranks documents by the inner products of vectors that an approximate index finds."""
 
     _index: Any
     _effort: int  # a larger one finds more, and takes longer
@@ -46,27 +46,39 @@ class ApproximateRetriever(VectorRetrieverBase):
         rankings = []
         for i, (search, query) in enumerate(zip(searches, queries, strict=True)):
             rows = near.get(i)
-            if rows is None:  # all that may come back
-                allowed = self._ranker.allowed(search.excluded, search.among)
-                rows = np.arange(len(self._ranker)) if allowed is None else np.flatnonzero(allowed)
-            rankings.append(self._ranker.hits(rows, self._index.scores(rows, query), k))
+            if rows is None:
+                rows = self._allowed_rows(search)
+            scores = self._index.scores(rows, query)
+            rankings.append(self._ranker.hits(rows, scores, k))
         return rankings
 
+    def _allowed_rows(self, search: Search) -> Rows:
+        allowed = self._ranker.allowed(search.excluded, search.among)
+        if allowed is None:
+            return np.arange(len(self._ranker))
+        return np.flatnonzero(allowed)
+
     def _ask_index(self, searches: Sequence[Search], queries: Vectors, k: int) -> dict[int, Rows]:
-        # By the places of searches, without what is excluded; none where too few are left. What the
-        # index is asked for a search depends on that search alone, so its hits do, too.
+        """Return position of a search -> rows, without excluded documents.
+
+        A search is missing if too few rows remain. The request to the index depends on the search
+        alone, so its hits do, too.
+        """
         excluded = [self._ranker.rows(search.excluded) for search in searches]
-        places = defaultdict[int, list[int]](list)  # by how many documents are needed
+        # Number of documents that are needed -> positions of searches.
+        positions_by_need = defaultdict[int, list[int]](list)
         for i, search in enumerate(searches):
-            needed = k + len(excluded[i])  # those that may not come back take places
-            if search.among is None and 2 * max(needed, self._effort) < len(self._ranker):
-                places[needed].append(i)
+            # Excluded documents take ranks.
+            needed = k + len(excluded[i])
+            is_small = 2 * max(needed, self._effort) >= len(self._ranker)
+            if search.among is None and not is_small:
+                positions_by_need[needed].append(i)
         enough = {}
-        for needed, positions in places.items():
-            for i, near in zip(
-                positions, self._index.near(queries[positions], needed, self._effort), strict=True
-            ):
-                allowed = np.setdiff1d(near, excluded[i])
-                if len(allowed) >= k:  # a graph may be in parts, of which a search sees one
+        for needed, positions in positions_by_need.items():
+            nearest = self._index.near(queries[positions], needed, self._effort)
+            for i, rows in zip(positions, nearest, strict=True):
+                allowed = np.setdiff1d(rows, excluded[i])
+                # A graph may have several components, and a search sees only one of them.
+                if len(allowed) >= k:
                     enough[i] = allowed
         return enough

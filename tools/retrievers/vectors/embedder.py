@@ -53,45 +53,43 @@ class Embedder(Protocol):
         """Numbers in a vector."""
 
     def key(self) -> Mapping[str, object]:
-        """Return all that shapes a document's vector: weights, formats, precision, library
-        versions, our own code.
+        """Return all that shapes the vector of a document.
+
+        These are weights, formats, precision, versions of libraries, and the code here.
         """
 
     def documents(
         self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
     ) -> Vectors:
-        """Return the vectors of documents, in order; finite, a text of no tokens gets the zero
-        vector.
+        """Return the vectors of documents, in order, all finite; without tokens, the zero vector.
 
-        Where they take long and cost nothing, `done` is called with the number of texts in each
+        If they take long and cost nothing, `report` is called with the number of texts in each
         batch that is made.
         """
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
-        """Return the vectors of the texts (with their instructions, where the model takes one), in
-        order.
+        """Return the vectors of the texts, in order, with instructions if the model takes any.
 
-        A query's vector is the same to the last bit in any batch.
+        The vector of a query is the same to the last bit in any batch.
         """
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of a query are more than the model takes."""
+        """Return the number of tokens at the end of a query that the model cuts off."""
 
 
-Block: TypeAlias = tuple[
-    int, list[str]
-]  # where it begins in the order of texts, and the documents that have them
-# Yields the vectors of blocks, in any order, each with where it begins, in place of this process;
-# see on_ray.py.
+# The start of a block in the order of texts, and the documents that have its texts.
+Block: TypeAlias = tuple[int, list[str]]
+# Yields the start and the vectors of blocks, in any order, in place of this process; see
+# ray_embedding.py.
 MakeBlocks: TypeAlias = Callable[[Embedder, Corpus, Iterable[Block]], Iterator[tuple[int, Vectors]]]
 ELSEWHERE: ContextVar[MakeBlocks | None] = ContextVar("elsewhere", default=None)
 
 
 @runtime_checkable
 class BilledEmbedder(Protocol):
-    """What an embedder has beside where its calls cost money."""
+    """The further methods of an embedder whose calls cost money."""
 
-    batch: int  # texts in a request, at most
+    batch: int  # maximum of texts in a request
 
     def take_usage(self) -> Usage:
         """Return the usage of `documents` since the last call."""
@@ -108,28 +106,34 @@ class VectorRetrieverBase(Retriever):
         self._ranker = Ranker(corpus.doc_ids)
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
+        """Return the number of tokens at the end of `text` that the embedder's model cuts off."""
         return self._embedder.left_out(text, instruction)
 
 
 def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
-    """Return the vectors of all documents, shape (documents, dimension), in corpus order;
-    memory-mapped and read-only.
+    """Return the vectors of all documents, shape (documents, dimension), in corpus order.
 
-    They are made if they are not under `home`. A build that was killed goes on with the blocks that
-    are not complete. DataError when the embedder gives anything but one finite vector a text;
-    earlier blocks are kept.
+    They are memory-mapped and read-only. They are made if they are not under `home`. A build that
+    was killed goes on with the blocks that are not complete. DataError unless the embedder gives a
+    finite vector for each text; earlier blocks are kept.
     """
+
+    def load(folder: Path) -> MappedVectors:
+        return open_memmap(folder / "vectors.npy", "r")
+
     key = vectors_key(embedder, corpus)
     build = partial(_embed_all, embedder, corpus)
-    return open_index(
-        home, key, build=build, load=lambda folder: open_memmap(folder / "vectors.npy", "r")
-    )
+    return open_index(home, key, build=build, load=load)
 
 
 def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
     """Return all that determines the vectors of a corpus, and so every index made of them."""
-    return {**embedder.key(), "kind": "vectors", "format": FORMAT, "corpus": corpus.fingerprint}
+    return {
+        **embedder.key(),
+        "kind": "vectors",
+        "format": FORMAT,
+        "corpus": corpus.fingerprint,
+    }
 
 
 class EmbeddingPlan(NamedTuple):
@@ -138,40 +142,45 @@ class EmbeddingPlan(NamedTuple):
     The longest go first: the memory peaks at once, and the estimate of the time left is never too short.
     """
 
-    rows: NDArray[
-        np.int64
-    ]  # the position in the corpus of the first document of each text, shape (texts,)
-    text_of: NDArray[np.int64]  # which of the texts each document has, shape (documents,)
-    blocks: NDArray[
-        np.int64
-    ]  # where blocks of texts begin, and the end of the last, shape (blocks + 1,)
+    # The position in the corpus of the first document of each text, shape (texts,).
+    rows: NDArray[np.int64]
+    # The number of the text that each document has, shape (documents,).
+    text_of: NDArray[np.int64]
+    # The starts of the blocks of texts, and the end of the last, shape (blocks + 1,).
+    blocks: NDArray[np.int64]
 
 
 def plan_embedding(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> EmbeddingPlan:
-    """Return the order of a corpus, in blocks of at most `most` texts and, but for a single
-    text, `characters`.
+    """Return the order of a corpus, in blocks of at most `most` texts and `characters`.
+
+    A single longer text is a block.
     """
     lengths = np.empty(len(corpus), dtype=np.int64)
-    digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
+    # 16 bytes a document in place of its text.
+    digests = np.empty((len(corpus), 2), dtype=np.uint64)
     for row, text in enumerate(corpus.texts()):
         lengths[row] = len(text)
         digests[row] = np.frombuffer(digest_text(text), np.uint64)
     _, rows, text_of = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     longest_first = np.argsort(-lengths[rows], kind="stable")
-    places = np.argsort(longest_first)
-    blocks = chunk_by_size(lengths[rows[longest_first]].tolist(), characters, most)
+    position_of_text = np.argsort(longest_first)
+    ordered_rows = rows[longest_first]
+    blocks = chunk_by_size(lengths[ordered_rows].tolist(), characters, most)
+    boundaries = [0, *(block.stop for block in blocks)]
     return EmbeddingPlan(
-        rows[longest_first],
-        places[text_of.ravel()],
-        np.array([0, *(block.stop for block in blocks)]),
+        rows=ordered_rows,
+        text_of=position_of_text[text_of.ravel()],
+        blocks=np.array(boundaries),
     )
 
 
 def chunk_by_size(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slice]:
-    """Yield runs of at most so many `items`, whose sizes add up to at most `most`; one that
-    is larger is alone.
+    """Yield runs of at most `items` items, whose sizes add up to at most `most`.
+
+    An item that is larger is alone.
     """
-    first = total = 0
+    first = 0
+    total = 0
     for position, size in enumerate(sizes):
         if position > first and (position - first == items or total + size > most):
             yield slice(first, position)
@@ -184,22 +193,15 @@ def chunk_by_size(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iter
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     paid = embedder if isinstance(embedder, BilledEmbedder) else None
-    order = (
-        plan_embedding(corpus, paid.batch, _PAID_CHARACTERS)
-        if paid
-        else plan_embedding(corpus, _BLOCK_TEXTS)
-    )
+    order = _plan_for(paid, corpus)
     shape = (len(corpus), embedder.dimension)
     rows_done, later_blocks, usage = _done_before(folder, shape)
     if paid:
         paid.resume(usage)
     file = folder / "vectors.npy"
-    vectors = (
-        open_memmap(file, "r+")
-        if rows_done or later_blocks
-        else create_memmap(file, shape, np.float32)
-    )
-    before = rows_done + sum(last - first for first, last in later_blocks.items())
+    resumes = bool(rows_done or later_blocks)
+    vectors = open_memmap(file, "r+") if resumes else create_memmap(file, shape, np.float32)
+    before = rows_done + _texts_in(later_blocks)
     progress = Progress(embedder.name, len(order.rows), "texts", done=before)
     spans = pairwise([rows_done, *order.blocks[order.blocks > rows_done].tolist()])
     lasts = {first: last for first, last in spans if first not in later_blocks}
@@ -207,11 +209,13 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         (first, [corpus.doc_ids[row] for row in order.rows[first:last]])
         for first, last in lasts.items()
     )
-    make = (None if paid else ELSEWHERE.get()) or partial(_make_here, progress=progress)
+    elsewhere = None if paid else ELSEWHERE.get()
+    make = elsewhere or partial(_make_here, progress=progress)
 
     def keep() -> None:
         nonlocal usage
-        usage += paid.take_usage() if paid else Usage()
+        if paid:
+            usage += paid.take_usage()
         record = {
             "shape": shape,
             "texts": rows_done,
@@ -221,27 +225,39 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         files.replace(folder / "embedded.json", json.dumps(record) + "\n", files.SHARED)
 
     try:
-        for first, made in make(embedder, corpus, blocks):
+        for first, block_vectors in make(embedder, corpus, blocks):
             last = lasts[first]
             owners = [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]]
-            made = _check(
-                made, embedder.name, shape[1], owners, "the vectors that were made before"
+            checked = _check(
+                block_vectors,
+                embedder.name,
+                shape[1],
+                owners,
+                "the vectors that were made before",
             )
-            documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
-            vectors[documents] = made[order.text_of[documents] - first]
+            in_block = (first <= order.text_of) & (order.text_of < last)
+            documents = np.flatnonzero(in_block)
+            vectors[documents] = checked[order.text_of[documents] - first]
             vectors.flush()
             drop_page_cache(vectors)
             later_blocks[first] = last
             while rows_done in later_blocks:
                 rows_done = later_blocks.pop(rows_done)
             keep()
-            progress.add(
-                rows_done
-                + sum(later_blocks[first] - first for first in later_blocks)
-                - progress.done
-            )
-    finally:  # a block that failed may have been paid for
+            progress.add(rows_done + _texts_in(later_blocks) - progress.done)
+    finally:
+        # A block that failed may have been paid for.
         keep()
+
+
+def _plan_for(paid: BilledEmbedder | None, corpus: Corpus) -> EmbeddingPlan:
+    if paid:
+        return plan_embedding(corpus, paid.batch, _PAID_CHARACTERS)
+    return plan_embedding(corpus, _BLOCK_TEXTS)
+
+
+def _texts_in(blocks: Mapping[int, int]) -> int:
+    return sum(last - first for first, last in blocks.items())
 
 
 def _make_here(
@@ -257,8 +273,9 @@ def make_block(
     doc_ids: Iterable[str],
     report: Callable[[int], None] = lambda _: None,
 ) -> Vectors:
-    """Return the vectors of some documents, in order. `done` as in `Embedder.documents`."""
-    return embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], report)
+    """Return the vectors of some documents, in order. `report` is as in `Embedder.documents`."""
+    texts = [indexed_text(corpus[doc_id]) for doc_id in doc_ids]
+    return embedder.documents(texts, report)
 
 
 def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
@@ -271,33 +288,33 @@ def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int
 
 
 def _check(
-    made: Vectors, name: str, dimension: int, owners: Sequence[str], consequence: str = ""
+    embedded: Vectors, name: str, dimension: int, owners: Sequence[str], results: str = ""
 ) -> Vectors:
-    vectors = np.ascontiguousarray(made, dtype=np.float32)
-    if vectors.shape != (expected := (len(owners), dimension)):
+    vectors = np.ascontiguousarray(embedded, dtype=np.float32)
+    expected = (len(owners), dimension)
+    if vectors.shape != expected:
         raise DataError(
             f"{name} gave vectors of shape {vectors.shape} where {expected} is expected"
         )
     for vector, owner in zip(vectors, owners, strict=True):
-        require_finite(vector, name, owner, consequence)
+        require_finite(vector, name, owner, results)
     return vectors
 
 
-def require_finite(numbers: NDArray[Any], name: str, owner: str, consequence: str = "") -> None:
-    """Raise DataError for NaN and infinity; it says `whose` the numbers are, and what of a
-    build is `kept`.
+def require_finite(numbers: NDArray[Any], name: str, owner: str, results: str = "") -> None:
+    """Raise DataError for NaN and infinity.
+
+    The message names the `owner` of the numbers, and the `results` of a build that are kept.
     """
     if not np.isfinite(numbers).all():
-        raise DataError(
-            f"{name} gave NaN or infinity for {owner}{consequence and f'; {consequence} are kept'}"
-        )
+        consequence = f"; {results} are kept" if results else ""
+        raise DataError(f"{name} gave NaN or infinity for {owner}{consequence}")
 
 
 def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, dict[int, int], Usage]:
-    """Return (texts done by an earlier build in `folder`, where later blocks that are done begin ->
-    end, their usage).
+    """Return (texts done by an earlier build, start of each later block that is done -> end, usage).
 
-    It is all nothing when its files do not fit.
+    They are 0, empty and no usage if the files in `folder` do not fit.
     """
     try:
         record = json.loads((folder / "embedded.json").read_text(encoding="utf-8"))

@@ -5,11 +5,12 @@ vectors, where the error is that of rounding, or from 8-bit codes, which take a 
 memory and have a known error for every document. All documents that could be among the best k
 within those bounds are then scored in float64 by one fixed routine. So the ranking is that of
 float64 brute force, the same to the last bit for one query and in a batch, in any thread, from
-either kind of estimates, and with those of a GPU (on_device.py).
+either kind of estimates, and with the estimates of a GPU (gpu_search.py).
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -40,28 +41,25 @@ from tools.retrievers.vectors.embedder import (
 )
 
 Precision = Literal["float32", "int8"]
-Rows = NDArray[np.integer]  # documents, by their place in the corpus
+Rows = NDArray[np.integer]  # positions of documents in the corpus
 
 FORMAT = 1  # raised when the files of 8-bit codes change their meaning
 _BLOCK = 8192  # vectors that are worked on at a time
 _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
-_SCORES = 1 << 25  # that are held for a group of queries, at most: 128 MB
+_SCORES = 1 << 25  # maximum of scores that are held for a group of queries: 128 MB
 _FEW = 3  # queries that are faster one by one than in a matrix product
-# Rows that are better read from the map than one by one from the file, if they are more than one
+# More rows than this, and than a share of 1 / _MANY_OF of the corpus, are read from the map and not
+# one by one from the file: a page of the map is read from disk with dozens around it.
 _MAX_CANDIDATES = 8192
-_MANY_OF = 32  # in so many: a page of the map is read from disk with dozens around it
-_ANY_ORDER = {
-    "reassoc",
-    "contract",
-    "nsz",
-    "nnan",
-}  # sums may be regrouped; infinities keep their meaning
+_MANY_OF = 32
+# Sums may be regrouped; infinities keep their meaning.
+_ANY_ORDER = {"reassoc", "contract", "nsz", "nnan"}
 
 
 class VectorRetriever(VectorRetrieverBase):
-    """The documents whose vectors have the largest inner products with the query's.
+    """Ranks documents by the inner products of their vectors with the query's vector.
 
-    `search` is what estimates are made from; it changes no ranking, so the name is without it. With int8, the vectors
+    `search` is the precision of the estimates; it changes no ranking, so the name is without it. With int8, the vectors
     stay on disk, and about 2k of them are read for a query; an index without a file is searched as with float32.
     """
 
@@ -100,23 +98,24 @@ class VectorRetriever(VectorRetrieverBase):
     def search_with(self, queries: Vectors, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         """Return the hits of searches whose vectors are `queries`."""
         unrestricted = [i for i, search in enumerate(searches) if search.among is None]
-        size = (
-            _SCORES // max(1, len(self._ranker)) if len(unrestricted) > _FEW else 0
-        )  # of a group whose scores are held
+        # Queries of a group whose scores are held at the same time.
+        size = _SCORES // max(1, len(self._ranker))
         rows: dict[int, Rows] = {}
-        if on_device := self._on_device:
-            rows = {
-                i: on_device.find(queries[i], self._ranker.rows(searches[i].excluded), k)
-                for i in unrestricted
-            }
-        for start in range(0, len(unrestricted), size) if size > _FEW and not on_device else ():
-            batch = unrestricted[start : start + size]
-            for i, scores in zip(batch, self._estimates.of_many(queries[batch]), strict=True):
-                rows[i] = self._candidates(queries[i], searches[i], k, scores)
-        return [
-            self._hits(query, rows[i] if i in rows else self._candidates(query, search, k), k)
-            for i, (query, search) in enumerate(zip(queries, searches, strict=True))
-        ]
+        if self._on_device:
+            for i in unrestricted:
+                excluded = self._ranker.rows(searches[i].excluded)
+                rows[i] = self._on_device.find(queries[i], excluded, k)
+        elif len(unrestricted) > _FEW and size > _FEW:
+            for start in range(0, len(unrestricted), size):
+                group = unrestricted[start : start + size]
+                scores_of_group = self._estimates.of_many(queries[group])
+                for i, scores in zip(group, scores_of_group, strict=True):
+                    rows[i] = self._candidates(queries[i], searches[i], k, scores)
+        rankings = []
+        for i, (query, search) in enumerate(zip(queries, searches, strict=True)):
+            candidates = rows[i] if i in rows else self._candidates(query, search, k)
+            rankings.append(self._hits(query, candidates, k))
+        return rankings
 
     def _candidates(
         self,
@@ -124,23 +123,24 @@ class VectorRetriever(VectorRetrieverBase):
         search: Search,
         k: int,
         scores: NDArray[np.float32] | None = None,
-        # The documents that may be among the best `k` of one search; `scores` are its estimates, if
-        # known
     ) -> Rows:
-        if search.among is not None:  # a pool is small: all of it is scored
-            return np.array(
-                self._ranker.rows(set(search.among).difference(search.excluded)), dtype=np.int64
-            )
+        """Return the documents that may be among the best `k` of a search.
+
+        `scores` are its estimates; they are computed if they are None.
+        """
+        if search.among is not None:
+            # A pool is small: all of it is scored.
+            pool = set(search.among).difference(search.excluded)
+            return np.array(self._ranker.rows(pool), dtype=np.int64)
         if scores is None:
             scores = self._estimates.of_all(query)
         scores[self._ranker.rows(search.excluded)] = -np.inf
         errors = self._estimates.errors * vector_norms(query[None])
         # At least k true scores reach the kth largest lower bound, so a document whose upper bound
         # does not is beaten.
-        return np.flatnonzero(
-            scores + errors
-            >= max(np.finfo(np.float32).min, kth_score_lower_bound(scores - errors, k))
-        )
+        floor = kth_score_lower_bound(scores - errors, k)
+        lowest = float(np.finfo(np.float32).min)
+        return np.flatnonzero(scores + errors >= max(lowest, floor))
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
         if self._file is None:
@@ -149,19 +149,17 @@ class VectorRetriever(VectorRetrieverBase):
             scores = exact_scores(np.asarray(self._vectors), rows, query)
             drop_page_cache(self._vectors)
         else:
-            runs = (
-                rows[first : first + _MAX_CANDIDATES]
-                for first in range(0, max(1, len(rows)), _MAX_CANDIDATES)
-            )
             file = self._file.fileno()
-            scores = np.concatenate(
-                [exact_scores(self._read(file, rows), np.arange(len(rows)), query) for rows in runs]
-            )
+            parts = []
+            for first in range(0, max(1, len(rows)), _MAX_CANDIDATES):
+                run = rows[first : first + _MAX_CANDIDATES]
+                vectors = self._read(file, run)
+                parts.append(exact_scores(vectors, np.arange(len(run)), query))
+            scores = np.concatenate(parts)
         return self._ranker.hits(rows, scores, k)
 
-    def _read(
-        self, file: int, rows: Rows
-    ) -> Vectors:  # a page of the map brings its neighbours, all in memory
+    def _read(self, file: int, rows: Rows) -> Vectors:
+        """Read vectors from the file; a page of the map would bring its neighbours into memory."""
         width = self._vectors.strides[0]
         start = self._vectors.offset
         data = b"".join([os.pread(file, width, start + width * row) for row in rows.tolist()])
@@ -169,7 +167,7 @@ class VectorRetriever(VectorRetrieverBase):
 
 
 class ScoreEstimates(NamedTuple):
-    """Numbers from which scores are estimated, and how far an estimate can be off.
+    """Numbers from which scores are estimated, and bounds on the errors of estimates.
 
     The score of a document with a query is within `errors[row] * |query|` of `numbers[row] @ query * scales[row]`, up
     to an amount that is the same for all documents.
@@ -182,8 +180,10 @@ class ScoreEstimates(NamedTuple):
     def of_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the estimates of one query, shape (documents,)."""
         scores = np.empty(len(self.numbers), dtype=np.float32)
-        middle = len(scores) // 2 if self.numbers.size >= _SPLIT and _two_threads() else 0
-        halves = [(0, middle), (middle, len(scores))] if middle else [(0, len(scores))]
+        halves = [(0, len(scores))]
+        if self.numbers.size >= _SPLIT and _has_two_threads():
+            middle = len(scores) // 2
+            halves = [(0, middle), (middle, len(scores))]
         run_in_threads(lambda half: estimate_scores(self.numbers, query, *half, scores), halves)
         return scores if self.scales is None else scores * self.scales
 
@@ -200,35 +200,34 @@ class ScoreEstimates(NamedTuple):
 
 def from_vectors(vectors: Vectors) -> ScoreEstimates:
     """Return estimates from the vectors themselves; nothing is copied."""
-    return ScoreEstimates(
-        np.asarray(vectors), None, _rounding(vector_norms(vectors), vectors.shape[1])
-    )
+    errors = _rounding(vector_norms(vectors), vectors.shape[1])
+    return ScoreEstimates(np.asarray(vectors), None, errors)
 
 
 def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> ScoreEstimates:
-    """Return estimates from 8-bit codes of the vectors that `key` determines; made if they
-    are not under `home`.
+    """Return estimates from 8-bit codes of the vectors that `key` determines.
+
+    The codes are made if they are not under `home`.
     """
     key = {**key, "kind": "codes", "codes": FORMAT}
-    return open_index(
-        home, key, build=lambda folder: _write_codes(vectors, folder), load=_load_codes
-    )
+    return open_index(home, key, build=partial(_write_codes, vectors), load=_load_codes)
 
 
 def vector_norms(vectors: Vectors) -> NDArray[np.float32]:
     """Return the Euclidean lengths of vectors, shape (vectors,)."""
-    norms: NDArray[np.float32] = np.sqrt(
-        np.einsum("ij,ij->i", vectors, vectors)
-    )  # no copy, also of what is in a file
+    # np.einsum makes no copy, not even of vectors in a file.
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    norms: NDArray[np.float32] = np.sqrt(squares)
     return norms
 
 
-def _two_threads() -> (
-    bool
-):  # whether two cores may be used; as all numerical libraries do, this heeds OMP_NUM_THREADS
-    return (
-        len(os.sched_getaffinity(0)) > 1 and os.environ.get("OMP_NUM_THREADS", "2").strip() != "1"
-    )
+def _has_two_threads() -> bool:
+    """Return whether two cores may be used.
+
+    As all numerical libraries do, this heeds OMP_NUM_THREADS.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "2").strip()
+    return len(os.sched_getaffinity(0)) > 1 and threads != "1"
 
 
 def _rounding(lengths: NDArray[Any], dimension: int) -> NDArray[np.float32]:
@@ -251,13 +250,15 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
         residuals = block_vectors - mean
         scales[block] = np.abs(residuals).max(axis=1) / 127
         scale = scales[block, None].astype(np.float64)
-        codes[block] = np.rint(
-            np.divide(residuals, scale, out=np.zeros_like(residuals), where=scale > 0)
-        )
+        quotients = np.zeros_like(residuals)
+        np.divide(residuals, scale, out=quotients, where=scale > 0)
+        codes[block] = np.rint(quotients)
         coded = codes[block] * scale
         rounding = _rounding(np.linalg.norm(coded, axis=1), vectors.shape[1])
-        # By Cauchy and Schwarz, |query @ (rest - coded)| is at most |query| |rest - coded|.
-        errors[block] = 1.01 * np.linalg.norm(residuals - coded, axis=1) + rounding
+        # By Cauchy and Schwarz, |query @ (residuals - coded)| is at most
+        # |query| |residuals - coded|.
+        distances = np.linalg.norm(residuals - coded, axis=1)
+        errors[block] = 1.01 * distances + rounding
         drop_page_cache(codes)
     codes.flush()
     np.save(folder / "scales.npy", scales)
@@ -265,18 +266,18 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
 
 
 def _load_codes(folder: Path) -> ScoreEstimates:
-    return ScoreEstimates(
-        *(
-            np.asarray(open_memmap(folder / f"{name}.npy", "r"))
-            for name in ("codes", "scales", "errors")
-        )
+    codes, scales, errors = (
+        np.asarray(open_memmap(folder / f"{name}.npy", "r"))
+        for name in ("codes", "scales", "errors")
     )
+    return ScoreEstimates(codes, scales, errors)
 
 
 @compile_loop(fastmath=_ANY_ORDER)
 def estimate_scores(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
-    """Write the inner products of the float32 or int8 rows `first` to `last` with a float32
-    query to `out`.
+    """Write the inner products of rows `first` to `last` with a float32 query to `out`.
+
+    The rows are float32 or int8.
     """
     for row in range(first, last):
         total = np.float32(0)
@@ -287,17 +288,17 @@ def estimate_scores(vectors: Any, query: Any, first: int, last: int, out: Any) -
 
 @compile_loop()
 def exact_scores(vectors: Any, rows: Any, query: Any) -> Any:
-    """Return the inner products of some rows of float32 vectors with a float32 query, shape
-    (rows,), float64.
+    """Return the float64 inner products of rows of vectors with a query, shape (rows,).
 
-    Products of two float32 numbers are exact in float64, and sums have one order: on every machine,
-    in every batch.
+    Vectors and query are float32. Products of two float32 numbers are exact in float64, and sums
+    have one order: on every machine, in every batch.
     """
     scores = np.empty(len(rows))
     fours = len(query) // 4 * 4
     for position in range(len(rows)):
         vector = vectors[rows[position]]
-        a = b = c = d = 0.0  # four sums, because an addition has to wait for the one before it
+        # Four sums, because an addition has to wait for the addition before it.
+        a = b = c = d = 0.0
         for i in range(0, fours, 4):
             a += np.float64(vector[i]) * np.float64(query[i])
             b += np.float64(vector[i + 1]) * np.float64(query[i + 1])
