@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from building import build, prepare
 
-from environments.folders import AGAIN, HIDDEN, NO_FILE, NOWHERE, OUTSIDE, list_folder
+from environments.folders import HIDDEN, LINKS_READ_AGAIN, NO_FILE, NOWHERE, OUTSIDE, list_folder
 from environments.readers import documents
 from evals.build import __main__ as command
 from tools.errors import DataError
@@ -47,8 +47,8 @@ REASONS = {
     "up.txt": OUTSIDE,
     "chain.txt": OUTSIDE,
     "own/folder": OUTSIDE,
-    "own/again": AGAIN,
-    "own/deeper/loop": AGAIN,
+    "own/again": LINKS_READ_AGAIN,
+    "own/deeper/loop": LINKS_READ_AGAIN,
     "circle.txt": NOWHERE,
     "gone.txt": NOWHERE,
     "hidden.txt": HIDDEN,

@@ -133,7 +133,7 @@ def test_exact_search_read_in_runs_and_from_the_map_are_the_same_and_the_map_is_
     large, retriever, monkeypatch, many, of
 ):
     before = retriever.search("one", 500)
-    monkeypatch.setattr(exact_search, "_MANY", many)
+    monkeypatch.setattr(exact_search, "_MAX_CANDIDATES", many)
     monkeypatch.setattr(exact_search, "_MANY_OF", of)
     given_back = []
     monkeypatch.setattr(exact_search, "release", given_back.append)
@@ -231,7 +231,7 @@ def test_estimates_are_the_same_from_two_threads_as_from_one(large, monkeypatch)
     query = Digests().vector("anything")
     whole = of.of_all(query)
     monkeypatch.setattr(exact_search, "_SPLIT", 1)
-    monkeypatch.setattr(exact_search, "_two_threads", lambda: True)
+    monkeypatch.setattr(exact_search, "_has_two_threads", lambda: True)
     assert of.of_all(query).tolist() == whole.tolist()
 
 
