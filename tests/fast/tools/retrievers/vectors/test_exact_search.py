@@ -136,7 +136,7 @@ def test_exact_search_read_in_runs_and_from_the_map_are_the_same_and_the_map_is_
     monkeypatch.setattr(exact_search, "_MAX_CANDIDATES", many)
     monkeypatch.setattr(exact_search, "_MANY_OF", of)
     given_back = []
-    monkeypatch.setattr(exact_search, "release", given_back.append)
+    monkeypatch.setattr(exact_search, "drop_page_cache", given_back.append)
     assert retriever.search("one", 500) == before
     assert len(given_back) == (retriever._file is not None and of > 1)
 
