@@ -63,7 +63,11 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         empty = action.default is None or action.default is False or action.default in ("", [])
         return action.help if empty else super()._get_help_string(action)
 
-    def _split_lines(self, text: str, width: int) -> list[str]:
+    def _split_lines(
+        self,
+        text: str,
+        width: int,
+    ) -> list[str]:
         """Leave paths and other long words whole, which argparse would break at hyphens or
         anywhere.
         """
@@ -78,8 +82,18 @@ class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public c
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
-        parser.check_repeat(self, option_string, "", values)
-        super().__call__(parser, namespace, values, option_string)
+        parser.check_repeat(
+            self,
+            option_string,
+            "",
+            values,
+        )
+        super().__call__(
+            parser,
+            namespace,
+            values,
+            option_string,
+        )
 
 
 class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
@@ -90,8 +104,18 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
     ) -> None:
         if isinstance(values, tuple):
             name, value = values
-            parser.check_repeat(self, option_string, name, value)
-        super().__call__(parser, namespace, values, option_string)
+            parser.check_repeat(
+                self,
+                option_string,
+                name,
+                value,
+            )
+        super().__call__(
+            parser,
+            namespace,
+            values,
+            option_string,
+        )
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -113,7 +137,11 @@ class CommandParser(argparse.ArgumentParser):
         self.lists = set[str]()  # options that take several values in one, with commas between them
         self._given = dict[tuple[int, str], Any]()
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(
+        self,
+        args: Any = None,
+        namespace: Any = None,
+    ) -> Any:
         """Parse one command line, in which an option may have one value."""
         self._given.clear()
         return super().parse_known_args(args, namespace)
@@ -145,7 +173,11 @@ class CommandParser(argparse.ArgumentParser):
         """Raise UsageError, for exit code 2 without the usage block."""
         raise UsageError(f"{message}; see --help")
 
-    def _print_message(self, message: str, file: Any = None) -> None:
+    def _print_message(
+        self,
+        message: str,
+        file: Any = None,
+    ) -> None:
         """Print --help, which argparse does without a word where that fails."""
         print_stdout(message)
 
@@ -392,7 +424,11 @@ def print_stderr(text: str, to: TextIO | None = None) -> None:
             print(over + strip_control_characters(text), file=stream, flush=True)
 
 
-def _draw_bar(title: str, share: float, text: str) -> None:
+def _draw_bar(
+    title: str,
+    share: float,
+    text: str,
+) -> None:
     global _bar
     text = f"[{'=' * int(10 * share):10}] {text}"
     room = shutil.get_terminal_size().columns - 1
@@ -443,7 +479,13 @@ class Progress:
     31.2 a second, 8 min 34 s left". `done` were there before an interruption, and do not count for the speed.
     """
 
-    def __init__(self, what: str, total: int, unit: str = "documents", done: int = 0) -> None:
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        unit: str = "documents",
+        done: int = 0,
+    ) -> None:
         self._what = what
         self._total = total
         self._unit = unit

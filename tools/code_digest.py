@@ -1,14 +1,14 @@
-"""The sources that a program, a retriever or a task depends on: its module, and all that this
-imports of ours.
+"""Collect and hash the sources that a program, a retriever or a task depends on.
 
-Imports inside functions count, those under TYPE_CHECKING and tables of names ("module:attribute")
-do not. Of a user's own program, a module or a file, what it imports from its own folder or package
-counts as well. Comments, formatting and docstrings do not count, but for docstrings that a model is
-shown: of signatures, of the types of their fields, and of functions in a module that makes tools of
-them. A data file counts where its name stands in the source.
+These are its module and all modules of Sextant that it imports, directly or not. Imports inside
+functions count; imports under TYPE_CHECKING and tables of names ("module:attribute") do not. For a
+user's own program, imports from its own folder or package count as well. Comments, formatting and
+docstrings do not count, except docstrings that a model is shown: of signatures, of the types of
+their fields, and of functions in a module that makes tools of them. A data file counts if its name
+is in the source.
 
-Names and places of our own files do not count either, so that a module that is moved or renamed
-makes no new run: an import stands for the content of the module that it names.
+Names and folders of Sextant's files do not count either, so that a module that is moved or renamed
+makes no new run: an import counts by the content of the module that it names.
 """
 
 import ast
@@ -24,16 +24,15 @@ from typing import NamedTuple
 from tools.plugins import PACKAGES, resolve_file
 
 _ROOT = Path(__file__).parents[1]
-_SHOWN = frozenset(
-    {"Signature", "BaseModel"}
-)  # what is derived from these has a docstring that goes into prompts
-_TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # these show a model the docstrings of functions
+# Classes derived from these have docstrings that go into prompts.
+_SHOWN = frozenset({"Signature", "BaseModel"})
+# These show a model the docstrings of functions.
+_TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})
 _REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
 _FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 _NAME_IN_DUMP = re.compile(r"Name\('(\w+)', ")
-_MODULE_IN_DUMP = re.compile(
-    rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'"
-)  # a text, as "tools.text:content_words"
+# A text such as "tools.text:content_words".
+_MODULE_IN_DUMP = re.compile(rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'")
 _INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
 
 
@@ -44,48 +43,54 @@ class _ClassInfo(NamedTuple):
     docstring: str
 
 
+class _Import(NamedTuple):
+    module: str
+    dots: int  # before the module: 0 for an absolute import
+    names: tuple[str, ...]  # empty for `import module`
+
+
 class _OwnImport(NamedTuple):
-    module: str  # of our packages
+    module: str  # of Sextant's packages
     name: str  # in that module, or of a module in that package
     local: str  # its name in the importing module
 
 
 class _Link(NamedTuple):
     target: str  # the module that an import leads to
-    name: str  # what is imported from it; "" where that is the module itself
+    name: str  # the name that is imported from it; "" for the module itself
     local: str
 
 
 class ParsedModule(NamedTuple):
-    """What one file contributes."""
+    """The parts of a file that count."""
 
     code: str  # without comments, formatting and docstrings
-    body: str  # the code without imports of ours
-    own_imports: tuple[_OwnImport, ...]  # those imports
-    imports: tuple[
-        tuple[str, int, tuple[str, ...]], ...
-    ]  # module, dots before it, names; no names: `import module`
+    body: str  # the code without imports of Sextant's modules
+    own_imports: tuple[_OwnImport, ...]  # imports of Sextant's modules
+    imports: tuple[_Import, ...]  # all imports
     classes: tuple[_ClassInfo, ...]
-    tools: str  # the docstrings of functions, where they may be shown to a model
+    tools: str  # docstrings of functions, if they may be shown to a model
     strings: frozenset[str]  # constants that could name a file
 
 
 class SourceClosure(NamedTuple):
-    """The modules that some modules depend on, with themselves, and the libraries that all of these import."""
+    """Modules with all modules that they depend on, and the libraries that these import."""
 
     modules: Mapping[str, ParsedModule]
     data: Mapping[str, Path]  # by module and name
     libraries: frozenset[str]  # names as they are imported, without submodules
-    links: Mapping[str, tuple[_Link, ...]]  # by module: where its imports of ours lead
+    links: Mapping[str, tuple[_Link, ...]]  # targets of imports of Sextant's modules, by module
 
     def digest(self) -> str:
-        """Return eight hex digits over all that shapes an answer, whatever our files are called and
-        wherever they lie.
+        """Return eight hex digits over all sources that shape an answer, whatever their files' names are.
 
-        A module is told by its content. What it imports is told by the content of the imported
-        module, which is why there are two rounds: the first one leaves out where imports lead.
+        A module is identified by its content, and an import by the content of the imported module.
+        Hence there are two rounds: the first leaves the targets of imports out.
         """
-        shown = _shown([class_ for module in self.modules.values() for class_ in module.classes])
+        classes = list[_ClassInfo]()
+        for module in self.modules.values():
+            classes += module.classes
+        shown = _shown(classes)
         alone = {name: _hash(self._describe(name, shown, {})) for name in self.modules}
         contents = {self._describe(name, shown, alone) for name in self.modules}
         contents |= {path.read_bytes() for path in self.data.values()}
@@ -94,7 +99,12 @@ class SourceClosure(NamedTuple):
             digest.update(content.encode())
         return digest.hexdigest()[:8]
 
-    def _describe(self, name: str, shown: Collection[str], marks: Mapping[str, str]) -> bytes:
+    def _describe(
+        self,
+        name: str,
+        shown: Collection[str],
+        marks: Mapping[str, str],
+    ) -> bytes:
         """Return the content of a module, with the docstrings of classes that are `shown` to a
         model.
 
@@ -129,11 +139,10 @@ def _hash(content: bytes) -> str:
 def collect_sources(
     modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT
 ) -> SourceClosure:
-    """Return the sources of `modules` and of what they import, but for packages in `without`; ours
-    are in `root`.
+    """Return the sources of `modules` and of their imports, except packages in `without`.
 
-    One that ends with ".py" is a file. What is imported from where libraries are installed is a
-    library.
+    A name that ends with ".py" is a file. Sextant's packages are in `root`. A module from a folder
+    of installed packages is a library.
     """
     parsed = dict[str, ParsedModule]()
     data = dict[str, Path]()
@@ -143,28 +152,42 @@ def collect_sources(
     packages = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
     while pending:
         name, folder = pending.pop()
-        if name in parsed or any(
-            name == excluded or name.startswith(f"{excluded}.") for excluded in without
-        ):
+        if name in parsed or _is_in(name, without):
             continue
         installed = folder in _INSTALLED and name.partition(".")[0] not in packages
         if installed or (path := _file(name, folder, root)) is None:
             libraries.add(name.partition(".")[0])
             continue
         module = parsed[name] = parse_module(path)
-        data |= {
-            f"{name}/{file}": path.parent / file
-            for file in module.strings
-            if (path.parent / file).is_file()
-        }
+        for file_name in module.strings:
+            data_path = path.parent / file_name
+            if data_path.is_file():
+                data[f"{name}/{file_name}"] = data_path
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
+        pending += [
+            (imported, folder)
+            for imported in _imported(
+                module,
+                package,
+                folder,
+                root,
+            )
+        ]
         links[name] = tuple(_follow(own_import, folder, root) for own_import in module.own_imports)
         if name.partition(".")[0] not in PACKAGES and "." in name:
-            pending.append(
-                (name.rpartition(".")[0], folder)
-            )  # a user's own package may do something when imported
-    return SourceClosure(parsed, data, frozenset(libraries), links)
+            # A user's own package may run code when it is imported.
+            pending.append((name.rpartition(".")[0], folder))
+    return SourceClosure(
+        parsed,
+        data,
+        frozenset(libraries),
+        links,
+    )
+
+
+def _is_in(name: str, packages: Collection[str]) -> bool:
+    """Return whether a module is one of the packages, or in one of them."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
 def _home(name: str, root: Path) -> tuple[str, Path]:
@@ -177,32 +200,42 @@ def _home(name: str, root: Path) -> tuple[str, Path]:
     return name, Path(places[0]).parent if places[0] else root
 
 
-def _file(name: str, folder: Path, root: Path) -> Path | None:
+def _file(
+    name: str,
+    folder: Path,
+    root: Path,
+) -> Path | None:
     """Return the file of a module: ours under `root`, others in the `folder` of their
     importer; else None.
     """
     base = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
-    return next(
-        (
-            path
-            for path in (base.with_name(f"{base.name}.py"), base / "__init__.py")
-            if path.is_file()
-        ),
-        None,
-    )
+    for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
 
 
-def _imported(module: ParsedModule, package: str, folder: Path, root: Path) -> Iterator[str]:
+def _imported(
+    module: ParsedModule,
+    package: str,
+    folder: Path,
+    root: Path,
+) -> Iterator[str]:
     for name, dots, names in module.imports:
         parents = package.split(".")
         source = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name
-        for full in [f"{source}.{imported}" for imported in names] or [source]:
-            yield (
-                full if names and _file(full, folder, root) else source
-            )  # a submodule, or a name in the module
+        if not names:
+            yield source
+        for imported in names:  # a submodule, or a name in the module
+            submodule = f"{source}.{imported}"
+            yield submodule if _file(submodule, folder, root) else source
 
 
-def _follow(imported: _OwnImport, folder: Path, root: Path) -> _Link:
+def _follow(
+    imported: _OwnImport,
+    folder: Path,
+    root: Path,
+) -> _Link:
     submodule = f"{imported.module}.{imported.name}"
     if _file(submodule, folder, root):
         return _Link(submodule, "", imported.local)
@@ -233,10 +266,14 @@ def parse_module(path: Path) -> ParsedModule:
 
 
 @lru_cache(maxsize=1024)
-def _read(path: Path, modified: int, size: int) -> ParsedModule:
+def _read(
+    path: Path,
+    modified: int,
+    size: int,
+) -> ParsedModule:
     tree = ast.parse(path.read_bytes())
     tree.body = [node for node in tree.body if not _is_left_out(node)]
-    imports = list[tuple[str, int, tuple[str, ...]]]()
+    imports = list[_Import]()
     classes = list[_ClassInfo]()
     functions = list[str]()
     strings = set[str]()
@@ -244,21 +281,14 @@ def _read(path: Path, modified: int, size: int) -> ParsedModule:
     for node in ast.walk(tree):
         match node:
             case ast.Import():
-                imports += [(alias.name, 0, ()) for alias in node.names]
+                imports += [_Import(alias.name, 0, ()) for alias in node.names]
             case ast.ImportFrom():
-                imports.append(
-                    (node.module or "", node.level, tuple(alias.name for alias in node.names))
-                )
+                names = tuple(alias.name for alias in node.names)
+                imports.append(_Import(node.module or "", node.level, names))
             case ast.ClassDef():
-                fields = " ".join(
-                    ast.unparse(statement.annotation)
-                    for statement in node.body
-                    if isinstance(statement, ast.AnnAssign)
-                )
-                bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
-                types = frozenset(re.findall(r"\w+", fields))
-                makes_tools |= bool(bases & _TOOLS)
-                classes.append(_ClassInfo(node.name, bases, types, _cut_docstring(node)))
+                info = _describe_class(node)
+                makes_tools |= bool(info.bases & _TOOLS)
+                classes.append(info)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 functions.append(f"{node.name}: {_cut_docstring(node)}")
             case ast.Call():
@@ -273,6 +303,21 @@ def _read(path: Path, modified: int, size: int) -> ParsedModule:
     own_imports = tuple(cutter.own_imports)
     return ParsedModule(
         code, body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings)
+    )
+
+
+def _describe_class(node: ast.ClassDef) -> _ClassInfo:
+    """Return the description of a class, and cut its docstring from the tree."""
+    bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+    types = set[str]()
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign):
+            types.update(re.findall(r"\w+", ast.unparse(statement.annotation)))
+    return _ClassInfo(
+        node.name,
+        bases,
+        frozenset(types),
+        _cut_docstring(node),
     )
 
 

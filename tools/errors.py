@@ -33,9 +33,19 @@ class UsageError(SextantError):
 class UnknownName(UsageError):
     """A name that is not in its table; the message offers the nearest ones."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+    ) -> None:
         names = sorted(known)
-        close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        close = difflib.get_close_matches(
+            name.lower(),
+            names,
+            n=3,
+            cutoff=0.5,
+        )
         close = close or [candidate for candidate in names if name and name.lower() in candidate]
         listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         hint = f"known: {listed}" if names else "there are none"
@@ -78,7 +88,12 @@ class ProviderRefused(SextantError):
 
     exit_code = 4
 
-    def __init__(self, message: str, *, source: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        source: str = "",
+    ) -> None:
         """`source` is what is refused: a model as --lm has it, or a retriever as `api:MODEL`
         or `http:URL`.
         """
@@ -104,7 +119,12 @@ class BudgetReached(SextantError):
 
     exit_code = 8
 
-    def __init__(self, message: str, *, larger: bool = True) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        larger: bool = True,
+    ) -> None:
         super().__init__(message)
         self.larger = larger
 

@@ -172,12 +172,21 @@ def read_object(text: str) -> dict[str, Any] | None:
     return None
 
 
-def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:
+def append_line(
+    path: Path,
+    line: bytes,
+    mode: int = PRIVATE,
+) -> int:
     """Add one line, and return where it begins once it is on disk.
 
     On OSError the file is as before.
     """
-    with open_file(path, "ab", mode, buffering=0) as file:
+    with open_file(
+        path,
+        "ab",
+        mode,
+        buffering=0,
+    ) as file:
         size = file.seek(0, os.SEEK_END)
         try:
             if file.write(line + b"\n") <= len(line):
@@ -192,7 +201,11 @@ def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:
     return size
 
 
-def replace(path: Path, content: str | bytes, mode: int = PRIVATE) -> None:
+def replace(
+    path: Path,
+    content: str | bytes,
+    mode: int = PRIVATE,
+) -> None:
     """Write a file in one step: a reader, or a crash, finds the old one or the new one."""
     with replacing(path, mode) as file:
         if isinstance(content, bytes):
@@ -242,7 +255,12 @@ def remedy(error: Exception) -> str:
 
 
 @contextmanager
-def temporary_sibling(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterator[Path]:
+def temporary_sibling(
+    path: Path,
+    mode: int = PRIVATE,
+    *,
+    folder: bool = False,
+) -> Iterator[Path]:
     """Make a file, or folder, beside `path`: removed after the block if it is still there, as
     are killed writers'.
     """
@@ -259,7 +277,11 @@ def temporary_sibling(path: Path, mode: int = PRIVATE, *, folder: bool = False) 
         os.close(descriptor)
 
 
-def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
+def _make_draft(
+    path: Path,
+    mode: int,
+    folder: bool,
+) -> tuple[Path, int]:
     while True:
         draft = path.with_name(f".{path.name[:50]}-{secrets.token_hex(4)}{_DRAFT}")
         with with_filename(path):
@@ -292,9 +314,19 @@ def mkdir_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def open_file(path: Path, file_mode: str, mode: int = PRIVATE, buffering: int = -1) -> IO[Any]:
+def open_file(
+    path: Path,
+    file_mode: str,
+    mode: int = PRIVATE,
+    buffering: int = -1,
+) -> IO[Any]:
     """Open a file; `mode` is that of a new one."""
-    return open(path, file_mode, buffering, opener=lambda name, flags: os.open(name, flags, mode))
+    return open(
+        path,
+        file_mode,
+        buffering,
+        opener=lambda name, flags: os.open(name, flags, mode),
+    )
 
 
 def remove(path: Path) -> None:
@@ -305,7 +337,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def lock_file(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
+def lock_file(
+    path: Path,
+    busy: Callable[[], None],
+    mode: int = SHARED,
+) -> IO[bytes]:
     """Lock the file `path` among processes until it is closed, or the process ends.
 
     Where another process holds it, `busy` is called: it raises, or logs that this one waits. Who

@@ -26,7 +26,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def plural(count: int, singular: str, plural_form: str = "") -> str:
+def plural(
+    count: int,
+    singular: str,
+    plural_form: str = "",
+) -> str:
     """Write a number of things: "1 run", "2 runs", "3 queries"."""
     if count == 1:
         return f"{count:,} {singular}"
@@ -38,7 +42,12 @@ def queries(count: int) -> str:
     return plural(count, "query", "queries")
 
 
-def count_failed(failed: int, answers: int, repeats: int = 1, repeat: str = "seed") -> str:
+def count_failed(
+    failed: int,
+    answers: int,
+    repeats: int = 1,
+    repeat: str = "seed",
+) -> str:
     """Write how many answers failed: "3 of 12".
 
     If `repeats` runs had the same queries: "9 of 36 answers (12 queries, 3 seeds)", in which
@@ -59,7 +68,11 @@ def ordinal(number: int) -> str:
     return f"{number:,}{_SUFFIXES.get(number % 10, 'th')}"
 
 
-def number(value: float | None, form: str = "{:.4f}", unknown: str = "unknown") -> str:
+def number(
+    value: float | None,
+    form: str = "{:.4f}",
+    unknown: str = "unknown",
+) -> str:
     """Write a number of a table in `form`, as in str.format; None is written as `unknown`."""
     return unknown if value is None else form.format(value)
 

@@ -63,13 +63,20 @@ def list_names(table: Collection[str], group: str) -> dict[str, str]:
     """Return every name of a table, with "", and of entry points, with the package that each
     is from.
     """
-    packages = ((name, distribution.dist) for name, distribution in _entry_points(group).items())
-    return {
-        name: f"from package {one.name} {one.version}" for name, one in packages if one
-    } | dict.fromkeys(table, "")
+    names = dict[str, str]()
+    for name, entry_point in _entry_points(group).items():
+        package = entry_point.dist
+        if package:
+            names[name] = f"from package {package.name} {package.version}"
+    return names | dict.fromkeys(table, "")
 
 
-def resolve(kind: str, name: str, table: Mapping[str, str], group: str = "") -> str:
+def resolve(
+    kind: str,
+    name: str,
+    table: Mapping[str, str],
+    group: str = "",
+) -> str:
     """Return what `name` refers to, "module:attribute" or FILE.py:NAME, without importing it.
 
     UnknownName for none.
@@ -81,56 +88,78 @@ def resolve(kind: str, name: str, table: Mapping[str, str], group: str = "") -> 
         return f"{current_name(module)}:{attribute}"
     if group and name.endswith(".py"):
         raise UsageError(f"{name} is a file; say which name in it is the {kind}, as {name}:NAME")
-    if found := _entry_points(group).get(name):
-        return f"{found.module}:{found.attr}"
+    if entry_point := _entry_points(group).get(name):
+        return f"{entry_point.module}:{entry_point.attr}"
     raise UnknownName(kind, name, list_names(table, group))
 
 
-def load_object(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any:
+def load_object(
+    kind: str,
+    name: str,
+    table: Mapping[str, str],
+    group: str = "",
+) -> Any:
     """Import and return what `name` stands for.
 
     UsageError, with the line of a user's code, where that cannot be.
     """
-    source, _, attribute = resolve(kind, name, table, group).rpartition(":")
+    source, _, attribute = resolve(
+        kind,
+        name,
+        table,
+        group,
+    ).rpartition(":")
     if name in table:
         return getattr(importlib.import_module(source), attribute)
-    if not {"", str(Path.cwd())} & {*sys.path}:  # as where the installed command was given
-        sys.path.append(str(Path.cwd()))
-    if any(
-        _changed(file) != before for file, before in _imported.values()
-    ):  # as between two runs in a notebook
-        for loaded in _imported:
-            sys.modules.pop(loaded, None)
-        _imported.clear()
-        importlib.invalidate_caches()
+    folder = str(Path.cwd())
+    if not {"", folder} & {*sys.path}:  # the installed command does not add it
+        sys.path.append(folder)
+    _forget_edited_modules()
     module = _enter(resolve_file(source)) if source.endswith(".py") else source
     try:
         with contained():
-            made = importlib.import_module(module)
-        folder = str(Path(getattr(made, "__file__", None) or "").parent) + os.sep
-        for loaded, one in list(sys.modules.items()):
-            file = str(getattr(one, "__file__", None) or "")
-            if file.startswith(folder) and _is_own(file):
-                _imported[loaded] = Path(file), _changed(Path(file))
+            imported = importlib.import_module(module)
+        _remember_modules(imported)
     except Exception as error:  # a user's module may raise anything
-        top = (getattr(error, "name", None) or "").partition(".")[0]
-        ours = ""
-        if top in PACKAGES:
-            library = "a library of that name needs an environment of its own"
-            ours = (
-                f"; {top!r} is a package of Sextant's, so a module of yours needs another name; "
-                f"{library}"
-            )
-        relative = isinstance(error, ImportError) and "relative import" in show(error)
-        remedy = "; name it as package.module:NAME, from the folder that has the package" * relative
-        raise UsageError(
-            f"{source} cannot be imported: {describe_exception(error)}{ours}{remedy}"
-        ) from error
+        reason = f"{describe_exception(error)}{_import_remedy(error)}"
+        raise UsageError(f"{source} cannot be imported: {reason}") from error
     try:
-        return reduce(getattr, attribute.split("."), made)
+        return reduce(getattr, attribute.split("."), imported)
     except AttributeError:
-        public = [one for one in vars(made) if not one.startswith("_")]
+        public = [member for member in vars(imported) if not member.startswith("_")]
         raise UnknownName(f"{kind} in {source}", attribute, public) from None
+
+
+def _forget_edited_modules() -> None:
+    """Let users' modules be imported again if a file was edited, as between two runs in a notebook."""
+    if any(_changed(file) != before for file, before in _imported.values()):
+        for name in _imported:
+            sys.modules.pop(name, None)
+        _imported.clear()
+        importlib.invalidate_caches()
+
+
+def _remember_modules(imported: Any) -> None:
+    """Remember the modules that a user's module has imported from its own folder."""
+    folder = str(Path(getattr(imported, "__file__", None) or "").parent) + os.sep
+    for name, module in list(sys.modules.items()):
+        file = str(getattr(module, "__file__", None) or "")
+        if file.startswith(folder) and _is_own(file):
+            _imported[name] = Path(file), _changed(Path(file))
+
+
+def _import_remedy(error: Exception) -> str:
+    """Return a hint for a name that Sextant's packages have, or for a relative import."""
+    remedy = ""
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if package in PACKAGES:
+        remedy += (
+            f"; {package!r} is a package of Sextant's, so a module of yours needs another name"
+        )
+        remedy += "; a library of that name needs an environment of its own"
+    if isinstance(error, ImportError) and "relative import" in show(error):
+        remedy += "; name it as package.module:NAME, from the folder that has the package"
+    return remedy
 
 
 def resolve_file(source: str) -> Path:
@@ -218,7 +247,9 @@ def _changed(file: Path) -> int:
 
 
 def _entry_points(group: str) -> dict[str, EntryPoint]:
-    return {one.name: one for one in entry_points(group=group)} if group else {}
+    if not group:
+        return {}
+    return {entry_point.name: entry_point for entry_point in entry_points(group=group)}
 
 
 def _enter(path: Path) -> str:

@@ -139,7 +139,12 @@ def build_dataclass(dataclass_type: type[T], value: Any) -> T:
     return instance
 
 
-def validate(form: Any, value: Any, *, strict: bool = True) -> Any:
+def validate(
+    form: Any,
+    value: Any,
+    *,
+    strict: bool = True,
+) -> Any:
     """Check a value against a form, and return what that makes of it.
 
     ValueError says where it differs and how.
@@ -175,7 +180,11 @@ def _is_shallow(value: Any, levels: int) -> bool:
     return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
 
 
-def read_file(form: Any, path: Path, mend: str) -> Any:
+def read_file(
+    form: Any,
+    path: Path,
+    mend: str,
+) -> Any:
     """Read a JSON file.
 
     DataError, with the place and how to `mend` it, where it does not fit the form.

@@ -86,7 +86,14 @@ def count_unmetered_request(to: str) -> None:
     if (
         payer is not None and not payer.closed and not BOOKED.get()
     ):  # a library's thread may outlive its query
-        payer.charge(Usage(calls=1, paid_usd=None, list_usd=None, unmetered=1))
+        payer.charge(
+            Usage(
+                calls=1,
+                paid_usd=None,
+                list_usd=None,
+                unmetered=1,
+            )
+        )
         message = f"sends to {to} by itself; what that used is not known"
         if message not in payer.trace.notes:
             payer.note(message)
@@ -141,7 +148,11 @@ class Toolbox(SharedOnDeepcopy):
 
             otel_spans.start()
 
-    def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
+    def open(
+        self,
+        query: Query,
+        snapshot: Mapping[str, Any] | None = None,
+    ) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
 
         ValueError for another query than the one that is being answered (`for_query`).
@@ -173,7 +184,12 @@ def _is_of_provider(error: Exception) -> bool:
 class Session(TraceRecorder):
     """One query's view of the corpus. Every call that shows or orders documents leaves a step in `trace`."""
 
-    def __init__(self, query: Query, world: _World, snapshot: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        query: Query,
+        world: _World,
+        snapshot: Mapping[str, Any],
+    ) -> None:
         self._documents, self._retrievers, self.limits, clock = world
         super().__init__(query.query_id, clock, snapshot)
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
@@ -303,9 +319,19 @@ class Session(TraceRecorder):
         self._record(
             "search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **details
         )
-        rows = zip(documents, texts, hits, strict=True)
+        rows = zip(
+            documents,
+            texts,
+            hits,
+            strict=True,
+        )
         return [
-            Snippet(document.doc_id, document.title, snippet, hit.score)
+            Snippet(
+                document.doc_id,
+                document.title,
+                snippet,
+                hit.score,
+            )
             for document, snippet, hit in rows
         ]
 
@@ -324,7 +350,13 @@ class Session(TraceRecorder):
             self._record("read", doc_id, refused=str(refusal))
             raise
         shown = fit(text[:chars])
-        self._show("read", doc_id, [doc_id], [text], [shown])
+        self._show(
+            "read",
+            doc_id,
+            [doc_id],
+            [text],
+            [shown],
+        )
         return shown
 
     def read_whole(self, doc_id: str) -> str:
@@ -345,10 +377,20 @@ class Session(TraceRecorder):
         """Return the texts of documents to be shown together to a model, cut as in `read`; `fit` may drop the last."""
         texts = [self.read_whole(doc_id) for doc_id in doc_ids]
         shown = fit([text[:chars] for text in texts])
-        self._show("judge", "", doc_ids, texts, shown)
+        self._show(
+            "judge",
+            "",
+            doc_ids,
+            texts,
+            shown,
+        )
         return shown
 
-    def select(self, doc_ids: Iterable[str], among: Collection[str]) -> list[str]:
+    def select(
+        self,
+        doc_ids: Iterable[str],
+        among: Collection[str],
+    ) -> list[str]:
         """Keep those `doc_ids` that were shown `among` others, each once; drop the others, and count the invented."""
         named = list(dict.fromkeys(doc_ids))
         selected = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
@@ -390,7 +432,11 @@ class Session(TraceRecorder):
         with self._lock:
             self.trace.unusable[kind] = self.trace.unusable.get(kind, 0) + 1
 
-    def blame(self, words: str, what: str) -> None:
+    def blame(
+        self,
+        words: str,
+        what: str,
+    ) -> None:
         """Note the shown documents that speak to the model and have the `words` with which it did `what`."""
         if words := words.strip():
             pattern = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
@@ -453,7 +499,13 @@ class Session(TraceRecorder):
         self._close()
         if _CURRENT.get() is self:
             set_current(None)  # what is asked of a model from here on is not for this query
-        return Submission(tuple(ranking), self.trace, answer, self.usage, tuple(scores))
+        return Submission(
+            tuple(ranking),
+            self.trace,
+            answer,
+            self.usage,
+            tuple(scores),
+        )
 
     def abandon(self, why: str) -> None:
         """End the session without a ranking, e.g. after an error; the trace stays."""
@@ -475,7 +527,11 @@ class Session(TraceRecorder):
         if self.is_elsewhere:
             raise UsageError(_ELSEWHERE)
 
-    def _take(self, tool: Literal["search", "read"], argument: str) -> None:
+    def _take(
+        self,
+        tool: Literal["search", "read"],
+        argument: str,
+    ) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, when there is none left."""
         self._check_process()
         most = self.limits.searches if tool == "search" else self.limits.reads
@@ -495,7 +551,13 @@ class Session(TraceRecorder):
         with self._lock:
             self._shown.update(shown_ids)
         lengths = tuple(map(len, texts))[: len(shown)]
-        self._record(tool, argument, shown_ids, shown=tuple(map(len, shown)), lengths=lengths)
+        self._record(
+            tool,
+            argument,
+            shown_ids,
+            shown=tuple(map(len, shown)),
+            lengths=lengths,
+        )
 
     def _record(
         self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any
@@ -503,4 +565,11 @@ class Session(TraceRecorder):
         with self._lock:
             if self._over and tool != "stop":  # another line of work, that does not know it yet
                 raise LimitReached(self._over)
-            self._add(Step(tool, argument, doc_ids, **details))
+            self._add(
+                Step(
+                    tool,
+                    argument,
+                    doc_ids,
+                    **details,
+                )
+            )

@@ -1,10 +1,9 @@
-"""Words and sentences of English texts, word statistics of a corpus, and which texts speak to a
-model that reads them.
+"""Words and sentences of English texts, word statistics of a corpus, and prompt injection in texts.
 
 Words are not stemmed. Prompt injection is found by a list of phrases and forms, which misses an
-appeal in other words, and finds texts that only quote one. tools/session.py notes what a model
-followed: a document that has an appeal and is selected counts, even where it was selected on its
-merits.
+appeal in other words, and finds texts that only quote an appeal. tools/session.py notes the appeals
+that a model followed: a document that has an appeal and is selected counts, even if it was selected
+on its merits.
 """
 
 import json
@@ -103,9 +102,7 @@ def encodable(texts: Iterable[str]) -> list[str]:
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return what a message of a chat, or an answer, says: its text, and the tools that it
-    calls.
-    """
+    """Return the text of a chat message or an answer, with the tools that it calls."""
     content = message.get("content") or message.get("text") or ""
     pieces = content if isinstance(content, list) else [content]
     texts = [
@@ -168,13 +165,10 @@ _PATTERNS = {
 
 @lru_cache(maxsize=2048)  # the same documents come back hop after hop
 def injection_kind(text: str) -> Appeal:
-    """Return what `text` asks of a model that reads it; "" where it asks nothing that the
-    phrases know.
-    """
+    """Return the appeal of `text` to a model that reads it; "" if it has none of the phrases."""
     folded = text.casefold()
-    likely = (
-        (appeal, form)
-        for appeal, (needed, form) in _PATTERNS.items()
-        if any(map(folded.__contains__, needed))
-    )
-    return next((appeal for appeal, form in likely if form.search(text)), "")
+    for appeal, (words, form) in _PATTERNS.items():
+        is_likely = any(word in folded for word in words)
+        if is_likely and form.search(text):
+            return appeal
+    return ""

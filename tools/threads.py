@@ -74,10 +74,22 @@ def _submit_in_context(submit: Callable[..., Any]) -> Callable[..., Any]:
         pool: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any
     ) -> Any:
         if session.current() is None:
-            return submit(pool, function, *arguments, **named)
+            return submit(
+                pool,
+                function,
+                *arguments,
+                **named,
+            )
         context = copy_context()
         # In an empty context, as a thread that is started now may later work for another query.
-        return Context().run(submit, pool, context.run, function, *arguments, **named)
+        return Context().run(
+            submit,
+            pool,
+            context.run,
+            function,
+            *arguments,
+            **named,
+        )
 
     return submit_in_context
 
@@ -87,7 +99,12 @@ def _hand_over_in_context(method: Callable[..., Any]) -> Callable[..., Any]:
         pool: Any, function: Callable[..., Any], *arguments: Any, **named: Any
     ) -> Any:
         if session.current() is None:
-            return method(pool, function, *arguments, **named)
+            return method(
+                pool,
+                function,
+                *arguments,
+                **named,
+            )
         context = copy_context()
 
         def call_in_context(*given: Any, **by_name: Any) -> Any:
@@ -95,7 +112,12 @@ def _hand_over_in_context(method: Callable[..., Any]) -> Callable[..., Any]:
                 function, *given, **by_name
             )  # a context can be entered once at a time
 
-        return method(pool, call_in_context, *arguments, **named)
+        return method(
+            pool,
+            call_in_context,
+            *arguments,
+            **named,
+        )
 
     return hand_over_in_context
 

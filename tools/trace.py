@@ -75,7 +75,12 @@ class TraceRecorder:
         self._line.hop = hop
 
     @contextmanager
-    def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
+    def branch(
+        self,
+        hop: int | None = None,
+        *,
+        line: int | None = None,
+    ) -> Iterator[None]:
         """Start a line of work in this context, such as a node of a graph: its own hop, start times
         and pending usage.
 
@@ -90,7 +95,12 @@ class TraceRecorder:
                 if line is None
                 else self._numbered.setdefault(line, ([], []))
             )
-        mine = _Branch(self, parent.hop if hop is None else hop, self._clock(), steps)
+        mine = _Branch(
+            self,
+            parent.hop if hop is None else hop,
+            self._clock(),
+            steps,
+        )
         token = _LINE.set(mine)
         try:
             yield
@@ -112,7 +122,11 @@ class TraceRecorder:
                 self._line.calls += left
                 self.trace.notes += [step.argument for step in steps if step.tool == "note"]
 
-    def charge(self, usage: Usage, key: str = "") -> None:
+    def charge(
+        self,
+        usage: Usage,
+        key: str = "",
+    ) -> None:
         """Book a model call on this query; the next step of the same line of work carries it, and
         the `key` it has.
 
@@ -145,7 +159,14 @@ class TraceRecorder:
         calls = tuple(line.calls)
         hop = step.hop or line.hop
         line.steps.append(
-            replace(step, hop=hop, started=started, seconds=seconds, usage=usage, calls=calls)
+            replace(
+                step,
+                hop=hop,
+                started=started,
+                seconds=seconds,
+                usage=usage,
+                calls=calls,
+            )
         )
         if step.tool == "note" and line.steps is self.trace.steps:
             self.trace.notes.append(step.argument)

@@ -186,7 +186,11 @@ def _call_tool(lm: LanguageModel) -> str:
     return WORKS if reply["tool_calls"] else f"no call of the tool, but {reply['content'][:60]!r}"
 
 
-def _refusal(spec: str, error: Exception, wire: OpenAIClient | None) -> SextantError:
+def _refusal(
+    spec: str,
+    error: Exception,
+    wire: OpenAIClient | None,
+) -> SextantError:
     """Return the error for a model that does not answer at all, with the nearest names that its server has."""
     if provider_errors.responsible_party(error) != "refused":
         return RunIncomplete(f"{spec} does not answer: {_line(error)}")

@@ -58,7 +58,15 @@ class Adapter(dspy.ChatAdapter):
             with call_context.changed(predictor_call=predictor_call, repair=call.next_repair()):
                 settings = lm_kwargs | call.schema_setting()
                 try:
-                    call.accept(super().__call__(lm, settings, signature, demos, inputs))
+                    call.accept(
+                        super().__call__(
+                            lm,
+                            settings,
+                            signature,
+                            demos,
+                            inputs,
+                        )
+                    )
                 except dspy.LMUnsupportedFeatureError as error:
                     call.handle_unsupported_schema(error)
                 except (dspy.AdapterParseError, InvalidAnswer) as error:
@@ -75,7 +83,15 @@ class Adapter(dspy.ChatAdapter):
             with call_context.changed(predictor_call=predictor_call, repair=call.next_repair()):
                 settings = lm_kwargs | call.schema_setting()
                 try:
-                    call.accept(await super().acall(lm, settings, signature, demos, inputs))
+                    call.accept(
+                        await super().acall(
+                            lm,
+                            settings,
+                            signature,
+                            demos,
+                            inputs,
+                        )
+                    )
                 except dspy.LMUnsupportedFeatureError as error:
                     call.handle_unsupported_schema(error)
                 except (dspy.AdapterParseError, InvalidAnswer) as error:
@@ -122,9 +138,21 @@ class Adapter(dspy.ChatAdapter):
     ) -> str:
         """Return DSPy's message, in the form in which the model has to answer."""
         form = answer_form(signature)
-        return str(form.format_assistant_message_content(signature, outputs, *args, **kwargs))
+        return str(
+            form.format_assistant_message_content(
+                signature,
+                outputs,
+                *args,
+                **kwargs,
+            )
+        )
 
-    def format(self, signature: Any, demos: _Rows, inputs: FieldValues) -> _Rows:
+    def format(
+        self,
+        signature: Any,
+        demos: _Rows,
+        inputs: FieldValues,
+    ) -> _Rows:
         """Return DSPy's messages; for a repair, followed by the bad answer and the reason."""
         messages: _Rows = super().format(signature, demos, inputs)
         repair = call_context.current().repair
@@ -144,7 +172,11 @@ class Adapter(dspy.ChatAdapter):
                 )
         return messages
 
-    def parse(self, signature: Any, completion: str) -> FieldValues:
+    def parse(
+        self,
+        signature: Any,
+        completion: str,
+    ) -> FieldValues:
         """Return the values of an answer, read in its usual form or, if that fails, in another form."""
         answer = place_markers(signature, completion)
         try:
@@ -169,7 +201,11 @@ class _CheckedCall:
     without a schema if the server refuses schemas.
     """
 
-    def __init__(self, lm: Any, signature: Any) -> None:
+    def __init__(
+        self,
+        lm: Any,
+        signature: Any,
+    ) -> None:
         self.answers: _Rows = []  # usable or tolerable answers
         self.finished = False
         self._lm = lm
@@ -197,7 +233,12 @@ class _CheckedCall:
             constraints = schema_constraints(call_context.current().checks)
             was_cut_off = self._fault is not None and self._fault.kind == "cut off"
             max_tokens = context_window.max_output_tokens()
-            self._schema = bound_schema(self._schema, max_tokens, constraints, brief=was_cut_off)
+            self._schema = bound_schema(
+                self._schema,
+                max_tokens,
+                constraints,
+                brief=was_cut_off,
+            )
         json_schema = {"name": "answer", "strict": True, "schema": self._schema}
         return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
@@ -249,7 +290,11 @@ def _requirements(form: Any, signature: Any) -> Any:
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)
-def _system_message(form: Any, signature: Any, doc: str) -> str:
+def _system_message(
+    form: Any,
+    signature: Any,
+    doc: str,
+) -> str:
     """Return DSPy's message. `doc` is a part of the key because instructions can be changed on the signature itself."""
     return str(form.format_system_message(signature))
 

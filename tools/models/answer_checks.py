@@ -96,7 +96,12 @@ def schema_constraints(checks: Iterable[AnswerCheck]) -> Constraints:
     return constraints
 
 
-def require_known_ids(field: str, among: Collection[str], *, needed: bool = False) -> AnswerCheck:
+def require_known_ids(
+    field: str,
+    among: Collection[str],
+    *,
+    needed: bool = False,
+) -> AnswerCheck:
     """Check that the ids in the list `field` are ids of documents in `among`, and with `needed`, that there are any.
 
     An answer with known and unknown ids is tolerable: its user drops the unknown ids, which
@@ -145,7 +150,11 @@ def filled(*fields: str) -> AnswerCheck:
     return AnswerCheck(check_not_empty, {name: {"minItems": 1, "minLength": 1} for name in fields})
 
 
-def require_in_range(field: str, low: float, high: float) -> AnswerCheck:
+def require_in_range(
+    field: str,
+    low: float,
+    high: float,
+) -> AnswerCheck:
     """Check that the number `field` is from `low` to `high`."""
 
     def check_range(outputs: Outputs) -> None:

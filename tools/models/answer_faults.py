@@ -94,7 +94,11 @@ def report_refusal(text: str, finish: str) -> str:
     return f"refused: the model refused to answer (finish reason {finish}){explanation}"
 
 
-def fault_of(error: Exception, signature: Any, answer: LastAnswer) -> InvalidAnswer:
+def fault_of(
+    error: Exception,
+    signature: Any,
+    answer: LastAnswer,
+) -> InvalidAnswer:
     """Return the fault of an answer that raised `error` when it was read."""
     if is_broken_off(answer.finish):
         return broken_off(answer)

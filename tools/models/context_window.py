@@ -64,7 +64,11 @@ def max_output_tokens() -> int:
     return getattr(dspy.settings.lm, "limit", None) or _ANSWER_TOKENS
 
 
-def remaining_tokens(messages: Sequence[Message], max_tokens: int, window: int | None) -> int:
+def remaining_tokens(
+    messages: Sequence[Message],
+    max_tokens: int,
+    window: int | None,
+) -> int:
     """Return how many of `max_tokens` the prompt leaves for an answer in a `window`; at least 64."""
     if window is None:
         return max_tokens
@@ -104,7 +108,12 @@ def count_prompt_tokens(messages: Sequence[Message], room: int = 0) -> int:
     return overhead + sum(tokens(text) for text in texts)
 
 
-def mark_cacheable_prefix(model: str, messages: Sequence[Message], *, grows: bool) -> list[Message]:
+def mark_cacheable_prefix(
+    model: str,
+    messages: Sequence[Message],
+    *,
+    grows: bool,
+) -> list[Message]:
     """Return messages with a mark for the provider's cache, if the model needs a mark.
 
     The mark is on the last message that is sent again: of a conversation, which `grows`, the very
@@ -125,7 +134,11 @@ def mark_cacheable_prefix(model: str, messages: Sequence[Message], *, grows: boo
     return marked
 
 
-def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
+def fit_length(
+    chars: int,
+    fit: Callable[[int], bool],
+    fewest: int = 0,
+) -> int:
     """Return how many of `chars` characters `fit`, to a sixteenth; at least `fewest`, whether they fit or not."""
     low = chars
     high = chars

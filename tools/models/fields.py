@@ -1,8 +1,8 @@
-"""The fields of an answer that is in another form than the one that was asked for.
+"""Read the fields of an answer that is in another form than requested.
 
-A model may write the markers of fields in bold, in another case or in the midst of a line, a JSON
-object among other words, tags, or a name and a colon. `place_markers` mends DSPy's markers;
-`read_loosely` reads what DSPy cannot read.
+A model may write the markers of fields in bold, in another case or in the middle of a line, a JSON
+object among other words, tags, or a name and a colon. `place_markers` repairs DSPy's markers;
+`read_loosely` reads answers that DSPy cannot read.
 """
 
 import json
@@ -32,13 +32,14 @@ _MOST_OBJECTS = 50  # in a text that are tried
 
 
 def place_markers(signature: Any, answer: str) -> str:
-    """Return an answer with each marker of a field as DSPy has it, at the beginning of a line.
+    """Return an answer with each marker of a field in DSPy's form, at the beginning of a line.
 
-    DSPy leaves a part of an indented marker in the value, and does not see one that follows other words.
+    DSPy leaves a part of an indented marker in the value, and does not see a marker that follows
+    other words.
     """
-    if "##" not in answer or answer.lstrip("`json \n").startswith(
-        "{"
-    ):  # JSON may have them in its texts
+    if "##" not in answer:
+        return answer
+    if answer.lstrip("`json \n").startswith("{"):  # JSON may have markers in its texts
         return answer
     names = {plain_name(name): name for name in (*signature.output_fields, _LAST)}
     placed = list[str]()
@@ -86,7 +87,7 @@ def _cut_marks(line: str) -> str:
 
 
 def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
-    """Return the values of all fields of an answer that is in a form of its own; None where they are not there."""
+    """Return the values of all fields of an answer in another form; None if a field is missing."""
     for texts in _candidates(signature, answer):
         values = _convert_all(signature, texts)
         if values is not None:
@@ -95,35 +96,33 @@ def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
 
 
 def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
-    """Yield what may be the fields, by their names, the most certain form first."""
+    """Yield candidates for the fields, by name, the most certain form first."""
     names = {plain_name(name): name for name in signature.output_fields}
     yield _by_markers(names, answer)
     yield from _by_objects(names, answer)
     yield _by_tags(names, answer)
     yield _by_labels(names, answer)
-    called = next(
-        (
-            name
-            for name, field in signature.output_fields.items()
-            if field.annotation is dspy.ToolCalls
-        ),
-        None,
-    )
-    if called:
-        reading = read_calls(answer)
-        if reading.calls:
-            texts = [
-                name for name, field in signature.output_fields.items() if field.annotation is str
-            ]
-            yield {
-                **dict.fromkeys(texts, ""),
-                **dict.fromkeys(texts[:1], reading.rest),
-                called: answer,
-            }
-    if len(names) == 1:  # the value alone, where its type tells it from other words
-        [(name, field)] = signature.output_fields.items()
-        if field.annotation is not str and not called:
+    types = {name: field.annotation for name, field in signature.output_fields.items()}
+    call_fields = [name for name, annotation in types.items() if annotation is dspy.ToolCalls]
+    if call_fields:
+        yield from _by_calls(types, call_fields[0], answer)
+    elif len(types) == 1:  # the value alone, if its type tells it from other words
+        [(name, annotation)] = types.items()
+        if annotation is not str:
             yield {name: answer}
+
+
+def _by_calls(
+    types: Mapping[str, Any], call_field: str, answer: str
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the fields of an answer with calls in its text: the first text field has the words around the calls."""
+    reading = read_calls(answer)
+    if reading.calls:
+        text_fields = [name for name, annotation in types.items() if annotation is str]
+        fields = dict.fromkeys(text_fields, "")
+        if text_fields:
+            fields[text_fields[0]] = reading.rest
+        yield {**fields, call_field: answer}
 
 
 def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -141,7 +140,11 @@ def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | N
     return {name: values[name] for name in signature.output_fields}
 
 
-def _convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None) -> Any:
+def _convert(
+    annotation: Any,
+    value: Any,
+    bounds: Mapping[str, Any] | None,
+) -> Any:
     if annotation is str:
         return value if isinstance(value, str) else _text(value)
     if annotation is dspy.ToolCalls:
@@ -187,9 +190,11 @@ def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any
             if isinstance(candidate, dict) and (fields := _named(names, candidate)):
                 yield fields
     start = answer.find("{")
+    if start < 0:
+        return
     with suppress(TooBroken, RecursionError, ValueError):
-        mended = repair_json(answer[start:]) if start >= 0 else None
-        if isinstance(mended, dict) and (fields := _named(names, mended)):
+        repaired = repair_json(answer[start:])
+        if isinstance(repaired, dict) and (fields := _named(names, repaired)):
             yield fields
 
 

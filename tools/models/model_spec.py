@@ -72,7 +72,13 @@ class ModelSettings:
         _Count("tokens that the model takes, where neither the price table nor the server says"),
     ] = None
     extra_body: Annotated[
-        Mapping[str, Any], _Option("more of the request's body", "JSON", json_object, whole=True)
+        Mapping[str, Any],
+        _Option(
+            "more of the request's body",
+            "JSON",
+            json_object,
+            whole=True,
+        ),
     ] = field(default_factory=dict)
     headers: Annotated[
         Mapping[str, str],

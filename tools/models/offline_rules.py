@@ -445,7 +445,11 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
     return ranked or [text]
 
 
-def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
+def _overlap(
+    weight: Mapping[str, float],
+    text: str,
+    statistics: TermStatistics,
+) -> float:
     """Return the weight of the words of `text`, by BM25's saturation; words at its beginning count more often."""
     count = Counter(content_words(text))
     norm = K1 * (1 - B + B * count.total() / statistics.average_length)
@@ -455,7 +459,11 @@ def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics)
     return sum(parts, 0.0)
 
 
-def _share(wanted: str, text: str, statistics: TermStatistics) -> float:
+def _share(
+    wanted: str,
+    text: str,
+    statistics: TermStatistics,
+) -> float:
     weight = _weigh(wanted, statistics)
     if not weight:
         return 0.0

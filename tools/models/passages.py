@@ -35,7 +35,12 @@ def show_passages(
 
     If they do not fit, they are cut to the length that fits, but to no less than 50 characters.
     """
-    cut = partial(_cut, session, doc_ids, fit)
+    cut = partial(
+        _cut,
+        session,
+        doc_ids,
+        fit,
+    )
     texts = session.judge(doc_ids, chars or None, fit=cut)
     return _make_passages(doc_ids, texts)
 
@@ -53,7 +58,12 @@ def passage_batches(
         remaining = remaining[len(passages) :]
 
 
-def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) -> list[str]:
+def _cut(
+    session: Session,
+    doc_ids: Sequence[str],
+    fit: Fits,
+    texts: list[str],
+) -> list[str]:
     """Return the texts, all cut to the length in which they fit together."""
 
     def fits(chars: int) -> bool:
@@ -71,7 +81,12 @@ def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) 
 class _Batch:
     """Selects the documents of one reading: the longest beginning of `doc_ids` that fits."""
 
-    def __init__(self, session: Session, doc_ids: list[str], fit: Fits) -> None:
+    def __init__(
+        self,
+        session: Session,
+        doc_ids: list[str],
+        fit: Fits,
+    ) -> None:
         self.passages: list[Passage] = []  # empty if the only passage was cut
         self._session = session
         self._doc_ids = doc_ids
@@ -88,7 +103,12 @@ class _Batch:
         if count > 1:
             self.passages = passages[:count]
             return texts[:count]
-        return _cut(self._session, self._doc_ids, self._fit, texts[:1])
+        return _cut(
+            self._session,
+            self._doc_ids,
+            self._fit,
+            texts[:1],
+        )
 
     def _count_fitting(self, passages: list[Passage]) -> int:
         """Return the length of the longest beginning that fits, by bisection; at least 1 if there are passages."""

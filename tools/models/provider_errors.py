@@ -139,7 +139,11 @@ def _codes(*values: Any) -> tuple[str, ...]:
     return tuple(str(value) for value in values if isinstance(value, str | int) and value)
 
 
-def classify_topic(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
+def classify_topic(
+    status: int | None,
+    codes: Iterable[str | None],
+    words: str,
+) -> Subject:
     """Return what an error is about, by `codes` and `words` of `read_error`; `status` is None without an answer."""
     for code in codes:
         if subject := _CODES.get((code or "").lower()):
@@ -297,7 +301,12 @@ def from_litellm(error: Exception) -> Exception:
             return too_large
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
-            return redirect_error(response.status_code, response.headers, "", redact)
+            return redirect_error(
+                response.status_code,
+                response.headers,
+                "",
+                redact,
+            )
         if response is not None and getattr(error, "retry_after", None) is None:
             error.retry_after = retry_after(response.headers)  # type: ignore[attr-defined]
         cause = cause.__cause__ or cause.__context__

@@ -201,7 +201,11 @@ _PARAMETER = re.compile(
 _GLM = re.compile(r"<tool_call>\s*+([\w.-]++)\s*+(<arg_key>.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
-def _read_tags(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
+def _read_tags(
+    text: str,
+    names: Collection[str],
+    budget: RepairBudget,
+) -> Iterator[TextCall]:
     starts = list(_FUNCTION.finditer(text))
     for index, start in enumerate(starts):
         limit = starts[index + 1].start() if index + 1 < len(starts) else len(text)
@@ -213,9 +217,19 @@ def _read_tags(text: str, names: Collection[str], budget: RepairBudget) -> Itera
         if not arguments and body.strip():
             arguments = _object(body, budget) or body.strip()
         end = closing.end() if closing else limit
-        yield TextCall(start.start(), end, start[1], arguments)
+        yield TextCall(
+            start.start(),
+            end,
+            start[1],
+            arguments,
+        )
     for call in _GLM.finditer(text):
-        yield TextCall(call.start(), call.end(), call[1], _read_pairs(call[2]))
+        yield TextCall(
+            call.start(),
+            call.end(),
+            call[1],
+            _read_pairs(call[2]),
+        )
 
 
 def _read_pairs(text: str) -> dict[str, Any]:
@@ -260,7 +274,12 @@ def _read_names_before_json(
     for start in islice(_BEFORE_JSON.finditer(text), _MAX_STARTS):
         value, end = _decode(text, start.end(), budget)
         if isinstance(value, dict):
-            yield TextCall(start.start(), end, next(filter(None, start.groups())), value)
+            yield TextCall(
+                start.start(),
+                end,
+                next(filter(None, start.groups())),
+                value,
+            )
     if not names:
         return
     tools = "|".join(re.escape(name) for name in names)
@@ -270,7 +289,12 @@ def _read_names_before_json(
     for start in islice(at_beginning.finditer(text), _MAX_STARTS):
         value, end = _decode(text, start.end(), budget)
         if isinstance(value, dict):
-            yield TextCall(start.start(), end, start[1], value)
+            yield TextCall(
+                start.start(),
+                end,
+                start[1],
+                value,
+            )
 
 
 # JSON with a name and arguments
@@ -283,7 +307,11 @@ class _JsonCall(NamedTuple):
     arguments: dict[str, Any] | str
 
 
-def _read_json(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
+def _read_json(
+    text: str,
+    names: Collection[str],
+    budget: RepairBudget,
+) -> Iterator[TextCall]:
     marked = bool(_MARK.search(text))
     unmarked = _FENCE.sub("", _MARK.sub("", text)).strip().strip("`").strip()
     answer = unmarked.removeprefix("json").strip()
@@ -301,12 +329,21 @@ def _read_json(text: str, names: Collection[str], budget: RepairBudget) -> Itera
         if names and not marked and answer != text[start:end].strip():
             calls = [call for call in calls if find_tool(call.name, names) in names]
         for call in calls:
-            yield TextCall(start, end, call.name, call.arguments)
+            yield TextCall(
+                start,
+                end,
+                call.name,
+                call.arguments,
+            )
         if calls or (isinstance(value, dict) and not names):
             position = max(position, end)
 
 
-def _find_calls(value: Any, names: Collection[str], budget: RepairBudget) -> Iterator[_JsonCall]:
+def _find_calls(
+    value: Any,
+    names: Collection[str],
+    budget: RepairBudget,
+) -> Iterator[_JsonCall]:
     """Yield the calls in a JSON value: a call, or a list of calls."""
     if isinstance(value, list):
         for item in value:
@@ -353,7 +390,11 @@ def _first_key(
     return next((key for key in keys if key in value and fits(value[key])), None)
 
 
-def _decode(text: str, start: int, budget: RepairBudget) -> tuple[Any, int]:
+def _decode(
+    text: str,
+    start: int,
+    budget: RepairBudget,
+) -> tuple[Any, int]:
     """Return the JSON value that begins at `start`, repaired if it is broken, and its end; None if there is none."""
     with suppress(ValueError, RecursionError):
         return json.JSONDecoder(strict=False).raw_decode(text, start)
@@ -390,7 +431,11 @@ _TOKEN = re.compile(
 )
 
 
-def _read_python(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
+def _read_python(
+    text: str,
+    names: Collection[str],
+    budget: RepairBudget,
+) -> Iterator[TextCall]:
     marked = bool(_MARK.search(text)) or "```tool_code" in text
     remaining = _MAX_SCANNED
     for call in re.finditer(r"(?<![\w.])([A-Za-z_][\w.]*+)\(", text):
@@ -404,7 +449,12 @@ def _read_python(text: str, names: Collection[str], budget: RepairBudget) -> Ite
             return
         arguments = _parse_python(text[start:end]) if end else None
         if end and arguments is not None and (arguments or not marked or name in names):
-            yield TextCall(start, end, name, arguments)
+            yield TextCall(
+                start,
+                end,
+                name,
+                arguments,
+            )
 
 
 def _is_alone(text: str, start: int) -> bool:
@@ -415,7 +465,11 @@ def _is_alone(text: str, start: int) -> bool:
     return position < 0 or text[position] in "\n[,;:`(="
 
 
-def _find_end(text: str, start: int, max_chars: int) -> int | None:
+def _find_end(
+    text: str,
+    start: int,
+    max_chars: int,
+) -> int | None:
     """Return the end of the bracket that was opened before `start`; None if it has no end within `max_chars`."""
     depth = 1
     for token in _TOKEN.finditer(text, start, start + max_chars):
@@ -430,7 +484,12 @@ def _find_end(text: str, start: int, max_chars: int) -> int | None:
 
 def _parse_python(written: str) -> dict[str, Any] | str | None:
     """Return the arguments of a call, by name, or the only argument without a name; None if it is no call of values."""
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+    with suppress(
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):
         call = ast.parse(written, mode="eval").body
         if not isinstance(call, ast.Call):
             return None
@@ -459,13 +518,22 @@ _OBSERVATION = re.compile(r"^[^\w\n]*+Observation[^\w\n]*:", re.MULTILINE | re.I
 _ARGUMENT_TAG = re.compile(r"<(\w+)>")
 
 
-def _read_words(text: str, names: Collection[str], budget: RepairBudget) -> Iterator[TextCall]:
+def _read_words(
+    text: str,
+    names: Collection[str],
+    budget: RepairBudget,
+) -> Iterator[TextCall]:
     if action := _ACTION.search(text):
         observation = _OBSERVATION.search(text, action.end())
         end = observation.start() if observation else len(text)
         written = text[action.end() : end].strip().removeprefix("```json").strip("` \n")
         arguments = _object(written, budget) or written
-        yield TextCall(action.start(), len(text), action["name"], arguments)
+        yield TextCall(
+            action.start(),
+            len(text),
+            action["name"],
+            arguments,
+        )
     for name in names:
         for element in find_elements(text, re.compile(rf"<({re.escape(name)})>")):
             body = element.body.strip()
@@ -477,7 +545,12 @@ def _read_words(text: str, names: Collection[str], budget: RepairBudget) -> Iter
                     argument.tag: _plain(argument.body)
                     for argument in find_elements(body, _ARGUMENT_TAG)
                 }
-            yield TextCall(element.start, element.end, name, fields)
+            yield TextCall(
+                element.start,
+                element.end,
+                name,
+                fields,
+            )
 
 
 _READERS: tuple[Callable[[str, Collection[str], RepairBudget], Iterator[TextCall]], ...] = (

@@ -1,7 +1,7 @@
-"""Values as models write them, made into the types that are asked for: [101] for ["101"], "yes" for
-true, "8/10" for 8.
+"""Convert values as models write them into the types of fields: 101 into "101", "yes" into true, "8/10" into 8.
 
-Only what can mean one thing is taken. Ids are looked for among those that were shown.
+A value is converted only if it can mean a single thing. Ids are looked for among the ids that were
+shown.
 """
 
 import ast
@@ -23,7 +23,7 @@ import pydantic
 
 from tools import schemas
 
-# Characters that a repair may read, about half a second; a list of 1,000 ids takes a tenth of it
+# Characters that a repair may read: half a second. A list of 1,000 ids takes a tenth of that.
 _LOOKS = 500_000
 
 
@@ -39,7 +39,10 @@ class RepairBudget:
 
 
 class _ReadLimitedStr(str):
-    """Text of which so many characters may be read: json_repair's time grows with the square of stray quotes."""
+    """A text that raises TooBroken after a bounded number of characters was read.
+
+    json_repair's time grows with the square of stray quotes.
+    """
 
     budget: RepairBudget
 
@@ -52,7 +55,10 @@ class _ReadLimitedStr(str):
 
 
 def repair_json(text: str, budget: RepairBudget | None = None) -> Any:
-    """Return the value that a text is as JSON, mended where it is broken; "" for none. TooBroken for a long mess."""
+    """Return the value of a JSON text, repaired if it is broken; "" if it has none.
+
+    TooBroken if the repair would take too long.
+    """
     with suppress(ValueError):
         return json.loads(text)
     watched = _ReadLimitedStr(text)
@@ -66,7 +72,7 @@ def repair_json(text: str, budget: RepairBudget | None = None) -> Any:
 
 
 def plain_name(name: Any) -> str:
-    """Return a name without what differs between docIds, doc-ids and "Doc IDs"."""
+    """Return a name without case and separators: docIds, doc-ids and "Doc IDs" are equal."""
     return re.sub(r"[\W_]+", "", str(name)).casefold()
 
 
@@ -109,10 +115,14 @@ _NUMBER = re.compile(
 )
 
 
-def convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None) -> Any:
-    """Return `value` as a value of the type `annotation`; ValueError where it cannot mean one.
+def convert(
+    annotation: Any,
+    value: Any,
+    bounds: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return `value` as a value of the type `annotation`; ValueError if it cannot be one.
 
-    `bounds` may have the "minimum" and "maximum" of a number, which say what "4/5" is.
+    `bounds` may have the "minimum" and "maximum" of a number, which tell the meaning of "4/5".
     """
     if annotation is Any:
         return value
@@ -122,9 +132,11 @@ def convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None
         return _validate(annotation, convert(inside[0], value, bounds))
     if origin in (Union, types.UnionType):
         return _convert_to_one(inside, value, bounds)
+    plain_type = origin or annotation
     for base, converter in _CONVERTERS.items():
-        if isclass(origin or annotation) and issubclass(origin or annotation, base):
-            return _validate(annotation, converter(annotation, value, bounds))
+        if isclass(plain_type) and issubclass(plain_type, base):
+            converted = converter(annotation, value, bounds)
+            return _validate(annotation, converted)
     if origin is Literal:
         return _choose(inside, value)
     return _validate(annotation, _unfence(value))
@@ -137,10 +149,15 @@ def _validate(annotation: Any, value: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _convert_to_one(kinds: Iterable[Any], value: Any, bounds: Mapping[str, Any] | None) -> Any:
-    if type(None) in kinds and (
-        value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
-    ):
+def _convert_to_one(
+    kinds: Iterable[Any],
+    value: Any,
+    bounds: Mapping[str, Any] | None,
+) -> Any:
+    is_nothing = value is None
+    if isinstance(value, str):
+        is_nothing = value.strip().lower() in _NOTHING
+    if is_nothing and type(None) in kinds:
         return None
     for member_type in kinds:
         if member_type is not type(None):
@@ -150,7 +167,7 @@ def _convert_to_one(kinds: Iterable[Any], value: Any, bounds: Mapping[str, Any] 
 
 
 def read_text(value: Any) -> str:
-    """Read a text, also where it came as a number or in a list of one. ValueError for anything else."""
+    """Read a text, also from a number or a list of one item. ValueError for anything else."""
     if isinstance(value, list | tuple) and len(value) == 1:
         return read_text(value[0])
     if isinstance(value, float) and value.is_integer():
@@ -162,12 +179,19 @@ def read_text(value: Any) -> str:
 
 
 def find_id(value: Mapping[Any, Any]) -> Any:
-    """Return the id in an object that stands for a document, as a search shows it; None where it has none."""
-    named = {fold_name(str(name)): content for name, content in value.items()}
-    return next((named[key] for key in _FOLDED_ID_KEYS if named.get(key) is not None), None)
+    """Return the id in an object that stands for a document, as a search shows it; None if it has none."""
+    contents = {fold_name(str(name)): content for name, content in value.items()}
+    for key in _FOLDED_ID_KEYS:
+        if contents.get(key) is not None:
+            return contents[key]
+    return None
 
 
-def _to_text(annotation: Any, value: Any, bounds: Any = None) -> str:
+def _to_text(
+    annotation: Any,
+    value: Any,
+    bounds: Any = None,
+) -> str:
     if isinstance(value, list | tuple) and len(value) == 1:
         return _to_text(annotation, value[0])
     if isinstance(value, Mapping):
@@ -179,14 +203,24 @@ def _to_text(annotation: Any, value: Any, bounds: Any = None) -> str:
     return read_text(value)
 
 
-def _to_list(annotation: Any, value: Any, bounds: Any = None) -> list[Any]:
+def _to_list(
+    annotation: Any,
+    value: Any,
+    bounds: Any = None,
+) -> list[Any]:
     items = _find_items(value)
-    inside = [item_type for item_type in get_args(annotation) if item_type is not Ellipsis]
-    if get_origin(annotation) is tuple and len(inside) > 1 and Ellipsis not in get_args(annotation):
-        if len(items) != len(inside):
+    arguments = get_args(annotation)
+    item_types = [argument for argument in arguments if argument is not Ellipsis]
+    is_tuple = get_origin(annotation) is tuple and Ellipsis not in arguments
+    if is_tuple and len(item_types) > 1:
+        if len(items) != len(item_types):
             raise ValueError(f"{value!r} has another number of parts")
-        return [convert(item_type, item) for item_type, item in zip(inside, items, strict=True)]
-    return [convert(inside[0], item) if inside else item for item in items if item is not None]
+        pairs = zip(item_types, items, strict=True)
+        return [convert(item_type, item) for item_type, item in pairs]
+    items = [item for item in items if item is not None]
+    if not item_types:
+        return items
+    return [convert(item_types[0], item) for item in items]
 
 
 def _find_items(value: Any) -> list[Any]:
@@ -194,23 +228,25 @@ def _find_items(value: Any) -> list[Any]:
     if value is None:
         return []
     if isinstance(value, str):
-        text = _unfence(value).strip()
-        with suppress(ValueError):  # JSON in JSON
-            text = (
-                inside
-                if text.startswith('"') and isinstance(inside := json.loads(text), str)
-                else text
-            )
-        if _CHAIN.fullmatch(text) or text[:1] not in ("[", "{", "("):
-            return list(split_list(text))
-        parsed = _parse(text)
-        if isinstance(parsed, str):
-            raise ValueError(f"{text[:80]!r} is no list")
-        return _find_items(parsed)
-    if isinstance(value, Mapping):
-        lists = [content for content in value.values() if isinstance(content, list)]
-        return lists[0] if len(lists) == 1 and len(value) == 1 else [value]
+        return _find_items_in_text(value)
+    if isinstance(value, Mapping) and len(value) == 1:
+        [content] = value.values()
+        return content if isinstance(content, list) else [value]
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+
+def _find_items_in_text(value: str) -> list[Any]:
+    text = _unfence(value).strip()
+    if text.startswith('"'):  # JSON in JSON
+        with suppress(ValueError):
+            inner = json.loads(text)
+            text = inner if isinstance(inner, str) else text
+    if _CHAIN.fullmatch(text) or text[:1] not in ("[", "{", "("):
+        return list(split_list(text))
+    parsed = _parse(text)
+    if isinstance(parsed, str):
+        raise ValueError(f"{text[:80]!r} is no list")
+    return _find_items(parsed)
 
 
 def split_list(text: str) -> list[str]:
@@ -226,7 +262,11 @@ def split_list(text: str) -> list[str]:
     return [_ITEM.sub("", text).strip().strip(_QUOTES)]
 
 
-def _to_bool(annotation: Any, value: Any, bounds: Any = None) -> bool:
+def _to_bool(
+    annotation: Any,
+    value: Any,
+    bounds: Any = None,
+) -> bool:
     if isinstance(value, str):
         word = re.match(
             r"(\w+)\s*(?:$|[.,;:!(\u2013\u2014-])", _unfence(value).strip().strip(_QUOTES).lower()
@@ -238,7 +278,11 @@ def _to_bool(annotation: Any, value: Any, bounds: Any = None) -> bool:
     raise ValueError(f"{str(value)[:80]!r} is neither true nor false")
 
 
-def _to_number(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None) -> Any:
+def _to_number(
+    annotation: Any,
+    value: Any,
+    bounds: Mapping[str, Any] | None = None,
+) -> Any:
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     if isinstance(value, Mapping) and len(value) == 1:
@@ -283,7 +327,11 @@ def _choose(choices: Iterable[Any], value: Any) -> Any:
     raise ValueError(f"{value!r} is none of {choices}")
 
 
-def _to_enum(annotation: Any, value: Any, bounds: Any = None) -> Any:
+def _to_enum(
+    annotation: Any,
+    value: Any,
+    bounds: Any = None,
+) -> Any:
     members = {member: (member.value, member.name) for member in annotation}
     for member, names in members.items():
         if value == member or value in names:
@@ -295,7 +343,11 @@ def _to_enum(annotation: Any, value: Any, bounds: Any = None) -> Any:
     raise ValueError(f"{value!r} is none of {[member.value for member in annotation]}")
 
 
-def _to_model(annotation: Any, value: Any, bounds: Any = None) -> Any:
+def _to_model(
+    annotation: Any,
+    value: Any,
+    bounds: Any = None,
+) -> Any:
     if isinstance(value, annotation):
         return value
     if isinstance(value, str):
@@ -317,10 +369,16 @@ def _to_model(annotation: Any, value: Any, bounds: Any = None) -> Any:
             values[field.alias or name] = convert(field.annotation, value[written])
             read_names.add(written)
     unread = {name: content for name, content in value.items() if name not in read_names}
-    return values if annotation.model_config.get("extra") == "forbid" else {**unread, **values}
+    if annotation.model_config.get("extra") == "forbid":
+        return values
+    return {**unread, **values}
 
 
-def _to_mapping(annotation: Any, value: Any, bounds: Any = None) -> Any:
+def _to_mapping(
+    annotation: Any,
+    value: Any,
+    bounds: Any = None,
+) -> Any:
     value = _parse(_unfence(value).strip()) if isinstance(value, str) else value
     inside = get_args(annotation)
     if not isinstance(value, Mapping) or len(inside) != 2:
@@ -345,7 +403,7 @@ _CONVERTERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
 
 
 def _unfence(value: Any) -> Any:
-    """Return a text without the fence around it: ```json ... ```."""
+    """Return a text without its fence: ```json ... ```."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -357,10 +415,15 @@ def _unfence(value: Any) -> Any:
 
 
 def _parse(text: str) -> Any:
-    """Return the value that a text is as JSON or as Python writes it, mended where it is broken; else the text."""
+    """Return the value of a JSON or Python text, repaired if it is broken; if there is none, the text."""
     with suppress(ValueError):
         return json.loads(text, strict=False)
-    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+    with suppress(
+        ValueError,
+        SyntaxError,
+        RecursionError,
+        MemoryError,
+    ):
         return ast.literal_eval(text)
     with suppress(TooBroken, RecursionError):
         repaired = repair_json(text)
@@ -387,13 +450,12 @@ _BETWEEN = re.compile(r"\s*(?:[,;>|\n]|\band\b|\s&\s)\s*|(?<=\])\s*(?=\[)")  # t
 
 
 class Ids:
-    """The ids that a model was shown: finds the one that it means by what it wrote."""
+    """The ids that a model was shown; finds the id that the model means by its words."""
 
     def __init__(self, among: Collection[str]) -> None:
         self.among = among
-        self._alike: dict[str, set[str]] | None = (
-            None  # ids by each of their plain forms; made when it is needed
-        )
+        # Ids by their plain forms; made when it is needed.
+        self._alike: dict[str, set[str]] | None = None
 
     def find(self, written: Any) -> str | None:
         """Return the id that is meant; None where it is none of them, or may be several."""
@@ -439,7 +501,7 @@ class Ids:
 
 
 def _forms(text: str) -> Iterable[str]:
-    """Yield what an id may be, of what was written, the likeliest first."""
+    """Yield the ids that a text may mean, the likeliest first."""
     bare = text.strip()
     yield bare
     yield (edged := bare.strip(_EDGES))
