@@ -34,9 +34,10 @@ from tools import schemas, session
 from tools.errors import UsageError
 from tools.files import read_object
 from tools.installation import explain_missing
-from tools.models.client import DEADLINE, read_report
+from tools.models.client import DEADLINE
 from tools.models.provider_errors import QueryTimeout
 from tools.models.secrets import redact
+from tools.models.usage import read_report
 from tools.plugins import show
 from tools.records import Query, Submission, Usage
 

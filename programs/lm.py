@@ -20,7 +20,8 @@ from tools.cli import (
     strip_control_characters,
 )
 from tools.errors import DataError, UsageError
-from tools.models.run_resources import write_cassette
+from tools.models.storage.cassette import write_cassette
+from tools.models.storage.ledger import Ledger
 from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
 from tools.number_format import number
@@ -168,7 +169,7 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
             "last": at,
         }
     names = [ledger_row["run"] for ledger_row in answers.select(("run",), "GROUP BY run")]
-    runs = {run: answers.ledger(run).books.json() for run in names}
+    runs = {run: Ledger(answers, run).books.json() for run in names}
     calls = list(_calls(answers, condition, values)) if arguments.calls else []
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}

@@ -32,7 +32,7 @@ from tools import code_digest, files, retrievers
 from tools.cli import Progress, print_stderr
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
-from tools.models.run_resources import Cassette
+from tools.models.storage.cassette import Cassette
 from tools.records import Document, Query, total, usage_from_json, usage_json
 from tools.retrievers.base import NullRetriever, Retriever
 from tools.retrievers.lexical.bm25 import BM25

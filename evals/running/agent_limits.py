@@ -7,8 +7,8 @@ from pathlib import Path
 
 from evals.run_folder import LEFT, MEND, Outcome
 from tools import files
-from tools.models.run_resources import Budget
-from tools.models.storage.response_cache import Ledger
+from tools.models.budget import Budget
+from tools.models.storage.ledger import Ledger
 from tools.records import Usage, usage_from_json
 
 UNREPORTED = Usage(

@@ -14,8 +14,8 @@ from evals.running.evaluate import LoadedRun, connect
 from evals.running.identity import run_conditions
 from evals.running.request import Request
 from tools.errors import SextantError
-from tools.models.run_resources import Budget
-from tools.models.storage.response_cache import open_ledger
+from tools.models.budget import Budget
+from tools.models.storage.ledger import open_ledger
 from tools.records import Usage, total, usage_from_json
 
 

@@ -39,10 +39,12 @@ from tools.corpus import Corpus
 from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
 from tools.files import sextant_home
 from tools.models import language_model
+from tools.models.budget import Budget
 from tools.models.call_context import Rules
 from tools.models.model_spec import ModelSettings, check_key
-from tools.models.run_resources import QUERY_SECONDS, Budget, Cassette, RunResources
+from tools.models.run_resources import QUERY_SECONDS, RunResources
 from tools.models.secrets import read_keys
+from tools.models.storage.cassette import Cassette
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Usage, usage_from_json
 from tools.retrievers.base import Retriever, ScoreHidingRetriever

@@ -20,7 +20,8 @@ from evals.scoring import scored_run
 from evals.scoring.statistics import paired
 from tools import retrievers
 from tools.errors import UsageError
-from tools.models.run_resources import Budget, RunResources
+from tools.models.budget import Budget
+from tools.models.run_resources import RunResources
 from tools.records import Query
 from tools.retrievers.base import Retriever, Search
 

@@ -29,9 +29,10 @@ from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.files import sextant_home
+from tools.models.budget import unknown_price
 from tools.models.model_spec import parse as parse_model
 from tools.models.model_spec import price_is_known
-from tools.models.run_resources import RunResources, unknown_price
+from tools.models.run_resources import RunResources
 from tools.retrievers.base import NullRetriever, Retriever
 from tools.retrievers.expressions import RetrieverSpec
 from tools.session import Toolbox

@@ -37,7 +37,7 @@ from tools.cli import print_stderr
 from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
 from tools.installation import explain_missing
 from tools.interrupts import check_interrupts
-from tools.models.run_resources import Budget
+from tools.models.budget import Budget
 from tools.plugins import describe_exception as describe_error
 from tools.plugins import load_object
 from tools.records import Usage

@@ -22,9 +22,11 @@ from tools.cli_options import add_options, from_options, to_command_line
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import provider_errors, server_detection
 from tools.models.answer_checks import UnusableAnswer
+from tools.models.budget import Budget
 from tools.models.language_model import CALLS_IN_TEXT, LanguageModel, ModelSettings, connect
 from tools.models.model_spec import check_key, parse
-from tools.models.run_resources import Budget, RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.models.secrets import read_keys
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.openai_client import OpenAIClient

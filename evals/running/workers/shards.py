@@ -16,7 +16,7 @@ from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.score_run import count_test_uses, record_test_use, score
 from tools import files
 from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
-from tools.models.storage.response_cache import Ledger, open_ledger
+from tools.models.storage.ledger import Ledger, open_ledger
 
 # The rows of a shard's ledger (?2) that the run's (?1) has not got yet.
 _NEW = (

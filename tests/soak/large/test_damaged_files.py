@@ -27,7 +27,8 @@ from programs import compiled
 from programs.lm import command, parser
 from tools.cli import run_command
 from tools.errors import SextantError
-from tools.models.run_resources import read_cassette, write_cassette
+from tools.models.storage.cassette import read_cassette, write_cassette
+from tools.models.storage.ledger import Ledger
 from tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache
 from tools.records import Usage
 
@@ -191,7 +192,7 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
         "finish",
     )
     good = ResponseCache(tmp_path / "good" / NAME)
-    good.ledger("t/r/1").answered(
+    Ledger(good, "t/r/1").answered(
         "q", "0" * 16, "m", ModelResponse(["text"], Usage(1, 0, 5, 2, 0.1, 0.1))
     )
     good.query("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -221,7 +222,7 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
             changed = ResponseCache(path)
             with contextlib.suppress(SextantError):
                 changed.take("0" * 16)
-            changed.ledger("t/r/1").books.json()
+            Ledger(changed, "t/r/1").books.json()
         for words in (["list"], ["show", "0"]):
             code = run_command(parser(), command, ["cache", *words, "--runs", str(path.parent)])
             assert code in (0, 2, 3)

@@ -23,7 +23,7 @@ from openai_server import Failure, OpenAIServer, given, ids
 
 from optimizers import compile as module
 from tools.cli import run_command
-from tools.models.run_resources import RetryPolicy
+from tools.models.retry_policy import RetryPolicy
 
 ROOT = Path(__file__).parents[3]
 WORKERS = 4

@@ -34,7 +34,7 @@ from evals.scoring.score_run import score  # noqa: E402
 from programs.multihop import MultiHop  # noqa: E402
 from tools.models import language_model  # noqa: E402
 from tools.models.run_resources import RunResources  # noqa: E402
-from tools.models.storage.response_cache import open_ledger  # noqa: E402
+from tools.models.storage.ledger import open_ledger  # noqa: E402
 from tools.models.transport.rate_limiter import ConcurrencyLimiter  # noqa: E402
 from tools.retrievers.lexical.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402

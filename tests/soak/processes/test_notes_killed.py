@@ -15,7 +15,7 @@ from openai_server import Failure, ids
 import environments
 from agents.notes import NotesAgent
 from tools.models import language_model
-from tools.models.run_resources import RetryPolicy
+from tools.models.retry_policy import RetryPolicy
 from tools.records import Usage
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

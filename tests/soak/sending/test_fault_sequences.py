@@ -30,7 +30,8 @@ from programs.pointwise import Score
 from programs.query_rewriting import Rewrite
 from tools.errors import ProviderRefused
 from tools.models import language_model
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox

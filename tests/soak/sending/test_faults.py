@@ -29,7 +29,7 @@ from bad_server import (
 )
 from waiting import wait_for
 
-from tools.models.run_resources import RetryPolicy
+from tools.models.retry_policy import RetryPolicy
 
 TASK = (
     "--program",

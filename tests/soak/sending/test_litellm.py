@@ -29,7 +29,8 @@ from waiting import wait_for
 
 from tools.models import language_model, provider_errors
 from tools.models.prices import price
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.models.transport.body_limits import bounding
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")

@@ -9,7 +9,8 @@ import dspy
 import pytest
 
 from tools.models import language_model
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 
 SILENCE = 1.0  # seconds; gateways have 60
 

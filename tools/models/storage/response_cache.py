@@ -8,27 +8,20 @@ without text. What was sent is kept beside it, in parts (tools/models/storage/re
 machines, and file systems without locks, which WAL needs.
 """
 
-import json
 import logging
-import math
 import sqlite3
 import threading
-import time
-import uuid
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
-from statistics import median
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from tools import files
 from tools.cli import AT_END
-from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
+from tools.errors import DataError, RunIncomplete
 from tools.models.storage import request_store
 from tools.models.storage.request_store import parse_row, translate_sqlite_errors
 from tools.records import Usage, usage_from_json, usage_json
@@ -62,10 +55,7 @@ CREATE INDEX IF NOT EXISTS calls_key ON calls (key) WHERE fault = '';
 CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
-_LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
-# seconds; a query with less time left may fail for that alone: no pause between two attempts is
-# longer
-_SHORT = 15.0
+LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
 
 
 class ModelResponse(NamedTuple):
@@ -102,14 +92,14 @@ class UsageTotals(NamedTuple):
         }
 
 
-_Row = dict[str, Any]  # of one request, by the names of the columns, of which each row has the same
+Row = dict[str, Any]  # of one request, by the names of the columns, of which each row has the same
 
 
 class _WriteBatch:
     """What goes to disk together."""
 
     def __init__(self) -> None:
-        self.rows = list[_Row]()
+        self.rows = list[Row]()
         self.parts = dict[int, bytes]()
         self.done = Future[None]()
         self.led = False  # whether a thread is going to write it
@@ -128,7 +118,7 @@ class _BatchWriter:
         self._lock = threading.Lock()
         self.alone = threading.Lock()  # held while a batch is written
 
-    def add(self, rows: list[_Row], parts: Mapping[int, bytes], *, wait: bool) -> None:
+    def add(self, rows: list[Row], parts: Mapping[int, bytes], *, wait: bool) -> None:
         """Put rows into the next batch; with `wait`, they are on disk when this returns, or its error is raised."""
         with self._lock:
             batch = self._batch
@@ -208,9 +198,7 @@ class ResponseCache:
             )
         return None
 
-    def write(
-        self, rows: list[_Row], parts: Mapping[int, bytes] = {}, *, wait: bool = True
-    ) -> None:
+    def write(self, rows: list[Row], parts: Mapping[int, bytes] = {}, *, wait: bool = True) -> None:
         """Put rows and parts of requests on disk; with `wait`, they are there when this returns, or RunIncomplete."""
         if not self.close.alive:
             raise RunIncomplete(f"{self.path} is closed; the same command goes on")
@@ -225,11 +213,6 @@ class ResponseCache:
     def settle(self) -> None:
         """Wait until all rows so far are on disk, those that nobody waited for included."""
         self.write([])
-
-    def ledger(self, run: str) -> "Ledger":
-        """Return the ledger of one run, which has all that this process has written."""
-        self.settle()
-        return Ledger(self, run)
 
     def books_and_marks(self, run: str) -> tuple[UsageTotals, set[int]]:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
@@ -275,7 +258,7 @@ class ResponseCache:
         """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage` says what to do."""
         with self._lock, translate_sqlite_errors(self.path):
             statement = f"SELECT {', '.join(columns)} FROM calls {rest}"
-            for row in self._reader.execute(statement, [_storable(value) for value in values]):
+            for row in self._reader.execute(statement, [storable(value) for value in values]):
                 try:
                     yield parse_row(columns, row)
                 except ValueError as error:
@@ -302,7 +285,7 @@ class ResponseCache:
         """Run a statement of the command that lists and clears answers; return its rows."""
         with self._lock, translate_sqlite_errors(self.path):
             return self._reader.execute(
-                statement, [_storable(value) for value in parameters]
+                statement, [storable(value) for value in parameters]
             ).fetchall()
 
 
@@ -338,7 +321,7 @@ def _close(
         reading.release()
 
 
-def _storable(value: Any) -> Any:
+def storable(value: Any) -> Any:
     """Return a value that SQLite takes: lone surrogates, as in a name not in UTF-8, become question marks."""
     return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else value
 
@@ -355,211 +338,3 @@ def open_answers(path: Path) -> ResponseCache:
         if answers is None or not answers.close.alive:
             answers = _OPENED[path] = ResponseCache(path)
         return answers
-
-
-def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
-    """Open the ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`, or begin it."""
-    mark = folder / "run-id"
-    try:
-        if not mark.exists():
-            files.replace(mark, uuid.uuid4().hex[:12] + "\n")
-        run = f"{folder.parent.name}/{folder.name}/{mark.read_text(encoding='utf-8').strip()}"
-    except ValueError:
-        mend = "python -m programs.lm cache list --json has the run's id, to be put back"
-        raise DataError(f"{mark} is not UTF-8; {mend}") from None
-    except OSError as error:
-        raise RunIncomplete(f"{mark}: {error.strerror or error}; {files.remedy(error)}") from None
-    return open_answers((runs or folder.parent.parent) / NAME).ledger(run)
-
-
-_Failure = tuple[Exception, TracebackType | None]  # of a request that others wait for as well
-_Price = Callable[[Usage], float | None]
-
-
-class Ledger:
-    """The ledger of one run: it takes answers that are kept and books what the run sends. Threads share it."""
-
-    def __init__(self, answers: ResponseCache, run: str) -> None:
-        self.answers = answers
-        self.run = _storable(run)
-        self._lock = threading.Lock()
-        self._sent = dict[
-            str, Future[_Failure | None]
-        ]()  # by key: requests on their way; equal ones wait for them
-        self.books, self._marks = answers.books_and_marks(
-            self.run
-        )  # those of earlier sittings included
-        self.cassette: tuple[Mapping[str, ModelResponse], str] | None = None  # as in Terms
-
-    @contextmanager
-    def turn(
-        self,
-        query_id: str,
-        key: str,
-        model: str,
-        price: _Price = lambda usage: None,
-        *,
-        deadline: float = math.inf,
-    ) -> Iterator[ModelResponse | None]:
-        """Give the block an answer to its request; None where there is none, and the block has to send and book it.
-
-        `price` gives the list price of an answer, where that was not known when it came. An equal request that is in
-        flight is waited for, until the `deadline` by time.monotonic; TimeoutError then. An Exception of the block is
-        raised by all that wait, which would else fail one after the other. They try themselves where it may be of this
-        query alone: a limit of its session, or a deadline that is near.
-        """
-        mine = self._wait_for_turn(key, deadline)
-        failure = None
-        try:
-            yield self._take(_storable(query_id), key, model, price)
-        except Exception as error:
-            if deadline - time.monotonic() > _SHORT and not isinstance(error, SessionRefusal):
-                failure = error, error.__traceback__
-            raise
-        finally:
-            with self._lock:
-                del self._sent[key]
-            mine.set_result(failure)
-
-    def _wait_for_turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
-        """Wait until no other request for `key` is in flight. Raises its failure, where that is for all."""
-        while True:
-            with self._lock:
-                other = self._sent.get(key)
-                if other is None:
-                    mine = self._sent[key] = Future()
-                    return mine
-            try:
-                failure = other.result(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
-            except TimeoutError:
-                raise TimeoutError(
-                    "the same request of another query is not answered yet"
-                ) from None
-            if failure:
-                raise failure[0].with_traceback(
-                    failure[1]
-                )  # where it went wrong, without those that have waited
-
-    def _take(self, query_id: str, key: str, model: str, price: _Price) -> ModelResponse | None:
-        if self.cassette is None:
-            taken = self.answers.take(key, self.run, query_id)
-        elif key in self.cassette[0]:
-            taken = self.cassette[0][key], "", ""
-        else:
-            why = "it was recorded with another command, data or version; name a new file to record"
-            raise ProviderRefused(
-                f"{self.cassette[1]} has no answer to a call of query {query_id!r}: {why}"
-            )
-        if taken is None:
-            return None
-        answer, run, payer = taken
-        if run == self.run and payer == query_id:
-            return answer  # this query's own, from an earlier sitting: paid for by it, then as now
-        listed = answer.usage.list_usd
-        if listed is None and not answer.usage.unmetered:
-            listed = price(answer.usage)  # nobody knew it then
-        usage = replace(answer.usage, paid_usd=0.0, list_usd=listed, cached_calls=1)
-        with self._lock:  # it is booked once, in however many sittings the query asks
-            known = (mark := hash((query_id, key))) in self._marks
-            self._marks.add(mark)
-        if not known:
-            self._book(cached=1, usage=Usage(list_usd=listed))
-            row = self._row(query_id, key, model, ModelResponse([], usage, answer.finish), CACHED)
-            self.answers.write([row | {"outputs": None}], wait=False)
-        return answer._replace(usage=usage)
-
-    def answered(
-        self,
-        query_id: str,
-        key: str,
-        model: str,
-        answer: ModelResponse,
-        sent: request_store.Packed | None = None,
-    ) -> None:
-        """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
-        request, parts = sent or (None, {})
-        self.answers.write(
-            [self._row(query_id, key, model, answer, "") | {"request": request}], parts
-        )
-        self._book(sent=1, answered=1, usage=answer.usage)
-
-    def used_by_query(self) -> dict[str, Usage]:
-        """Return query_id -> what its answered requests used, those included whose answers were there."""
-        used = dict[str, Usage]()
-        condition = "WHERE run = ? AND query_id != '' AND fault IN ('', ?, ?)"
-        for row in self.answers.select(("query_id", "usage"), condition, (self.run, CACHED, INDEX)):
-            query_id = row["query_id"]
-            used[query_id] = used.get(query_id, Usage()) + usage_from_json(row["usage"])
-        return used
-
-    def speed(self) -> dict[str, float]:
-        """Return the median of seconds to a first token, and tokens a second from there; {} where none was streamed."""
-        statement = (
-            "SELECT first, seconds - first, json_extract(usage, '$.output_tokens') FROM calls"
-        )
-        rows = self.answers.query(
-            f"{statement} WHERE run = ? AND fault = '' AND first IS NOT NULL", (self.run,)
-        )
-        firsts, writing, tokens = zip(*rows, strict=True) if rows else ((), (), ())
-        rate = {"tokens_a_second": round(sum(tokens) / sum(writing), 1)} if sum(writing) else {}
-        return {"first_token_seconds": median(firsts)} | rate if rows else {}
-
-    def book(
-        self,
-        model: str,
-        usage: Usage,
-        *,
-        fault: str = "",
-        seconds: float = 0.0,
-        query_id: str = "",
-        key: str = "",
-    ) -> None:
-        """Book a request without an answer, by its `fault`; without one, what an index has cost."""
-        row = self._row(
-            query_id,
-            key,
-            model,
-            ModelResponse([], usage, "" if fault else "stop", seconds),
-            fault or INDEX,
-        )
-        with suppress(RunIncomplete) if fault else nullcontext():  # the failure itself is reported
-            self.answers.write([row])
-        calls = 0 if fault else usage.calls
-        self._book(
-            sent=1 if fault else calls, answered=calls, fault=fault and row["fault"], usage=usage
-        )
-
-    def _book(
-        self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = ""
-    ) -> None:
-        with self._lock:
-            old = self.books
-            faults = {**old.faults, fault: old.faults.get(fault, 0) + 1} if fault else old.faults
-            self.books = UsageTotals(
-                old.sent + sent,
-                old.answered + answered,
-                old.cached + cached,
-                faults,
-                old.usage + usage,
-            )
-
-    def _row(self, query_id: str, key: str, model: str, answer: ModelResponse, fault: str) -> _Row:
-        try:
-            outputs = json.dumps(answer.outputs)
-        except TypeError:
-            outputs = None  # an output that JSON cannot hold: better paid for again than changed
-        return {
-            "key": key,
-            "run": self.run,
-            "query_id": _storable(query_id),
-            "model": _storable(model),
-            "at": round(time.time(), 3),
-            "seconds": round(answer.seconds, 3),
-            "fault": _storable(fault)[:_LONGEST_WORD],
-            "usage": json.dumps(usage_json(answer.usage)),
-            "outputs": outputs,
-            "finish": _storable(answer.finish)[:_LONGEST_WORD],
-            "request": None,
-            "reasoning": _storable(answer.reasoning) or None,
-            "first": None if answer.first is None else round(answer.first, 3),
-        }

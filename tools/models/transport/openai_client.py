@@ -25,7 +25,6 @@ import orjson
 
 from tools.models import model_spec as models
 from tools.models import provider_errors, secrets, server_detection
-from tools.models.client import read_report
 from tools.models.context_window import Message, mark_cacheable_prefix
 from tools.models.model_spec import DEFAULTS, PROVIDERS, SERVER_KEY, ModelSettings, ServerKind
 from tools.models.secrets import SECRET, header_values, redact_nested
@@ -39,6 +38,7 @@ from tools.models.transport.http_client import (
     read_answer,
 )
 from tools.models.transport.rate_limiter import retry_after
+from tools.models.usage import read_report
 from tools.session import SharedOnDeepcopy
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}

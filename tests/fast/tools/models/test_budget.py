@@ -13,7 +13,8 @@ from openai_server import Failure
 from evals import run_folder
 from tools.errors import BudgetReached, UsageError
 from tools.models import prices
-from tools.models.run_resources import NOTHING, Budget, CallReservation, RetryPolicy
+from tools.models.budget import NOTHING, Budget, CallReservation
+from tools.models.retry_policy import RetryPolicy
 from tools.records import Usage
 
 CENT = 0.01

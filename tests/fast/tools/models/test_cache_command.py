@@ -8,8 +8,9 @@ import pytest
 from conftest import on_congress
 
 from programs import lm
+from tools.models.storage.ledger import open_ledger
 from tools.models.storage.request_store import split_and_compress
-from tools.models.storage.response_cache import NAME, ModelResponse, open_ledger
+from tools.models.storage.response_cache import NAME, ModelResponse
 from tools.records import Usage
 
 TASK = on_congress("rewrite", 3)

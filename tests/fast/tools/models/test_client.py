@@ -10,8 +10,10 @@ from openai_server import annotate, sensible
 from waiting import wait_for
 
 from tools.models import language_model
+from tools.models.budget import Budget
 from tools.models.client import DEADLINE
-from tools.models.run_resources import Budget, RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.records import Usage
 

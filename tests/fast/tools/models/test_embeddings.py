@@ -4,7 +4,9 @@ import pytest
 from openai_server import Failure, annotate, bag_of_words
 
 from tools.errors import BudgetReached
-from tools.models.run_resources import Budget, RetryPolicy, RunResources
+from tools.models.budget import Budget
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.records import Usage
 from tools.retrievers.base import Search
 from tools.retrievers.neural.api_embeddings import ApiEmbedder

@@ -11,7 +11,8 @@ from tools.models import language_model
 from tools.models import model_spec as spec
 from tools.models.language_model import LanguageModel
 from tools.models.prices import price
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.session import current
 
 TASK = ("--task", "congress", "--split", "dev", "--limit", "3")

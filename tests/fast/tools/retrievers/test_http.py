@@ -6,7 +6,8 @@ import pytest
 from search_server import SearchServer
 
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.retrievers import build, canonicalize, contract
 
 

@@ -7,7 +7,7 @@ import pytest
 from conftest import on_congress
 from openai_server import sensible
 
-from tools.models.run_resources import write_cassette
+from tools.models.storage.cassette import write_cassette
 from tools.models.storage.response_cache import ModelResponse
 from tools.records import Usage
 

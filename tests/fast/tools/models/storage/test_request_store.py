@@ -10,8 +10,9 @@ import zstandard
 from tools.errors import DataError
 from tools.models import language_model
 from tools.models.run_resources import RunResources
+from tools.models.storage.ledger import open_ledger
 from tools.models.storage.request_store import read_call, split_and_compress
-from tools.models.storage.response_cache import NAME, ModelResponse, open_answers, open_ledger
+from tools.models.storage.response_cache import NAME, ModelResponse, open_answers
 from tools.records import Usage
 
 PASSAGES = [

@@ -21,15 +21,11 @@ from waiting import wait_for
 from tools.cli import CommandParser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
 from tools.models import language_model
-from tools.models.run_resources import RetryPolicy, RunResources
-from tools.models.storage import response_cache as answers
-from tools.models.storage.response_cache import (
-    NAME,
-    ModelResponse,
-    ResponseCache,
-    open_answers,
-    open_ledger,
-)
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
+from tools.models.storage import ledger
+from tools.models.storage.ledger import Ledger, open_ledger
+from tools.models.storage.response_cache import NAME, ModelResponse, ResponseCache, open_answers
 from tools.records import Query, Usage, total, usage_json
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -54,7 +50,7 @@ def rows(path, columns="key"):
 def spoilt(path, column, value):
     """Two answers, of which the first has this in the column."""
     for number in (1, 2):
-        ResponseCache(path).ledger("run").answered(
+        Ledger(ResponseCache(path), "run").answered(
             "q", key(number), "tiny", ModelResponse(["first"], paid())
         )
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -68,7 +64,7 @@ def path(tmp_path):
 
 def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     answers = ResponseCache(path)
-    books = answers.ledger("run")
+    books = Ledger(answers, "run")
     books.answered("q", key(0), "tiny", ModelResponse(["first"], paid()))
     [(pages,)] = answers._writing.writer.execute("PRAGMA page_count").fetchall()
     answers._writing.writer.execute(
@@ -92,7 +88,7 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
 
 def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(path):
     def asked():
-        books = ResponseCache(path).ledger("run \udcff")
+        books = Ledger(ResponseCache(path), "run \udcff")
         with books.turn("q\ud800", key(1), "tiny\ud800") as found:
             if found is None:
                 answer = ModelResponse(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
@@ -115,8 +111,9 @@ WRITER = """
 import sys, threading
 from pathlib import Path
 from tools.models.storage.response_cache import ModelResponse, ResponseCache
+from tools.models.storage.ledger import Ledger
 from tools.records import Usage
-books = ResponseCache(Path(sys.argv[1])).ledger("run")
+books = Ledger(ResponseCache(Path(sys.argv[1])), "run")
 def write(first):
     for number in range(first, 100_000, 8):
         books.answered("q", f"{number:016x}", "tiny", ModelResponse(["answer " * 50], Usage(calls=1)))
@@ -146,7 +143,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
     )
     answers = ResponseCache(path)
     assert all(answers.take(one)[0].outputs == ["answer " * 50] for one in told)
-    assert answers.ledger("run").books.answered == len(kept)
+    assert Ledger(answers, "run").books.answered == len(kept)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +151,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
 )
 def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_alone(end, tmp_path):
     def command(arguments):
-        kept.append(open_answers(path).ledger("run"))
+        kept.append(Ledger(open_answers(path), "run"))
         kept[-1].answered("q", key(1), "tiny", ModelResponse(["yes"], paid()))
         if end:
             raise end
@@ -203,14 +200,14 @@ def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(
 ):
     spoilt(path, column, value)
     with pytest.raises(DataError, match=said):
-        ResponseCache(path).ledger("run")
+        Ledger(ResponseCache(path), "run")
         ResponseCache(path).take(key(1))
 
 
 def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file_beside_it(path):
     rng = random.Random(4)
     answers = ResponseCache(path)
-    ledgers, sent = {run: answers.ledger(run) for run in ("one", "two")}, {"one": [], "two": []}
+    ledgers, sent = {run: Ledger(answers, run) for run in ("one", "two")}, {"one": [], "two": []}
     for number in range(300):
         run, fault = rng.choice(["one", "two"]), rng.choice(["", "", "429", "timeout"])
         counts = {
@@ -228,7 +225,7 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
     answers.write([])  # who waits for nothing waits for all before it
     for run, requests in sent.items():
         used = total(usage for _, usage in requests)
-        for books in (ledgers[run].books, ResponseCache(path).ledger(run).books):
+        for books in (ledgers[run].books, Ledger(ResponseCache(path), run).books):
             assert books.sent == len(requests) and books.answered == sum(
                 not fault for fault, _ in requests
             )
@@ -245,19 +242,19 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
     def sitting():
         answers = ResponseCache(path)
         for query_id in ("q1", "q2", "q1"):
-            with answers.ledger("second").turn(query_id, key(1), "tiny") as answer:
+            with Ledger(answers, "second").turn(query_id, key(1), "tiny") as answer:
                 used.append(answer.usage)
         answers.settle()
-        return answers.ledger("second").books
+        return Ledger(answers, "second").books
 
     used = []
-    ResponseCache(path).ledger("first").answered(
+    Ledger(ResponseCache(path), "first").answered(
         "q", key(1), "tiny", ModelResponse(["yes"], paid())
     )
     for _ in range(3):
         books = sitting()
         assert (books.cached, books.usage) == (2, Usage(list_usd=1.2)), "of two queries"
-    assert len(rows(path)) == 3 and ResponseCache(path).ledger("second").books == books
+    assert len(rows(path)) == 3 and Ledger(ResponseCache(path), "second").books == books
     assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, (
         "what a query is told stays the same"
     )
@@ -266,17 +263,17 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
 def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_ever_after(path):
     side_by_side = {run: ResponseCache(path) for run in ("first", "second")}
     for run, kept in side_by_side.items():
-        kept.ledger(run).answered("q", key(1), "tiny", ModelResponse([f"of {run}"], paid()))
+        Ledger(kept, run).answered("q", key(1), "tiny", ModelResponse([f"of {run}"], paid()))
     for run in side_by_side:
         again = ResponseCache(path)
         assert [(key(1), [f"of {run}"])] == [
             (one, answer.outputs) for one, answer in again.of_run(run)
         ]
-        with again.ledger(run).turn("q", key(1), "tiny") as answer:
+        with Ledger(again, run).turn("q", key(1), "tiny") as answer:
             assert answer.outputs == [f"of {run}"] and answer.usage == paid()
-        with again.ledger(run).turn("another", key(1), "tiny") as answer:
+        with Ledger(again, run).turn("another", key(1), "tiny") as answer:
             assert answer.outputs == [f"of {run}"] and answer.usage.cached_calls == 1
-    with again.ledger("third").turn("q", key(1), "tiny") as answer:
+    with Ledger(again, "third").turn("q", key(1), "tiny") as answer:
         assert answer.outputs == ["of first"]
 
 
@@ -288,7 +285,7 @@ def test_a_run_whose_folder_was_removed_and_made_anew_is_another_run(place):
 
 
 def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answer(path):
-    books, sent = ResponseCache(path).ledger("run"), []
+    books, sent = Ledger(ResponseCache(path), "run"), []
 
     def ask(number):
         with books.turn(f"q{number}", key(number % 2), "tiny") as found:
@@ -331,7 +328,7 @@ def asked_at_once(books, error, *, deadline=math.inf):
 def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_who_asks_later_is_sent(
     path,
 ):
-    books, error = ResponseCache(path).ledger("run"), ConnectionError("gone")
+    books, error = Ledger(ResponseCache(path), "run"), ConnectionError("gone")
     assert asked_at_once(books, error) == ([error] * 5, 1)
     assert len(traceback.extract_tb(error.__traceback__)) < 12, "of one thread, not of all"
     with books.turn("q", key(1), "tiny") as found:
@@ -350,15 +347,15 @@ def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_w
 def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_next_one_is_sent(
     error, seconds, path, monkeypatch
 ):
-    monkeypatch.setattr(answers, "_SHORT", 1200.0)  # so that the test may take its time
+    monkeypatch.setattr(ledger, "_SHORT", 1200.0)  # so that the test may take its time
     found, sent = asked_at_once(
-        ResponseCache(path).ledger("run"), error, deadline=time.monotonic() + seconds
+        Ledger(ResponseCache(path), "run"), error, deadline=time.monotonic() + seconds
     )
     assert sent == 2 and found.count(error) == 1 and found.count(["yes"]) == 4
 
 
 def test_nobody_waits_for_an_equal_request_beyond_the_deadline_of_its_own_query(path):
-    books = ResponseCache(path).ledger("run")
+    books = Ledger(ResponseCache(path), "run")
     with books.turn("slow", key(1), "tiny"), ThreadPoolExecutor(1) as pool:
 
         def ask():

@@ -15,7 +15,8 @@ from conftest import on_congress
 from tools.errors import UsageError
 from tools.models import language_model, secrets
 from tools.models.model_spec import openai_account
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent

@@ -10,7 +10,8 @@ from openai_server import Failure
 
 from tools.models import language_model
 from tools.models.provider_errors import responsible_party
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.records import Usage
 
 

@@ -11,7 +11,8 @@ from openai_server import streamed
 from tools.errors import UsageError
 from tools.models import language_model, model_spec, secrets
 from tools.models.answer_faults import COMPLETED
-from tools.models.run_resources import RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.models.server_detection import KINDS
 from tools.models.transport import sse
 from tools.models.transport.openai_client import UnreadableResponse, read_completion

@@ -19,8 +19,10 @@ from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
 from tools.lenses import LENSES
 from tools.models import language_model
+from tools.models.budget import Budget
 from tools.models.prices import price
-from tools.models.run_resources import Budget, RetryPolicy, RunResources
+from tools.models.retry_policy import RetryPolicy
+from tools.models.run_resources import RunResources
 from tools.records import Document, Query, Usage
 from tools.retrievers import canonicalize, find_lenses, with_lens_attribute
 from tools.retrievers.base import NullRetriever

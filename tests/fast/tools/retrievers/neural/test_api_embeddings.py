@@ -22,7 +22,7 @@ from openai_server import Failure, bag_of_words
 from tools.corpus import Corpus
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models.model_spec import PROVIDERS
-from tools.models.run_resources import RetryPolicy
+from tools.models.retry_policy import RetryPolicy
 from tools.records import Document, Query, Usage
 from tools.retrievers.base import Search
 from tools.retrievers.neural import model_table

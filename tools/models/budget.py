@@ -1,0 +1,179 @@
+"""The budget of a run: limits on requests, tokens, dollars and time, held before each request is sent."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tools.errors import BudgetReached, UnknownPrice
+from tools.records import Usage
+
+_LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up
+
+
+class CallReservation(NamedTuple):
+    """The most tokens and dollars that a call in flight can use; infinite if that is not known yet."""
+
+    tokens: float = 0
+    usd: float = 0.0
+
+
+NOTHING = CallReservation()
+
+
+def unknown_price(name: str) -> UnknownPrice:
+    """Return the refusal of --budget-usd for a model."""
+    why = f"the price of {name} is not known, so --budget-usd cannot be kept"
+    return UnknownPrice(f"{why}; use --budget-calls, or write it into a file for --prices")
+
+
+class Budget:
+    """Limits on requests, tokens, dollars and time, checked before each request is sent. Threads share it.
+
+    A call in flight counts with the most that it can use, so what is spent and what is in flight stay below the limit
+    together. A call that does not fit waits for those in flight. If none is in flight, it is sent alone, since nearly
+    all calls use less than their most: so a budget is exceeded by one call at most.
+    """
+
+    def __init__(
+        self,
+        *,
+        calls: int | None = None,
+        usd: float | None = None,
+        tokens: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """None is no limit. `calls` are requests sent, answered or not; `seconds` count from now on."""
+        self._calls = calls
+        self._usd = usd
+        self._tokens = tokens
+        self._seconds = seconds
+        self.ends = math.inf if seconds is None else time.monotonic() + seconds  # by time.monotonic
+        self.calls = 0  # requests sent so far, those in flight included
+        self._spent_usd = 0.0
+        self._spent_tokens = 0
+        self._unpriced = self._unmetered = (
+            False  # whether a price, or a number of tokens, is unknown
+        )
+        self._in_flight = list[CallReservation]()
+        self._resumed = set[object]()
+        self._settled = threading.Condition()  # a call that was in flight is booked
+
+    def resume(self, spent: Usage, requests: int | None = None, *, source: object = None) -> None:
+        """Count what earlier sittings of the same run used: `requests` sent, where more than were answered.
+
+        What has a `source`, such as the ledger of a run, is counted once.
+        """
+        with self._settled:
+            if source in self._resumed:
+                return
+            if source is not None:
+                self._resumed.add(source)
+            self.calls += spent.calls if requests is None else requests
+            self._book(spent)
+
+    def take(
+        self,
+        expected: CallReservation = NOTHING,
+        *,
+        deadline: float = math.inf,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take one request before it is sent, to be followed by one `spend`; wait while calls in flight may use it up.
+
+        BudgetReached when none is left, TimeoutError at the `deadline` (time.monotonic); `check` may raise, too.
+        """
+        with self._settled:
+            while True:
+                check()
+                self.check()
+                if not self._in_flight or not self._may_be_exceeded(expected):
+                    break
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError("the budget of the run")
+                self._settled.wait(timeout=min(left, _LOOK))
+            self.calls += 1
+            self._in_flight.append(expected)
+
+    def spend(self, usage: Usage, expected: CallReservation = NOTHING) -> None:
+        """Book what a request turned out to use; `expected` as it was taken."""
+        with self._settled:
+            self._in_flight.remove(expected)
+            self._book(usage)
+            self._settled.notify_all()
+
+    def allow(self, calls: int, usd: float | None) -> None:
+        """Raise BudgetReached when planned work needs more than is left, UnknownPrice for dollars of unknown price."""
+        with self._settled:
+            if self._calls is not None and calls > (rest := self._calls - self.calls):
+                raise BudgetReached(
+                    f"it takes {calls:,} calls, and {rest:,} are left in the budget"
+                )
+            if self._usd is None:
+                return
+            if usd is None:
+                raise UnknownPrice(
+                    "its price is not known, so --budget-usd cannot be kept; use --budget-calls"
+                )
+            if usd > self._usd - self._spent_usd:
+                left = max(0.0, self._usd - self._spent_usd)
+                raise BudgetReached(
+                    f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget"
+                )
+
+    def require_price(self, name: str, *, known: bool) -> None:
+        """Raise UnknownPrice where there is a limit in dollars and the price of a model is not `known`."""
+        if self._usd is not None and not known:
+            raise unknown_price(name)
+
+    def check(self) -> None:
+        """Raise BudgetReached where a limit is reached, or where that cannot be known."""
+        if time.monotonic() >= self.ends:
+            raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
+        if self._calls is not None and self.calls >= self._calls:
+            raise BudgetReached(f"the budget of {self._calls} model calls is used up")
+        if self._tokens is not None and self._spent_tokens >= self._tokens:
+            raise BudgetReached(
+                f"the budget of {self._tokens} tokens is used up ({self._spent_tokens} spent)"
+            )
+        if self._tokens is not None and self._unmetered:
+            unknown = (
+                "a call had no usage reported, so how many tokens it took is not known; use "
+                "--budget-calls"
+            )
+            raise BudgetReached(unknown, larger=False)
+        if self._usd is not None and self._spent_usd >= self._usd:
+            raise BudgetReached(
+                f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)"
+            )
+        if self._usd is not None and self._unpriced:
+            unknown = (
+                "what a call cost is not known, for it had no usage reported, or no price; use "
+                "--budget-calls"
+            )
+            raise BudgetReached(unknown, larger=False)
+
+    def describe_end(self, problem: BudgetReached) -> BudgetReached:
+        """Return why the budget ended a run, with what has been spent now that no call is in flight."""
+        try:
+            self.check()
+        except BudgetReached as reached:
+            return reached
+        return problem
+
+    def _book(self, usage: Usage) -> None:
+        self._spent_usd += usage.paid_usd or 0.0
+        self._spent_tokens += usage.input_tokens + usage.output_tokens
+        self._unpriced |= usage.paid_usd is None
+        self._unmetered |= usage.unmetered > 0
+
+    def _may_be_exceeded(self, expected: CallReservation) -> bool:
+        if self._tokens is None and self._usd is None:
+            return False
+        calls = [*self._in_flight, expected]
+        tokens = self._spent_tokens + sum(call.tokens for call in calls)
+        usd = self._spent_usd + sum(one.usd for one in calls)
+        return (self._tokens is not None and tokens > self._tokens) or (
+            self._usd is not None and usd > self._usd
+        )

@@ -1,0 +1,243 @@
+"""The ledger of a run: it takes answers that are kept, and books what the run sends."""
+
+import json
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+
+from tools import files
+from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
+from tools.models.storage import request_store
+from tools.models.storage.response_cache import (
+    CACHED,
+    INDEX,
+    LONGEST_WORD,
+    NAME,
+    ModelResponse,
+    ResponseCache,
+    Row,
+    UsageTotals,
+    open_answers,
+    storable,
+)
+from tools.records import Usage, usage_from_json, usage_json
+
+# Seconds; a query with less time left may fail for that alone: no pause between two attempts is
+# longer
+_SHORT = 15.0
+
+_Failure = tuple[Exception, TracebackType | None]  # of a request that others wait for as well
+_Price = Callable[[Usage], float | None]
+
+
+def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
+    """Open the ledger of the run in `folder`, RUNS/task/name, or of a compilation anywhere in `runs`, or begin it."""
+    mark = folder / "run-id"
+    try:
+        if not mark.exists():
+            files.replace(mark, uuid.uuid4().hex[:12] + "\n")
+        run = f"{folder.parent.name}/{folder.name}/{mark.read_text(encoding='utf-8').strip()}"
+    except ValueError:
+        mend = "python -m programs.lm cache list --json has the run's id, to be put back"
+        raise DataError(f"{mark} is not UTF-8; {mend}") from None
+    except OSError as error:
+        raise RunIncomplete(f"{mark}: {error.strerror or error}; {files.remedy(error)}") from None
+    return Ledger(open_answers((runs or folder.parent.parent) / NAME), run)
+
+
+class Ledger:
+    """The ledger of one run: it takes answers that are kept and books what the run sends. Threads share it."""
+
+    def __init__(self, answers: ResponseCache, run: str) -> None:
+        self.answers = answers
+        answers.settle()
+        self.run = storable(run)
+        self._lock = threading.Lock()
+        self._sent = dict[
+            str, Future[_Failure | None]
+        ]()  # by key: requests on their way; equal ones wait for them
+        self.books, self._marks = answers.books_and_marks(
+            self.run
+        )  # those of earlier sittings included
+        self.cassette: tuple[Mapping[str, ModelResponse], str] | None = None  # as in Terms
+
+    @contextmanager
+    def turn(
+        self,
+        query_id: str,
+        key: str,
+        model: str,
+        price: _Price = lambda usage: None,
+        *,
+        deadline: float = math.inf,
+    ) -> Iterator[ModelResponse | None]:
+        """Give the block an answer to its request; None where there is none, and the block has to send and book it.
+
+        `price` gives the list price of an answer, where that was not known when it came. An equal request that is in
+        flight is waited for, until the `deadline` by time.monotonic; TimeoutError then. An Exception of the block is
+        raised by all that wait, which would else fail one after the other. They try themselves where it may be of this
+        query alone: a limit of its session, or a deadline that is near.
+        """
+        mine = self._wait_for_turn(key, deadline)
+        failure = None
+        try:
+            yield self._take(storable(query_id), key, model, price)
+        except Exception as error:
+            if deadline - time.monotonic() > _SHORT and not isinstance(error, SessionRefusal):
+                failure = error, error.__traceback__
+            raise
+        finally:
+            with self._lock:
+                del self._sent[key]
+            mine.set_result(failure)
+
+    def _wait_for_turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
+        """Wait until no other request for `key` is in flight. Raises its failure, where that is for all."""
+        while True:
+            with self._lock:
+                other = self._sent.get(key)
+                if other is None:
+                    mine = self._sent[key] = Future()
+                    return mine
+            try:
+                failure = other.result(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+            except TimeoutError:
+                raise TimeoutError(
+                    "the same request of another query is not answered yet"
+                ) from None
+            if failure:
+                raise failure[0].with_traceback(
+                    failure[1]
+                )  # where it went wrong, without those that have waited
+
+    def _take(self, query_id: str, key: str, model: str, price: _Price) -> ModelResponse | None:
+        if self.cassette is None:
+            taken = self.answers.take(key, self.run, query_id)
+        elif key in self.cassette[0]:
+            taken = self.cassette[0][key], "", ""
+        else:
+            why = "it was recorded with another command, data or version; name a new file to record"
+            raise ProviderRefused(
+                f"{self.cassette[1]} has no answer to a call of query {query_id!r}: {why}"
+            )
+        if taken is None:
+            return None
+        answer, run, payer = taken
+        if run == self.run and payer == query_id:
+            return answer  # this query's own, from an earlier sitting: paid for by it, then as now
+        listed = answer.usage.list_usd
+        if listed is None and not answer.usage.unmetered:
+            listed = price(answer.usage)  # nobody knew it then
+        usage = replace(answer.usage, paid_usd=0.0, list_usd=listed, cached_calls=1)
+        with self._lock:  # it is booked once, in however many sittings the query asks
+            known = (mark := hash((query_id, key))) in self._marks
+            self._marks.add(mark)
+        if not known:
+            self._book(cached=1, usage=Usage(list_usd=listed))
+            row = self._row(query_id, key, model, ModelResponse([], usage, answer.finish), CACHED)
+            self.answers.write([row | {"outputs": None}], wait=False)
+        return answer._replace(usage=usage)
+
+    def answered(
+        self,
+        query_id: str,
+        key: str,
+        model: str,
+        answer: ModelResponse,
+        sent: request_store.Packed | None = None,
+    ) -> None:
+        """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
+        request, parts = sent or (None, {})
+        self.answers.write(
+            [self._row(query_id, key, model, answer, "") | {"request": request}], parts
+        )
+        self._book(sent=1, answered=1, usage=answer.usage)
+
+    def used_by_query(self) -> dict[str, Usage]:
+        """Return query_id -> what its answered requests used, those included whose answers were there."""
+        used = dict[str, Usage]()
+        condition = "WHERE run = ? AND query_id != '' AND fault IN ('', ?, ?)"
+        for row in self.answers.select(("query_id", "usage"), condition, (self.run, CACHED, INDEX)):
+            query_id = row["query_id"]
+            used[query_id] = used.get(query_id, Usage()) + usage_from_json(row["usage"])
+        return used
+
+    def speed(self) -> dict[str, float]:
+        """Return the median of seconds to a first token, and tokens a second from there; {} where none was streamed."""
+        statement = (
+            "SELECT first, seconds - first, json_extract(usage, '$.output_tokens') FROM calls"
+        )
+        rows = self.answers.query(
+            f"{statement} WHERE run = ? AND fault = '' AND first IS NOT NULL", (self.run,)
+        )
+        firsts, writing, tokens = zip(*rows, strict=True) if rows else ((), (), ())
+        rate = {"tokens_a_second": round(sum(tokens) / sum(writing), 1)} if sum(writing) else {}
+        return {"first_token_seconds": median(firsts)} | rate if rows else {}
+
+    def book(
+        self,
+        model: str,
+        usage: Usage,
+        *,
+        fault: str = "",
+        seconds: float = 0.0,
+        query_id: str = "",
+        key: str = "",
+    ) -> None:
+        """Book a request without an answer, by its `fault`; without one, what an index has cost."""
+        row = self._row(
+            query_id,
+            key,
+            model,
+            ModelResponse([], usage, "" if fault else "stop", seconds),
+            fault or INDEX,
+        )
+        with suppress(RunIncomplete) if fault else nullcontext():  # the failure itself is reported
+            self.answers.write([row])
+        calls = 0 if fault else usage.calls
+        self._book(
+            sent=1 if fault else calls, answered=calls, fault=fault and row["fault"], usage=usage
+        )
+
+    def _book(
+        self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = ""
+    ) -> None:
+        with self._lock:
+            old = self.books
+            faults = {**old.faults, fault: old.faults.get(fault, 0) + 1} if fault else old.faults
+            self.books = UsageTotals(
+                old.sent + sent,
+                old.answered + answered,
+                old.cached + cached,
+                faults,
+                old.usage + usage,
+            )
+
+    def _row(self, query_id: str, key: str, model: str, answer: ModelResponse, fault: str) -> Row:
+        try:
+            outputs = json.dumps(answer.outputs)
+        except TypeError:
+            outputs = None  # an output that JSON cannot hold: better paid for again than changed
+        return {
+            "key": key,
+            "run": self.run,
+            "query_id": storable(query_id),
+            "model": storable(model),
+            "at": round(time.time(), 3),
+            "seconds": round(answer.seconds, 3),
+            "fault": storable(fault)[:LONGEST_WORD],
+            "usage": json.dumps(usage_json(answer.usage)),
+            "outputs": outputs,
+            "finish": storable(answer.finish)[:LONGEST_WORD],
+            "request": None,
+            "reasoning": storable(answer.reasoning) or None,
+            "first": None if answer.first is None else round(answer.first, 3),
+        }
