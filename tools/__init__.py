@@ -1,4 +1,4 @@
-"""What a search system works with: records, sessions over a corpus, retrievers and models.
+"""The parts of a search system: records, sessions over a corpus, retrievers and models.
 
 Knows no benchmark.
 """

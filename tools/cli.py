@@ -77,7 +77,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public class of it
-    """Stores the value of an option; the parser may refuse a second one."""
+    """Stores the value of an option; the parser may refuse a second value."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -119,10 +119,11 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse with errors of one line, without abbreviated options, and without options whose first values are lost.
+    """argparse with errors of one line, without abbreviated options, and no option loses its first
+    value.
 
-    `prog` is `python -m MODULE`; it is replaced by what was typed, as `sextant NAME`. A parser of a sub-command has its
-    `prog` from argparse: that of the parser above it, and the name of the sub-command.
+    `prog` is `python -m MODULE`; it is replaced by the command as typed, as `sextant NAME`.
+    argparse makes the `prog` of a sub-command from the `prog` of its parent and its name.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -178,7 +179,7 @@ class CommandParser(argparse.ArgumentParser):
         message: str,
         file: Any = None,
     ) -> None:
-        """Print --help, which argparse does without a word where that fails."""
+        """Print --help; argparse would ignore an error."""
         print_stdout(message)
 
 
@@ -211,12 +212,14 @@ def clock(text: str) -> float:
 
 
 def spell_in(encoding: str, text: str) -> str:
-    """Return text as a stream of this encoding shows it, with signs like those that it lacks."""
+    """Return text as a stream of this encoding shows it, with similar signs in place of signs that
+    it lacks.
+    """
     return text.encode(encoding, _SPELLING).decode(encoding)
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """Write what an encoding lacks: lines and bars with signs like them, anything else by its
+    """Write signs that an encoding lacks: lines and bars with similar signs, other signs by their
     number, as in Python.
     """
     if not isinstance(error, UnicodeEncodeError):
@@ -276,9 +279,10 @@ def run_and_leave(parser: CommandParser, command: Command) -> NoReturn:
 
 
 class _Guarded(io.TextIOBase):
-    """A standard stream as libraries and users' programs have it, who may print what others wrote.
+    """A standard stream for libraries and users' programs, which may print texts of others.
 
-    On a terminal, control characters are replaced, but for line ends and tabs. Nobody fails because a reader has gone.
+    On a terminal, control characters are replaced, but for line ends and tabs. No writer fails
+    because the reader has gone.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -317,8 +321,8 @@ class _Guarded(io.TextIOBase):
 
 
 def guard_prints() -> None:
-    """Guard standard output and error, also where a table that is drawn has put streams of
-    its own in their places.
+    """Guard standard output and error, also if a table on the terminal has replaced them with its
+    own streams.
     """
     sys.stdout, sys.stderr = map(_guard, (sys.stdout, sys.stderr))
 
@@ -328,15 +332,15 @@ def _guard(stream: Any) -> Any:
 
 
 def own_stream(stream: TextIO | None) -> TextIO | None:
-    """Return a standard stream without the guard against what others print, for drawing on
+    """Return a standard stream without the guard against texts of others, for drawing on
     the terminal.
     """
     return stream.own if isinstance(stream, _Guarded) else stream
 
 
 def _fill_closed_descriptors() -> None:
-    """Open standard streams that are closed (`>&-`) on nothing: else the next file opened has
-    the number of one.
+    """Open standard streams that are closed (`>&-`) on nothing: otherwise the next file that is
+    opened gets the number of a standard stream.
     """
     for number in range(3):
         try:
@@ -453,8 +457,8 @@ def print_stdout(text: str, kept: str = "") -> None:
     """Write the command's result on stdout. A reader that has gone, as in `| head`, and a closed
     stdout are no errors.
 
-    DataError when it cannot be written, or RunIncomplete where it is also `kept` elsewhere, e.g.
-    "in the run folder".
+    DataError if it cannot be written, or RunIncomplete if it is also `kept` elsewhere, e.g. "in
+    the run folder".
     """
     if (out := own_stream(_results[0] if _results else sys.stdout)) is None:
         return
@@ -473,10 +477,11 @@ def print_stdout(text: str, kept: str = "") -> None:
 
 
 class Progress:
-    """Counts what is done of `total`, e.g. `Progress("dense", 28_315)`; threads may share it.
+    """Counts the finished part of `total`, e.g. `Progress("dense", 28_315)`; threads may share it.
 
     After five seconds a terminal has a bar, and a log a line every half minute: "dense: 12,288 of 28,315 documents,
-    31.2 a second, 8 min 34 s left". `done` were there before an interruption, and do not count for the speed.
+    31.2 a second, 8 min 34 s left". `done` is the part from before an interruption, which does not
+    count for the speed.
     """
 
     def __init__(

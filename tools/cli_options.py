@@ -1,8 +1,8 @@
 """A request's fields as the options of a command line, and back; and the checks of their values.
 
-A request is a frozen dataclass whose fields are annotated with an `Option`. What an option means,
-its unit, what None means and how its text is read stand there once: help, command line, Python and
-the printed command are made from it.
+A request is a frozen dataclass whose fields are annotated with an `Option`. It states once the
+meaning of the option, its unit, the meaning of None and the reader of its text: help, command
+line, Python and the printed command use it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a field means, and how its text is read."""
+    """The meaning of a field, and the reader of its text."""
 
     about: str  # meaning and unit, and what None means where that is not plain
     metavar: str = ""
@@ -44,7 +44,7 @@ class Option:
 
     @property
     def collects(self) -> Any:
-        """`tuple` or `Mapping`, where the option may be given several times."""
+        """`tuple` or `Mapping`, if the option may be given several times; else None."""
         origin = get_origin(self.kind)
         return origin if origin in (tuple, Mapping) and not self.whole else None
 
@@ -86,7 +86,7 @@ def _fields(request_type: Any) -> dict[str, Option]:
 def add_options(
     parser: argparse.ArgumentParser, request_type: type, *, without: Collection[str] = ()
 ) -> None:
-    """Add an option for every field of a request to a command line, but for those `without`."""
+    """Add an option for every field of a request to a command line, except the fields `without`."""
     groups = dict[str, Any]()
     for option in [option for name, option in _fields(request_type).items() if name not in without]:
         if option.group and option.group not in groups:
@@ -109,8 +109,8 @@ def add_options(
 
 
 def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
-    """Return what `-P` may set of a program, by name: what has a plain default, with a type
-    that a text can be.
+    """Return the parameters of a program that `-P` may set, by name: with a plain default, and a
+    type that a text can have.
     """
     documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
     parameters = {}
@@ -134,7 +134,7 @@ def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
 def make_request(request_type: type[T], field_values: Mapping[str, Any]) -> T:
     """Make a request of the fields that are `given`; None stands for the default.
 
-    UsageError for what cannot be.
+    UsageError for a field that does not exist or lacks a value.
     """
     options = _fields(request_type)
     values = {name: value for name, value in field_values.items() if value is not None}
@@ -164,7 +164,7 @@ def from_options(request_type: type[T], arguments: Mapping[str, Any]) -> T:
 def validate_request(request: object) -> None:
     """Replace the values of a new request by checked ones.
 
-    UsageError, with the option, for a wrong one.
+    UsageError, with the option, for a wrong value.
     """
     request_type: Any = type(request)
     options = _fields(request_type)

@@ -186,7 +186,7 @@ def collect_sources(
 
 
 def _is_in(name: str, packages: Collection[str]) -> bool:
-    """Return whether a module is one of the packages, or in one of them."""
+    """Return whether a module is among the packages, or inside a package."""
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
@@ -205,8 +205,8 @@ def _file(
     folder: Path,
     root: Path,
 ) -> Path | None:
-    """Return the file of a module: ours under `root`, others in the `folder` of their
-    importer; else None.
+    """Return the file of a module: a module of Sextant under `root`, another module in the
+    `folder` of its importer; None if there is none.
     """
     base = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
     for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
@@ -243,8 +243,8 @@ def _follow(
 
 
 def _shown(classes: list[_ClassInfo]) -> frozenset[str]:
-    """Return the names of classes whose docstrings go into prompts: by what they derive from,
-    or as types of fields.
+    """Return the names of classes whose docstrings go into prompts: by their base classes, or as
+    types of fields.
     """
     derived = set(_SHOWN)
     named = set[str]()
@@ -260,7 +260,7 @@ def _shown(classes: list[_ClassInfo]) -> frozenset[str]:
 
 
 def parse_module(path: Path) -> ParsedModule:
-    """Return what the file contributes; it is read again only when it has changed."""
+    """Return the parts of a file that count; it is read again only if it has changed."""
     state = path.stat()
     return _read(path, state.st_mtime_ns, state.st_size)
 

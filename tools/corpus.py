@@ -1,12 +1,12 @@
 """A corpus: documents by id, in a fixed order, with a fingerprint for the indexes made of it.
 
-`Corpus` holds its documents in memory. `StoredCorpus` reads them from disk one at a time, for
+`Corpus` holds its documents in memory. `StoredCorpus` reads them from disk singly, for
 releases of a million passages. Its folder has
 
-    fields.bin              id, title, text and parent of every document, one after another
-    ends.bin                where each field of fields.bin ends
+    fields.bin              id, title, text and parent of every document, in a row
+    ends.bin                the end of each field of fields.bin
     sums.bin                a CRC-32 of every document, compared when it is read
-    ids.bin, id_ends.bin    the ids again, close together, and where they end
+    ids.bin, id_ends.bin    the ids again, close together, and their ends
     order.bin               row numbers in the order of the ids, which are searched by bisection
     places.bin              the place of every row in that order
     digests.bin             a digest of every document
@@ -72,14 +72,12 @@ class Corpus(Mapping[str, Document]):
         return tuple(self)
 
     def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
-        """Yield every document, in corpus order, or those in some rows."""
+        """Yield every document, in corpus order, or the documents in some rows."""
         documents = self._documents.values()
         yield from documents if rows is None else map(list(documents).__getitem__, rows)
 
     def texts(self, rows: Sequence[int] | None = None) -> Iterator[str]:
-        """Yield the text that retrievers index of each document, in corpus order, or of those
-        in some rows.
-        """
+        """Yield the text that retrievers index of each document, in corpus order, or of some rows."""
         yield from map(indexed_text, self.stream(rows))
 
     @cached_property
@@ -88,7 +86,7 @@ class Corpus(Mapping[str, Document]):
         return array("Q", map(_digest, map(_encode, self.stream())))
 
     def repeats(self) -> dict[str, str]:
-        """Map each repeated document to the first one with the same title and text."""
+        """Map each repeated document to the first document with the same title and text."""
         first = dict[bytes, str]()
         repeats = dict[str, str]()
         for document in self.stream():
@@ -216,9 +214,7 @@ class StoredCorpus(Corpus):
 
     @cached_property
     def doc_ids(self) -> Sequence[str]:
-        """All document ids, in corpus order; those of a large corpus are read when they are
-        asked for.
-        """
+        """All document ids, in corpus order; ids of a large corpus are read on access."""
         return tuple(self) if self._count <= _HELD else StoredIds(self)
 
     def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
@@ -329,9 +325,9 @@ def _map(path: Path, type_code: Literal["q", "Q", "I", "B"]) -> "memoryview[int]
 
 
 def store(documents: Iterable[Document], folder: Path) -> None:
-    """Write `documents` to the new folder `folder`, one at a time.
+    """Write `documents` to the new folder `folder`, each by itself.
 
-    DataError when an id comes twice.
+    DataError if an id comes twice.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ends = array("q", [0])
@@ -382,10 +378,10 @@ def store(documents: Iterable[Document], folder: Path) -> None:
 
 
 def open_or_store(folder: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:
-    """Open the corpus kept in `place`; where there is none yet, write `documents()` there first.
+    """Open the corpus kept in `place`; if there is none yet, write `documents()` there first.
 
-    Whatever else is in the folder of `place` is outdated, and is removed when a new one is made.
-    Where it cannot be written, for lack of room or permission, the documents are held in memory.
+    Everything else in the parent of `place` is outdated, and is removed when a corpus is written.
+    If it cannot be written, for lack of room or permission, the documents are held in memory.
     """
     with suppress(
         OSError,

@@ -1,6 +1,6 @@
 """Everything Sextant raises on purpose, with the exit code that each means.
 
-A message says what was wrong, shows the value, and says what to do next. The command line prints
+A message states the problem, shows the value, and names the next step. The command line prints
 the message alone, on one line; any other exception is a bug and keeps its traceback.
 """
 
@@ -31,7 +31,7 @@ class UsageError(SextantError):
 
 
 class UnknownName(UsageError):
-    """A name that is not in its table; the message offers the nearest ones."""
+    """A name that is not in its table; the message offers the nearest names."""
 
     def __init__(
         self,
@@ -54,11 +54,13 @@ class UnknownName(UsageError):
 
 
 class NotApplicable(UsageError):
-    """What is asked does not go with this task, and may with another. A study takes it for no failure, and only it."""
+    """The request does not go with this task, and may go with another. In a study, only this error
+    is no failure.
+    """
 
 
 class UnknownForTask(UnknownName, NotApplicable):
-    """A name that is not among those of the task, where another task may have it."""
+    """A name that the task does not have, although another task may."""
 
 
 class OwnCodeFailed(UsageError):
@@ -94,7 +96,7 @@ class ProviderRefused(SextantError):
         *,
         source: str = "",
     ) -> None:
-        """`source` is what is refused: a model as --lm has it, or a retriever as `api:MODEL`
+        """`source` is the name of the refused service: a model as in --lm, or a retriever as `api:MODEL`
         or `http:URL`.
         """
         super().__init__(message)
@@ -115,7 +117,9 @@ class Interrupted(RunIncomplete):
 
 
 class BudgetReached(SextantError):
-    """The budget of the run is used up; the same command resumes it, with a `larger` one where that would help."""
+    """The budget of the run is used up; the same command resumes it, with a `larger` budget if
+    that would help.
+    """
 
     exit_code = 8
 
@@ -138,7 +142,7 @@ FAULTS = (
 
 
 class SessionRefusal(SextantError):
-    """A searcher asked for what its session does not allow; it may go on without."""
+    """A searcher asked for something that its session does not allow; it may continue without it."""
 
 
 class DocumentNotFound(SessionRefusal):
@@ -150,7 +154,9 @@ class LimitReached(SessionRefusal):
 
 
 class AbortCompilation(BaseException):
-    """Stops work that swallows every Exception, as DSPy's optimizers do, by not being one; `reason` is why."""
+    """Stops work that swallows every Exception, as DSPy's optimizers do, by not being an
+    Exception; `reason` tells the cause.
+    """
 
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -158,7 +164,7 @@ class AbortCompilation(BaseException):
 
 
 def check_docstrings() -> None:
-    """Raise UsageError where Python drops docstrings: they are instructions of prompts and
+    """Raise UsageError if Python drops docstrings: they are instructions of prompts and
     descriptions of tools.
     """
     if sys.flags.optimize > 1:

@@ -3,7 +3,7 @@ at all.
 
 Files with answers or texts can be read by their owner alone (PRIVATE); in $SEXTANT_HOME, which
 several people may share, the umask decides (SHARED). A draft is locked while its writer lives;
-unlocked ones are removed.
+unlocked drafts are removed.
 """
 
 import errno
@@ -42,9 +42,9 @@ class InputFilePath(str):
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open a file that somebody named, or that lies in somebody's folder, for reading its bytes.
+    """Open a file that a user named, or that lies in a user's folder, for reading its bytes.
 
-    /dev/null is an empty file, as everywhere. OSError for what is no file: a pipe would be waited
+    /dev/null is an empty file, as everywhere. OSError for anything but a file: a pipe would be waited
     for without end, and a device may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -59,7 +59,9 @@ def open_input(path: Path) -> io.BufferedReader:
 
 
 def read_input(path: Path, largest: int = LARGEST_INPUT) -> bytes:
-    """Read a whole file, as `open_input` opens it; OSError for one of more than `largest` bytes."""
+    """Read a whole file, as `open_input` opens it; OSError for a file of more than `largest`
+    bytes.
+    """
     with open_input(path) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
@@ -74,7 +76,7 @@ def read_input(path: Path, largest: int = LARGEST_INPUT) -> bytes:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file, as `read_input` does.
 
-    ValueError for what is no TOML, or nested too deep.
+    ValueError for a text that is no TOML, or nested too deep.
     """
     try:
         return tomllib.loads(read_input(path).decode("utf-8-sig"))
@@ -85,8 +87,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def walk(folder: Path, deepest: int = 100) -> Iterator[Path]:
     """Yield all that is in a folder and below, but for folders, in the order of names.
 
-    Links to folders are not followed. OSError where folders are in folders deeper than that, as
-    nobody means.
+    Links to folders are not followed. OSError if folders are nested deeper than anyone intends.
     """
     todo = [(folder, 0)]
     while todo:
@@ -125,9 +126,9 @@ def iter_lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
 def read_lines(
     path: Path, make: Callable[[bytes], T], mend: str, *, repair: bool = False
 ) -> Iterator[tuple[bytes, T]]:
-    """Yield each line with what `make` makes of it.
+    """Yield each line with the value that `make` returns for it.
 
-    DataError, with the line's number, where that is a ValueError.
+    DataError, with the line's number, if `make` raises ValueError.
     """
     for number, line in enumerate(iter_lines(path, repair=repair), start=1):
         try:
@@ -157,8 +158,8 @@ def dumps(row: Any) -> str:
 
 
 def describe(error: OSError) -> str:
-    """Return what an OSError says, with its file where it has one; libraries raise some that
-    are a text alone.
+    """Return the text of an OSError, with its file if it has any; libraries raise errors with a
+    text alone.
     """
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
@@ -177,7 +178,7 @@ def append_line(
     line: bytes,
     mode: int = PRIVATE,
 ) -> int:
-    """Add one line, and return where it begins once it is on disk.
+    """Add one line, and return its position once it is on disk.
 
     On OSError the file is as before.
     """
@@ -206,7 +207,7 @@ def replace(
     content: str | bytes,
     mode: int = PRIVATE,
 ) -> None:
-    """Write a file in one step: a reader, or a crash, finds the old one or the new one."""
+    """Write a file in one step: a reader, or a crash, finds the old file or the new file."""
     with replacing(path, mode) as file:
         if isinstance(content, bytes):
             file.buffer.write(content)
@@ -241,9 +242,7 @@ def with_filename(path: Path) -> Iterator[None]:
 
 
 def remedy(error: Exception) -> str:
-    """Return what to do about a file that cannot be written, by the OSError or the error of
-    SQLite's.
-    """
+    """Return the remedy for a file that cannot be written, by its OSError or SQLite error."""
     sqlite_code = (
         getattr(error, "sqlite_errorcode", 0) & 0xFF
     )  # the upper bits name the system call
@@ -261,8 +260,8 @@ def temporary_sibling(
     *,
     folder: bool = False,
 ) -> Iterator[Path]:
-    """Make a file, or folder, beside `path`: removed after the block if it is still there, as
-    are killed writers'.
+    """Make a file, or folder, next to `path`. It is removed after the block if it still exists, as
+    are files of killed writers.
     """
     for old in path.parent.glob(f".*{_DRAFT}"):
         with suppress(OSError), _opened(old, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
@@ -301,8 +300,8 @@ def _make_draft(
 
 
 def temporary_folder() -> AbstractContextManager[Path]:
-    """Make a temporary folder, removed after the block, or by a later call where the process
-    was killed.
+    """Make a temporary folder, removed after the block, or by a later call if the process was
+    killed.
     """
     return temporary_sibling(Path(tempfile.gettempdir()) / "sextant", folder=True)
 
@@ -320,7 +319,7 @@ def open_file(
     mode: int = PRIVATE,
     buffering: int = -1,
 ) -> IO[Any]:
-    """Open a file; `mode` is that of a new one."""
+    """Open a file; `mode` is the mode of a new file."""
     return open(
         path,
         file_mode,
@@ -344,8 +343,8 @@ def lock_file(
 ) -> IO[bytes]:
     """Lock the file `path` among processes until it is closed, or the process ends.
 
-    Where another process holds it, `busy` is called: it raises, or logs that this one waits. Who
-    may read may lock.
+    If another process holds it, `busy` is called: it raises, or logs that this process waits.
+    Permission to read is enough to lock.
     """
     while True:
         try:
@@ -365,7 +364,7 @@ def lock_file(
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder; False where another process holds it, OSError on a file
+    """Lock an open file or folder; False if another process holds it, OSError on a file
     system without locks.
     """
     from filelock import (
@@ -385,7 +384,7 @@ def _opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _is_still(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file is still the one at `path`."""
+    """Tell whether an open file is still the file at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -409,8 +408,8 @@ def fingerprint(path: Path) -> list[int]:
 
 
 def check_fingerprints(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Return the seals of files as they are now. ValueError where the bytes of one are not those
-    that were sealed.
+    """Return the seals of files as they are now. ValueError if the bytes of a file differ from the
+    sealed bytes.
 
     A file of the same size and time as when it was sealed is not read.
     """

@@ -1,7 +1,7 @@
 """Processes of this machine that a starter forks: workers of a run, and parts of an index.
 
-The starter is a process that has imported everything: so another begins in a tenth of a second, and
-one that has ended is replaced in no more. It has no threads and has opened nothing, which a fork
+The starter is a process that has imported everything: so a new process begins in a tenth of a
+second, and a dead process is replaced as fast. It has no threads and has opened nothing, which a fork
 would not survive.
 """
 
@@ -25,7 +25,9 @@ _LOOK = 1.0  # seconds between two looks for the parent, where a system has no s
 
 
 class ClosableConnection(Connection):
-    """A connection that can be ended while another thread waits for a message; it is closed when nobody has it."""
+    """A connection that can be ended while another thread waits for a message; it is closed when
+    it is no longer referenced.
+    """
 
     def close(self) -> None:
         """End it for both sides."""
@@ -35,8 +37,8 @@ class ClosableConnection(Connection):
 
 @contextmanager
 def fork_server(module: str, *arguments: str) -> Iterator[Callable[[], Connection]]:
-    """Start the starter, and yield what starts a process and returns the connection with it;
-    OSError where it cannot.
+    """Start the starter, and yield a function that starts a process and returns the connection
+    with it. The function raises OSError if it fails.
 
     The starter is `be_starter` of a `module`; it gets a socket that asks for processes, and the
     `given`.
@@ -77,9 +79,7 @@ def fork_server(module: str, *arguments: str) -> Iterator[Callable[[], Connectio
 
 
 def receive_result(line: Connection, lost: Callable[[], Exception]) -> Any:
-    """Return what the other side has found, or raise the error that it has met; `lost` where
-    it has ended.
-    """
+    """Return the result of the other side, or raise its error; raise `lost` if it has ended."""
     try:
         result, error = line.recv()
     except (EOFError, OSError):
@@ -90,8 +90,8 @@ def receive_result(line: Connection, lost: Callable[[], Exception]) -> Any:
 
 
 def serve_forks(descriptor: int, serve: Callable[[Connection], object]) -> None:
-    """Fork a process for each connection that is asked for, and `serve` it there; end all when
-    nobody asks any more.
+    """Fork a process for each connection that is asked for, and `serve` it there; end all when no
+    more are requested.
 
     The forks end with this process, however it ends.
     """
@@ -136,7 +136,7 @@ def _look_for(starter: int) -> None:
 
 
 def iter_requests(descriptor: int) -> Iterator[int]:
-    """Yield the other end of each connection that is asked for, until nobody asks any more."""
+    """Yield the other end of each connection that is asked for, until no more are requested."""
     control = socket.socket(fileno=descriptor)
     while (message := socket.recv_fds(control, 1, 1))[1]:
         yield message[1][0]

@@ -1,4 +1,4 @@
-"""How Sextant is installed where it runs: its version, its repository if it runs from one,
+"""How Sextant is installed here: its version, its repository if it runs from one,
 and how to add an extra.
 """
 
@@ -74,7 +74,7 @@ def find_page(page: str) -> str:
     """Return the path of a page such as "docs/guide/task.md": in the checkout, or the copy that a
     wheel has in tools.
 
-    It is as short as the folder that one is in allows.
+    It is relative to the current folder if that is shorter.
     """
     path = (find_repository() or _ABOVE / "tools") / page
     if not path.is_file():  # our files were copied without them
@@ -90,8 +90,8 @@ def explain_missing(package: str | None, extra: str) -> str:
 
 @contextmanager
 def importing_extra(extra: str, module: str) -> Iterator[None]:
-    """Have imports that lack a package say which extra of ours brings it; `module` is the __name__
-    of who imports.
+    """Let imports that lack a package name the extra that brings it; `module` is the importer's
+    __name__.
 
     A module that is run by `python -m` ends with one line and exit code 2.
     """
@@ -126,7 +126,7 @@ def _install_command(extra: str) -> str:
 
 
 def _find_source() -> str:
-    """Return from where Sextant was installed: the path of a wheel or a checkout that is
+    """Return the source of the installation: the path of a wheel or a checkout that is
     still there, or a URL.
     """
     origin = _read_origin()
@@ -161,7 +161,7 @@ def _list_packages(extra: str) -> list[str]:
 
 @cache
 def _read_project() -> Mapping[str, Any]:
-    """Return the table `project` of the pyproject.toml beside our packages; {} if there is none."""
+    """Return the table `project` of the pyproject.toml next to the packages; {} if there is none."""
     try:
         project = tomllib.loads((_ABOVE / "pyproject.toml").read_text(encoding="utf-8")).get(
             "project", {}
@@ -173,7 +173,7 @@ def _read_project() -> Mapping[str, Any]:
 
 @cache
 def _read_origin() -> dict[str, Any]:
-    """Return where the installed distribution came from, as pip and uv write it down (PEP 610)."""
+    """Return the source of the installed distribution, as pip and uv record it (PEP 610)."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -1,8 +1,8 @@
 """Live spans: each search of a session is a RETRIEVER span with its documents, each reading a TOOL
 span.
 
-A toolbox loads this where MLflow or OpenTelemetry's SDK is loaded, or where variables ask for spans
-(tools/session.py). A span joins MLflow's trace where one is being made, as with
+A toolbox loads this if MLflow or OpenTelemetry's SDK is loaded, or if variables ask for spans
+(tools/session.py). A span joins MLflow's trace if a trace is active, as with
 mlflow.dspy.autolog(), else OpenTelemetry's. Attributes are OpenInference's. Left out: programs and
 model calls, whose spans autolog makes, or OpenInference's DSPyInstrumentor.
 """
@@ -90,7 +90,7 @@ def _watched(span_kind: str, method: Any) -> Any:
 
 
 def _describe(output: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
-    """Return the attributes of what a search or a reading returned, and the form in which
+    """Return the attributes of a search's or a reading's results, and the form in which
     MLflow shows it.
     """
     if isinstance(output, str):

@@ -1,5 +1,4 @@
-"""What a name stands for: something of ours in a table, of an installed package, or of a user's own
-file.
+"""Resolve a name to an object: from a table, an installed package, or a user's own file.
 
     multihop              in a table of "module:attribute"
     their_agent           an entry point of an installed package, in a group such as "sextant.programs"
@@ -55,7 +54,7 @@ def is_reference(name: str) -> bool:
 
 
 def display_name(name: str) -> str:
-    """Return what outputs call it: a file without its folder."""
+    """Return the name for outputs: a file without its folder."""
     return os.path.basename(name) if is_reference(name) else name  # noqa: PTH119  # as it was written
 
 
@@ -77,7 +76,7 @@ def resolve(
     table: Mapping[str, str],
     group: str = "",
 ) -> str:
-    """Return what `name` refers to, "module:attribute" or FILE.py:NAME, without importing it.
+    """Return the reference of `name`, "module:attribute" or FILE.py:NAME, without importing it.
 
     UnknownName for none.
     """
@@ -99,9 +98,9 @@ def load_object(
     table: Mapping[str, str],
     group: str = "",
 ) -> Any:
-    """Import and return what `name` stands for.
+    """Import and return the object that `name` stands for.
 
-    UsageError, with the line of a user's code, where that cannot be.
+    UsageError, with the line of a user's code, if that fails.
     """
     source, _, attribute = resolve(
         kind,
@@ -163,7 +162,7 @@ def _import_remedy(error: Exception) -> str:
 
 
 def resolve_file(source: str) -> Path:
-    """Return the whole path of a file as a user typed it. UsageError where there is none."""
+    """Return the whole path of a file as a user typed it. UsageError if there is none."""
     path = expand_user_path(source).resolve()
     if not path.is_file():
         raise UsageError(f"there is no file {source}; a name in a file of yours is FILE.py:NAME")
@@ -183,9 +182,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
-    """Return an error, those in it where it is a group, and those that each of them came from
-    or was raised after.
-    """
+    """Return an error, its members if it is a group, and the causes and contexts of all of them."""
     causes = list[BaseException]()
     todo = [error]
     while todo:
@@ -205,8 +202,8 @@ class WouldEndProcess(Exception):
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Make an exception of what a user's code raises to end the process, which would end the
-    whole command.
+    """Turn exceptions of a user's code that would end the process, and the whole command, into
+    WouldEndProcess.
     """
     try:
         yield
@@ -255,7 +252,7 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 def _enter(path: Path) -> str:
     """Put a file's folder first on sys.path; return the name of its module.
 
-    UsageError where that is taken.
+    UsageError if the name is taken.
     """
     name = path.stem
     there = sys.modules.get(path.stem)

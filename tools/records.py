@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One retrievable unit. `text` is the whole of it; `title` is empty where the release has none."""
+    """A retrievable unit. `text` is the whole of it; `title` is empty if the release has none."""
 
     doc_id: str
     text: str
@@ -20,7 +20,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One information need. A query is also all that a searcher learns about its task."""
+    """An information need. A query is also all that a searcher learns about its task."""
 
     query_id: str
     text: str
@@ -55,7 +55,7 @@ class Snippet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What model calls used. None in a price means that it is not known; it never means free."""
+    """The usage of model calls. None as a price means that it is unknown; it never means free."""
 
     calls: int = 0  # that were answered
     repairs: int = 0  # those of the calls that asked again because an answer could not be used
@@ -79,9 +79,7 @@ class Usage:
 
 
 def check_usage(usage: Usage) -> None:
-    """Raise ValueError for a number below 0, or one that is no number: nothing gives back
-    what was used.
-    """
+    """Raise ValueError for a number below 0, or a value that is no number: usage never decreases."""
     for name in Usage.__slots__:
         amount = getattr(usage, name)
         if amount is not None and not 0 <= amount < float("inf"):
@@ -98,7 +96,7 @@ Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "sho
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened in a session, and to which documents.
+    """An event of a session, with its documents.
 
     search  `argument` is the text; `doc_ids` came back, best first; `shown` is there when a model saw the snippets
     read    one document; `shown` of its `lengths` characters
@@ -128,7 +126,7 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """What happened in one query's session, in order."""
+    """The events of a query's session, in order."""
 
     query_id: str
     steps: list[Step] = field(default_factory=list)
@@ -145,7 +143,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a search system hands in for one query: a dspy.Prediction with these fields."""
+    """The submission of a search system for a query: a dspy.Prediction with these fields."""
 
     ranking: tuple[str, ...]  # doc ids, best first, each at most once
     trace: Trace
@@ -174,8 +172,7 @@ class Submission:
 
 
 def step_json(step: Step) -> dict[str, Any]:
-    """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not
-    empty.
+    """Write a step as JSON: tool, argument and doc_ids always, other fields if they are not empty.
 
     `tools.schemas.build_dataclass` reads it, and a trace; keys that a later version added are ignored.
     """
@@ -202,9 +199,7 @@ def step_json(step: Step) -> dict[str, Any]:
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
-    """Write usage as JSON, as in files and --json; the last four fields only where they are
-    not 0.
-    """
+    """Write usage as JSON, as in files and --json; the last four fields only if they are not 0."""
     names = Usage.__slots__
     return {
         name: value for name in names if (value := getattr(usage, name)) != 0 or name in names[:6]
@@ -212,7 +207,7 @@ def usage_json(usage: Usage) -> dict[str, Any]:
 
 
 def usage_from_json(row: dict[str, Any]) -> Usage:
-    """Read what `usage_json` wrote; keys that a later version added are ignored."""
+    """Read the output of `usage_json`; keys that a later version added are ignored."""
     return Usage(**{name: row[name] for name in Usage.__slots__ if name in row})
 
 

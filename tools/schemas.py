@@ -1,4 +1,4 @@
-"""Forms of JSON files that others may have written or edited, and one reader that checks a file
+"""Forms of JSON files that others may have written or edited, and a reader that checks a file
 against its form.
 
 Strictly: a text is no number, NaN and numbers beyond 2**53 are refused. Keys that a form does not
@@ -31,7 +31,7 @@ Key = Annotated[
 
 
 class UsageSchema(TypedDict):
-    """tools.records.Usage; a price that nobody knows is null."""
+    """tools.records.Usage; an unknown price is null."""
 
     calls: Count
     repairs: NotRequired[Count]
@@ -46,7 +46,7 @@ class UsageSchema(TypedDict):
 
 
 class StepFields(TypedDict, total=False):
-    """tools.records.Step, but for what a step always has."""
+    """The optional fields of a serialized tools.records.Step."""
 
     hop: Count
     started: Amount
@@ -84,7 +84,7 @@ class TraceSchema(TypedDict):
 
 @lru_cache
 def type_adapter(form: Any) -> TypeAdapter[Any]:
-    """Return what checks and writes values of a form, or of any type."""
+    """Return the validator and serializer of a form, or of any type."""
     return TypeAdapter(form)
 
 
@@ -96,7 +96,7 @@ def schema(form: Any) -> dict[str, Any]:
 def parse_json(
     form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = files.loads
 ) -> Any:
-    """Parse JSON and check it against a form. ValueError says where it differs and how."""
+    """Parse JSON and check it against a form. ValueError tells the position and the difference."""
     try:
         value = loads(data)
     except RecursionError:
@@ -131,9 +131,9 @@ def toml_lines(table: Mapping[str, Any]) -> list[str]:
 
 
 def build_dataclass(dataclass_type: type[T], value: Any) -> T:
-    """Make a dataclass, with those in it, of what JSON holds of it.
+    """Make a dataclass, with nested dataclasses, from its JSON value.
 
-    ValueError says where that differs and how.
+    ValueError tells the position and the difference.
     """
     instance: T = validate(dataclass_type, value, strict=False)
     return instance
@@ -145,7 +145,7 @@ def validate(
     *,
     strict: bool = True,
 ) -> Any:
-    """Check a value against a form, and return what that makes of it.
+    """Check a value against a form, and return the validated value.
 
     ValueError says where it differs and how.
     """
@@ -166,8 +166,8 @@ def validate(
 
 
 def parse_json_exact(form: Any, data: bytes | str) -> Any:
-    """Parse as `parse_json` does, keeping every digit of numbers; ValueError for what is nested too
-    deep to be written.
+    """Parse as `parse_json` does, keeping every digit of numbers; ValueError for a value that is
+    nested too deep to be written.
     """
     value = parse_json(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
     if not _is_shallow(value, NESTED):
@@ -187,7 +187,7 @@ def read_file(
 ) -> Any:
     """Read a JSON file.
 
-    DataError, with the place and how to `mend` it, where it does not fit the form.
+    DataError, with the position and how to `mend` it, if it does not fit the form.
     """
     try:
         return parse_json_exact(form, files.read_input(path, _LARGEST))

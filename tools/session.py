@@ -1,8 +1,8 @@
 """A search session: the only way a program or an agent touches a corpus.
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the
-private side of one query. A session keeps to its limits, hides excluded documents and those outside
-the candidate pool, writes its trace (tools/trace.py) and notes which documents a model followed
+private side of one query. A session keeps to its limits, hides excluded documents and documents
+outside the candidate pool, writes its trace (tools/trace.py) and notes which documents a model followed
 (tools/text.py). Neither holds judgements (docs/guide/isolation.md).
 """
 
@@ -43,7 +43,7 @@ def current() -> "Session | None":
 
 
 def set_current(session: "Session | None") -> None:
-    """Make `session` the current one of this context, or none."""
+    """Make `session` the current one of this context, or None."""
     _CURRENT.set(session)
 
 
@@ -68,7 +68,7 @@ usage_recorded_elsewhere = partial(set_contextvar, BOOKED, True)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one session may use; None is no limit. Counts are calls, lengths are characters."""
+    """The limits of a session; None is no limit. Counts are calls, lengths are characters."""
 
     searches: int | None = None
     reads: int | None = None
@@ -81,7 +81,9 @@ class Limits:
 
 
 def count_unmetered_request(to: str) -> None:
-    """Count a request that a program sends by itself: what it uses is not known. The trace says so once."""
+    """Record a request that the program sent with its own client. Its usage is unknown; the trace
+    notes this once.
+    """
     payer = current()
     if (
         payer is not None and not payer.closed and not BOOKED.get()
@@ -116,7 +118,9 @@ _World = tuple[
 
 
 class SharedOnDeepcopy:
-    """What stays one where DSPy's optimizers deep-copy a program or its model: a connection, books, the corpus."""
+    """An object that is shared if DSPy's optimizers deep-copy a program or its model: a
+    connection, a ledger, the corpus.
+    """
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
@@ -135,7 +139,9 @@ class Toolbox(SharedOnDeepcopy):
         clock: Callable[[], float] = time.perf_counter,
         checkpoints: Path | None = None,
     ) -> None:
-        """`others` are retrievers that a search may name; `checkpoints` is a folder for what an agent keeps on disk."""
+        """`others` are retrievers that a search may name; `checkpoints` is a folder for files of
+        an agent.
+        """
         self.checkpoints = checkpoints
         self._world: _World = (
             documents,
@@ -155,7 +161,7 @@ class Toolbox(SharedOnDeepcopy):
     ) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
 
-        ValueError for another query than the one that is being answered (`for_query`).
+        ValueError for another query than the query that is being answered (`for_query`).
         """
         if (answered := _ANSWERED.get()) is not None:
             if query.query_id != answered.query_id:
@@ -209,7 +215,7 @@ class Session(TraceRecorder):
             self._shown.update(step.doc_ids if step.shown else ())
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled: what another process did with a copy would be in no trace."""
+        """Refuse to be pickled: actions of another process on a copy would be in no trace."""
         raise UsageError(_ELSEWHERE)
 
     def snapshot(self) -> dict[str, Any]:
@@ -260,11 +266,12 @@ class Session(TraceRecorder):
         among: Collection[str] | None = None,
         hop: int | None = None,
     ) -> list[Snippet]:
-        """Return the `k` documents that best match `text`, best first; fewer when there are fewer.
+        """Return the `k` documents that best match `text`, best first; fewer if there are fewer.
 
         `shown` says that the snippets go to a model as they are. `instruction`, by default the query's objective, is
-        for retrievers trained with one. `retriever` is one of the toolbox' others; `among` keeps to such as surfaced.
-        `hop` is that of the search where other threads may begin the next one meanwhile.
+        for retrievers trained with instructions. `retriever` names another retriever of the
+        toolbox; `among` keeps to such as surfaced.
+        `hop` is the hop of the search, if other threads may begin the next hop meanwhile.
         """
         if retriever not in self._retrievers:
             raise UsageError(
@@ -391,7 +398,7 @@ class Session(TraceRecorder):
         doc_ids: Iterable[str],
         among: Collection[str],
     ) -> list[str]:
-        """Keep those `doc_ids` that were shown `among` others, each once; drop the others, and count the invented."""
+        """Keep the `doc_ids` that were shown `among` others, each once; drop the others, and count the invented."""
         named = list(dict.fromkeys(doc_ids))
         selected = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
         self.count_invented(named)
@@ -419,11 +426,11 @@ class Session(TraceRecorder):
             self._add(Step("note", text))
 
     def shorten(self, what: str) -> None:
-        """Record what was left out of a prompt for it to fit the model, in words."""
+        """Record, in words, the part that was left out of a prompt to make it fit the model."""
         self._record("shorten", what)
 
     def count_invented(self, doc_ids: Iterable[str]) -> None:
-        """Count those of the ids that a model named which were not shown to it; `select` does so by itself."""
+        """Count the ids that a model named although they were not shown to it; `select` does so by itself."""
         with self._lock:
             self.trace.invented_ids += len(set(doc_ids) - self._shown)
 
@@ -459,7 +466,9 @@ class Session(TraceRecorder):
         doc_ids: Iterable[str] | None = None,
         asks: Callable[[str], object] = injection_kind,
     ) -> None:
-        """Note that a model did `what`, for those of the documents, or of all shown, whose text `asks` for it."""
+        """For each document, by default of all shown, whose text `asks` for the action `what`,
+        note that the model did it.
+        """
         with self._lock:  # other lines of work go on showing
             chosen = sorted(self._shown) if doc_ids is None else doc_ids
         for doc_id in chosen:
@@ -476,10 +485,10 @@ class Session(TraceRecorder):
         why: str = "done",
         answer: str = "",
     ) -> Submission:
-        """End the session with `ranking`, best first, and its `scores` where the system has any.
+        """End the session with `ranking`, best first, and its `scores` if the system has any.
 
-        ValueError when it repeats or invents a document, or when the scores don't fit it. Raises `fault` where a
-        provider left a call unanswered: such a ranking says nothing about the program.
+        ValueError when it repeats or invents a document, or when the scores don't fit it. Raises
+        `fault` if a provider left a call unanswered: such a ranking says nothing about the program.
         """
         if self.fault:
             raise self.fault
@@ -514,13 +523,13 @@ class Session(TraceRecorder):
         self._close()
 
     def _close(self) -> None:
-        """Refuse what threads ask for that the program has left behind."""
+        """Refuse requests of threads that the program has left behind."""
         self._over = self._over or "the query has been answered"
         self.closed = True
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether this process is another than the one that answers the query."""
+        """Return whether this process is not the process that answers the query."""
         return os.getpid() != self._process
 
     def _check_process(self) -> None:
@@ -532,7 +541,7 @@ class Session(TraceRecorder):
         tool: Literal["search", "read"],
         argument: str,
     ) -> None:
-        """Count one use of a tool; LimitReached, which leaves a step, when there is none left."""
+        """Count one use of a tool; LimitReached, which leaves a step, if there is none left."""
         self._check_process()
         most = self.limits.searches if tool == "search" else self.limits.reads
         with self._lock:

@@ -1,4 +1,4 @@
-"""SQLite connections that threads share: how to close one.
+"""SQLite connections that threads share: how to close them.
 
 A process crashes if a thread closes a connection while another thread is inside a statement of it,
 and Python does not prevent this for connections made with check_same_thread=False. So a lock is

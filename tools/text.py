@@ -40,9 +40,7 @@ def tokens(text: str) -> list[str]:
 def index_ngrams(
     texts: Mapping[str, Sequence[str]], width: int
 ) -> dict[tuple[str, ...], list[tuple[str, int]]]:
-    """Return `width` words in a row -> where they begin: the name of a text, and the place in
-    it.
-    """
+    """Return `width` words in a row -> their positions: the name of a text, and the index in it."""
     places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for name, text in texts.items():
         for position, run in enumerate(ngrams(text, width)):
@@ -53,7 +51,7 @@ def index_ngrams(
 def longest_shared_ngrams(
     words: Sequence[str], places: Mapping[tuple[str, ...], Iterable[tuple[str, int]]], width: int
 ) -> dict[str, Sequence[str]]:
-    """Return text -> the longest run of words, `width` at least, that it shares with those
+    """Return text -> the longest run of words, `width` at least, that it shares with the words
     `given`.
     """
     longest: dict[str, Sequence[str]] = {}
@@ -72,14 +70,14 @@ def longest_shared_ngrams(
 
 
 def ngrams(words: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
-    """Return every `width` words in a row of those `given`."""
+    """Return every `width` words in a row of the words `given`."""
     return zip(*(words[offset:] for offset in range(width)), strict=False)
 
 
 def word_runs(words: Sequence[str], width: int) -> set[str]:
     """Return the different runs of `width` words in a row, as texts.
 
-    Fewer words are one run, and of no words there is none.
+    Fewer words are one run, and no words are none.
     """
     if not words:
         return set()

@@ -1,8 +1,8 @@
 """Threads that a program starts while it answers a query work in the context of that query.
 
 Its session, limits, deadline and model are context variables, which Python hands to tasks of
-asyncio and not to threads. So `instrument_threads` has a thread take the context of whoever starts
-it, and a pool's work that of whoever hands it over, as OpenTelemetry's instrumentation of threads
+asyncio and not to threads. So `instrument_threads` gives a thread the context of its starter, and
+the work of a pool the context of its submitter, as OpenTelemetry's instrumentation of threads
 does. That holds for DSPy's `Parallel`, `batch` and `Evaluate`, a program's own threads, and
 libraries beside. Where no query is answered, nothing changes.
 
@@ -142,15 +142,17 @@ def lend_event_loop() -> Iterator[None]:
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine, awaited in an event loop of its own.
 
-    `asyncio.run` would take the thread's loop where a program has applied nest_asyncio, and leave
-    the thread without.
+    `asyncio.run` would take the thread's loop if a program has applied nest_asyncio, and leave the
+    thread without a loop.
     """
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(coroutine)
 
 
 class EventLoop(SharedOnDeepcopy):
-    """An event loop in a thread of its own, for what belongs to the loop that it was made in."""
+    """An event loop in a thread of its own, for objects that belong to the loop in which they were
+    made.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -201,13 +203,13 @@ def _exit_query(leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
 
 
 class _Bars(weakref.WeakSet[Any]):
-    """The progress bars that tqdm shows, in which it expects what it has put there.
+    """The progress bars that tqdm shows, in which it expects the bars that it has added.
 
     Each `dspy.Parallel` empties the set as it begins, of the bars of all other threads as well.
     """
 
     def clear(self) -> None:
-        """Keep them: those that are gone drop out by themselves."""
+        """Keep them: bars that are gone drop out by themselves."""
 
 
 def _share_progress_bars() -> None:

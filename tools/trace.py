@@ -1,4 +1,4 @@
-"""What happened in a session: its steps with their times and usage, its parallel lines of
+"""The record of a session: its steps with their times and usage, its parallel lines of
 work, its snapshots.
 """
 
@@ -16,7 +16,7 @@ _LINE: ContextVar["_Branch | None"] = ContextVar("line", default=None)
 
 @dataclass(slots=True)
 class _Branch:
-    """Where one line of work of a session stands. Parallel lines of one query have one each."""
+    """The state of a line of work in a session. Each parallel line of a query has its own."""
 
     recorder: "TraceRecorder"
     hop: int
@@ -34,8 +34,8 @@ class TraceRecorder:
     def __init__(
         self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]
     ) -> None:
-        """Go on from the `snapshot` of an earlier one for the same query; an empty one starts
-        afresh.
+        """Continue from the `snapshot` of an earlier trace of the same query; an empty snapshot
+        starts a new trace.
         """
         self.query_id = query_id
         self.trace = Trace(query_id)
@@ -130,7 +130,7 @@ class TraceRecorder:
         """Book a model call on this query; the next step of the same line of work carries it, and
         the `key` it has.
 
-        ValueError, and nothing is booked, where the usage has a number below 0.
+        ValueError, and nothing is booked, if the usage has a number below 0.
         """
         check_usage(usage)
         with self._lock:

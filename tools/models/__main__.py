@@ -1,6 +1,7 @@
 """Check a model before a run: `python -m tools.models check SPEC`.
 
-python -m tools.models check MODEL@URL       what works there, how fast it is, and which options it needs
+python -m tools.models check MODEL@URL       its abilities, its speed, and the options that it
+needs
 python -m tools.models check @URL            the names of the models that a server has
 
 Three small calls are sent as a run sends them, within a budget, and no answer is kept. Left out:
@@ -60,7 +61,7 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Check a model, or list those of a server; return 0 where it answers."""
+    """Check a model, or list the models of a server; return 0 if it answers."""
     read_keys()
     spec = arguments.spec
     settings = from_options(ModelSettings, vars(arguments))
@@ -100,7 +101,9 @@ def _show(value: Any) -> str:
 
 
 def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
-    """Return what works with a model, and what was found. ProviderRefused or RunIncomplete where it does not answer."""
+    """Return the abilities of a model and the findings. ProviderRefused or RunIncomplete if it
+    does not answer.
+    """
     terms = RunResources(budget=Budget(calls=REQUESTS), patience=PATIENCE)
     limit = connect(spec, terms, settings=settings).settings["max_tokens"]
     check_key(spec, settings.headers)

@@ -61,7 +61,7 @@ class AnswerCheck:
 
 
 def run_checks(outputs: Outputs, checks: Iterable[AnswerCheck]) -> None:
-    """Raise the first InvalidAnswer that one of the checks raises."""
+    """Raise the first InvalidAnswer that a check raises."""
     for check in checks:
         check(outputs)
 

@@ -1,5 +1,6 @@
-"""What `--lm` may name, the servers behind it, and their keys. Light, so that a misspelt name is
-refused at once.
+"""The values of `--lm`: models, and the servers behind them.
+
+The module imports little, so that a misspelt name is refused at once.
 
 A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that speaks OpenAI's
 protocol: vLLM, llama.cpp, Ollama, SGLang), `openai/MODEL`, or `provider/model` as LiteLLM names it.
@@ -35,7 +36,9 @@ _When = partial(_Option, metavar="WHEN", choices=WHEN)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """The settings of a model, as a request and its command line have them; None leaves one to the model."""
+    """The settings of a model, as in a request and its command line; None leaves a setting to the
+    model.
+    """
 
     seed: Annotated[
         int | None, _Option("the model's sampling seed, where it takes one", "N", int)
@@ -99,7 +102,7 @@ DEFAULTS = ModelSettings()
 
 
 class ServerKind(NamedTuple):
-    """What servers of a kind take; the table of them is in tools/models/server_detection.py."""
+    """The abilities of a kind of server; tools/models/server_detection.py has a table of kinds."""
 
     name: str
     limit: tuple[str, ...] = (
@@ -121,7 +124,7 @@ class ServerKind(NamedTuple):
 
 
 class ServerInfo(NamedTuple):
-    """What is known of a server and of the model on it."""
+    """The known facts about a server and its model."""
 
     kind: ServerKind
     window: int | None = None  # tokens of prompt and answer together
@@ -187,7 +190,7 @@ def check_provider(name: str, url: str) -> None:
 
 
 def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
-    """Raise ProviderRefused where the environment lacks the key that a model needs, UsageError for a header's value."""
+    """Raise ProviderRefused if the environment lacks the key that a model needs, UsageError for a header's value."""
     for header, variable in headers.items():
         if not get_secret(variable):
             raise UsageError(

@@ -178,7 +178,7 @@ def observe(
     inputs: Inputs,
     statistics: TermStatistics,
 ) -> str:
-    """Return the best sentence of each passage that `select_ids` keeps, one on each line."""
+    """Return the best sentence of each passage that `select_ids` keeps, each on its own line."""
     passages = {passage.id: passage for passage in inputs["passages"]}
     selected = [passages[passage_id] for passage_id in select_ids(inputs, statistics)]
     return "\n".join(quote_best_sentence({**inputs, "passages": selected}, statistics))
@@ -225,7 +225,9 @@ def assess_criteria(
     inputs: Inputs,
     statistics: TermStatistics,
 ) -> str:
-    """Return the share of each criterion's weight, or the description's, in the passages, one on each line."""
+    """Return the share of each criterion's weight, or the description's, in the passages, each on
+    its own line.
+    """
     description = inputs["description"]
     text = "\n".join(passage.text for passage in inputs["passages"])
     criteria = inputs.get("criteria") or [description]

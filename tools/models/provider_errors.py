@@ -1,9 +1,9 @@
-"""Whose fault it is that a call was not answered, what a provider's error is about, and whether
-asking again may help.
+"""Classify provider errors: who is responsible, the subject of the error, and whether a retry may
+help.
 
-Errors have DSPy's types, those of our own client (tools/models/transport/openai_client.py) and of LiteLLM's
-providers. A query is scored 0 for an error only where the provider says that it will not take this
-text, by a table of what is known of each provider. An error that is not in the table is "unknown",
+Errors have DSPy's types, raised by Sextant's client (tools/models/transport/openai_client.py) or
+LiteLLM's providers. A query is scored 0 for an error only if the provider states that it will not
+take this text, by a table of known errors of each provider. An error that is not in the table is "unknown",
 and says nothing about the text: a gateway, a firewall or a proxy may have written it. To add a
 provider: rows in `_TABLE`, and where they are documented.
 """
@@ -144,7 +144,7 @@ def classify_topic(
     codes: Iterable[str | None],
     words: str,
 ) -> Subject:
-    """Return what an error is about, by `codes` and `words` of `read_error`; `status` is None without an answer."""
+    """Return the subject of an error, by `codes` and `words` of `read_error`; `status` is None without an answer."""
     for code in codes:
         if subject := _CODES.get((code or "").lower()):
             return subject
@@ -187,7 +187,9 @@ _PROMPT = re.compile(
 
 
 def read_window(error: BaseException) -> tuple[int | None, int | None]:
-    """Return the tokens of the window and of the prompt that a refusal for length tells; None for what it does not."""
+    """Return the tokens of the window and of the prompt that a refusal for length states; None for
+    a number that it lacks.
+    """
     matches = [pattern.search(str(error)) for pattern in (_WINDOW, _PROMPT)]
     window, prompt = (
         int("0" + str(match[match.lastindex or 0]).replace(",", "")) if match else 0
@@ -232,7 +234,9 @@ def responsible_party(error: BaseException) -> Fault:
 
 
 def error_topic(error: dspy.LMError) -> Subject:
-    """Return what a provider's error is about: as our own client has noted, or by its type, code and words."""
+    """Return the subject of a provider's error: as Sextant's client has noted, or by its type,
+    code and words.
+    """
     if isinstance(error, dspy.ContextWindowExceededError):
         return "length"
     if subject := getattr(error, "about", None):
@@ -263,14 +267,14 @@ _NO_SCHEMA = re.compile(r"response_?format|schema|structured|guided|grammar", re
 
 
 def refuses_schema(error: BaseException) -> bool:
-    """Return whether a server that was sent a JSON schema says that it takes none, or not this one."""
+    """Return whether a server refused a request because of its JSON schema."""
     if not isinstance(error, dspy.LMInvalidRequestError | dspy.LMUnsupportedFeatureError):
         return False
     return error_topic(error) in ("unknown", "account") and bool(_NO_SCHEMA.search(str(error)))
 
 
 def error_label(error: BaseException) -> str:
-    """Name what went wrong with a request, in a word or a status, as the ledger has it."""
+    """Name the failure of a request by a word or a status, as in the ledger."""
     if label := getattr(error, "kind", None) or getattr(error, "status", None):
         return str(label)
     return (
@@ -338,7 +342,7 @@ def redirect_error(
 
 
 def format_refusal(error: BaseException, spec: str) -> ProviderRefused:
-    """Return a provider's refusal in one line."""
+    """Return a provider's refusal in a single line."""
     line = str(error).strip().partition("\n")[0]
     remedy = "check the key, the quota, the name and the settings"
     return ProviderRefused(f"{spec}: the provider refuses: {line}; {remedy}", source=spec)

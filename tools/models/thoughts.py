@@ -1,8 +1,7 @@
-"""Thoughts that stand in the text of an answer, told apart from it by the marks that models put
-around them.
+"""Separate thoughts from the text of an answer by the marks that models put around them.
 
-A server with a parser for its model takes them out; many servers have none. What stands between two
-marks, or before a closing mark whose opening one was in the prompt, is no part of the answer. To
+A server with a parser for its model takes them out; many servers have none. Text between two
+marks, or before a closing mark whose opening mark was in the prompt, is no part of the answer. To
 add a form: a row in a table below.
 """
 
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 
 class Parted(NamedTuple):
-    """The text of an answer in two: what the model thought, and what it answers."""
+    """The text of an answer in two parts: the model's thoughts, and its answer."""
 
     thoughts: str
     answer: str
@@ -122,9 +121,10 @@ _BARE_PART = re.compile(
 
 
 def part_thoughts(text: str, instruction: str = "") -> Parted:
-    """Return the thoughts in the text of an answer, and the rest; the text as it is where it has none.
+    """Return the thoughts in the text of an answer, and the rest; the unchanged text if it has
+    none.
 
-    The `instruction` is what the model was told: a tag that it asks for holds a field, and no thoughts.
+    The `instruction` is the prompt: a tag that it asks for holds a field, and no thoughts.
     """
     lowered = text.lower()
     begins_bare = lowered.lstrip().startswith(_BARE_BEGINNINGS)
@@ -187,10 +187,11 @@ def _part_by_marks(text: str, instruction: str) -> Parted:
 
 
 def _keep_open_field(before: str, after: str) -> str:
-    """Return the beginning of an answer, up to the field in which thoughts began that end where `after` begins.
+    """Return the beginning of an answer, up to the field in which the thoughts began that end
+    before `after`.
 
-    All that is `before` is thoughts where no field is open there, or where the answer begins only `after` it: with a
-    field, or with one that was drafted before.
+    All of `before` is thoughts if no field is open there, or if the answer begins only `after` it:
+    with a field, or with a field that was drafted before.
     """
     markers = list(_MARKER.finditer(before))
     field = markers[-1] if markers else _OPEN_STRING.search(before)

@@ -77,7 +77,7 @@ def plain_name(name: Any) -> str:
 
 
 def fold_name(name: str) -> str:
-    """Return a plain name without its plural: doc_ids and docId are one."""
+    """Return a plain name without its plural: doc_ids and docId are equal."""
     return plain_name(name).removesuffix("s")
 
 
@@ -458,7 +458,7 @@ class Ids:
         self._alike: dict[str, set[str]] | None = None
 
     def find(self, written: Any) -> str | None:
-        """Return the id that is meant; None where it is none of them, or may be several."""
+        """Return the id that is meant; None if it is none of the ids, or may be several."""
         try:
             text = _to_text(str, getattr(written, "id", written))
         except ValueError:
@@ -474,7 +474,7 @@ class Ids:
         return None
 
     def read(self, values: Any) -> list[Any]:
-        """Return a list with each value as the id that it means; what means none stays as it is, as a text."""
+        """Return a list with each value as the id that it means; other values stay, as texts."""
         read = list[Any]()
         for value in values:
             doc_id = self.find(value)
@@ -483,7 +483,7 @@ class Ids:
         return read
 
     def _split(self, value: Any) -> list[str]:
-        """Return the ids that one text names, where every part of it is one."""
+        """Return the ids in a text, if every part of it is an id."""
         if not isinstance(value, str):
             return []
         for pieces in (_BETWEEN.split(_shorten_blanks(value)), value.split()):
@@ -514,12 +514,12 @@ def _forms(text: str) -> Iterable[str]:
 
 
 def _shorten_blanks(text: str) -> str:
-    """Return a text with one blank for several, over which patterns would go again and again; line breaks stay."""
+    """Return a text with a single blank for several, over which patterns would go again and again; line breaks stay."""
     return re.sub(r"[^\S\n]{2,}", " ", text)
 
 
 def _key(text: str) -> str:
-    """Return a form in which an id and what a model makes of it are alike: case, blanks, zeros and ".0" apart."""
+    """Return a form in which an id and a model's spelling of it are equal: case, blanks, zeros and ".0" apart."""
     plain = "".join(unicodedata.normalize("NFKC", text).casefold().split())
     digits, point, fraction = plain.partition(".")
     if not re.fullmatch(r"\d+", digits) or (point and (not fraction or fraction.strip("0"))):
