@@ -108,7 +108,11 @@ def keep_identity(runs: Path, config: Config) -> Config:
         f"--runs"
     )
     provenance = {key: value for key, value in config[PROVENANCE].items() if key != CODE_OF}
-    return {**config, "code": formers[newest]["code"], PROVENANCE: provenance}
+    return {
+        **config,
+        "code": formers[newest]["code"],
+        PROVENANCE: provenance,
+    }
 
 
 def _without_code(config: Config) -> Config:

@@ -72,7 +72,12 @@ class _Compiled(TypedDict):
 
 # A retriever, or a model, which has a name alone.
 _Engine = TypedDict(
-    "_Engine", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]}
+    "_Engine",
+    {
+        "name": str,
+        "with": NotRequired[str],
+        "others": NotRequired[dict[str, str] | None],
+    },
 )
 
 
@@ -224,6 +229,7 @@ def write_schemas(source: object, folder: Path) -> list[str]:
     for name in SCHEMAS:
         schema = schemas.schema(load_object("form", name, SCHEMAS)) | {"title": name}
         (folder / f"{name}.schema.json").write_text(
-            json.dumps(schema, indent=2) + "\n", encoding="utf-8"
+            json.dumps(schema, indent=2) + "\n",
+            encoding="utf-8",
         )
     return []

@@ -21,7 +21,12 @@ def brings_agents(program: str) -> bool:
     return program.startswith(("command:", "served:"))
 
 
-def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | None) -> None:
+def count_agents(
+    program: str,
+    budget: Budget,
+    folder: Path,
+    ledger: Ledger | None,
+) -> None:
     """Count the usage of agents in earlier sittings of a program's run, except the usage that its `ledger`
     has already.
 

@@ -58,9 +58,8 @@ Range = NDArray[np.float64]  # a figure that is not known yet, at the three leve
 ENOUGH = 20  # earlier answers from which on they are believed
 
 # Assumed of a model that has not answered before.
-ANSWER = np.array(
-    [0.5, 1.5, 4.0]
-)  # tokens of an answer: times those of the engine without a model, which is terse
+# Tokens of an answer, as a factor of those of the engine without a model, which is terse.
+ANSWER = np.array([0.5, 1.5, 4.0])
 THINKING = np.array([0.0, 500, 2000])  # tokens of a reasoning model before it answers
 PACE = 60.0  # tokens a second; half of it and twice as much in the range
 DELAY = 1.0  # seconds before the first token
@@ -68,7 +67,7 @@ PROMPTS = np.array([0.8, 1.0, 1.3])  # other queries, notes and tokenizers: a pr
 REPAIRS = 1.1  # answers that have to be asked for again: a tenth at most
 REPEATED = np.array([1.0, 1.0, REPAIRS]), "for answers asked for again"
 NONE = np.zeros(3)
-MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
+MESSAGE = 4  # tokens of a message in addition to its text, as OpenAI counts them
 
 
 class CallTokens(NamedTuple):
@@ -85,9 +84,8 @@ class RehearsedRun(NamedTuple):
     queries: Sequence[Query]
     calls: Sequence[Sequence[CallTokens]] = ()  # of each query
     notes: Sequence[str] = ()  # what was otherwise than in the run
-    factors: tuple[Range, str] = (
-        REPEATED  # by how much a query's calls may be fewer or more, and why
-    )
+    # By how much a query's calls may be fewer or more, and the reason.
+    factors: tuple[Range, str] = REPEATED
 
     @property
     def all_calls(self) -> list[CallTokens]:
@@ -115,8 +113,9 @@ class EstimatedTotals(NamedTuple):
 
 
 def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ()) -> str:
-    """Return a forecast as a person reads it; `about` says what is asked, if that is no
-    run of a task.
+    """Return an estimate as text for a terminal.
+
+    `subject_lines` name the subject of the estimate, if it is no run of a task.
     """
     before = f"; {estimate['answered']} answered before" if estimate["answered"] else ""
     by = f"; rehearsed on {', '.join(estimate['rehearsed'])}" if estimate["rehearsed"] else ""
@@ -404,16 +403,17 @@ def _multiply(
     answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
     usd = None
     if price is not None:
-        each = []  # some models take more a token for long prompts, so calls are priced one by one
-        for long, factor, thought in zip(
-            PROMPTS, habits.answers, np.rint(habits.thinking), strict=True
-        ):
-            tokens = (
-                (round(call.prompt * long), round(call.answer * factor) + int(thought))
-                for call in calls
-            )
-            each.append(sum(price.of(prompt, 0, output, int(thought)) for prompt, output in tokens))
-        usd = factors * shrinks * share * np.array(each)
+        # Some models take more a token for long prompts, so calls are priced one by one.
+        costs = []
+        for level in range(len(LEVELS)):
+            thinking = int(np.rint(habits.thinking[level]))
+            costs_of_calls = []
+            for call in calls:
+                prompt = round(call.prompt * PROMPTS[level])
+                output = round(call.answer * habits.answers[level]) + thinking
+                costs_of_calls.append(price.of(prompt, 0, output, thinking))
+            costs.append(sum(costs_of_calls))
+        usd = factors * shrinks * share * np.array(costs)
     longest = factors * max(map(len, rehearsal.calls), default=0)
     return EstimatedTotals(
         calls=np.array([int(call_counts[0]), round(call_counts[1]), ceil(call_counts[2])]),

@@ -203,7 +203,11 @@ def load_task(
 
 
 def _run(
-    opened: LoadedRun, report: Report | None, answer: Answer, started: float, start: Any
+    opened: LoadedRun,
+    report: Report | None,
+    answer: Answer,
+    started: float,
+    start: Any,
 ) -> Result:
     resolved, environment, engines, terms = opened
     request = resolved.request
@@ -230,7 +234,8 @@ def _run(
             ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run
             ready.environment = resolved.pool.add_to(
-                environment, list(map(engines.build, resolved.pool.parts))
+                environment,
+                list(map(engines.build, resolved.pool.parts)),
             )
         if request.shard:  # only now: the identity of a run, and pools, are of all its queries
             ready.whole = len(environment.queries)
@@ -291,7 +296,11 @@ def connect(
     spec = spec or request.lm
     named = {field.name: getattr(request, field.name) for field in fields(ModelSettings)}
     settings = ModelSettings(
-        **named | {"seed": seed, "context": request.context if spec == request.lm else None}
+        **named
+        | {
+            "seed": seed,
+            "context": request.context if spec == request.lm else None,
+        }
     )
     return language_model.connect(
         spec, terms, statistics=statistics, settings=settings, rules=rules
@@ -326,7 +335,8 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
         }
     if config and resolved.pool:
         config["pool"] = resolved.pool.config(
-            [engines.build(spec).name for spec in resolved.pool.parts], environment
+            [engines.build(spec).name for spec in resolved.pool.parts],
+            environment,
         )
     if config and is_ours(resolved, environment):
         config = run_folder.keep_identity(request.runs, config)
@@ -354,7 +364,10 @@ def make_system(
 ) -> Any:
     """Return the program of a request over these retrievers, with its compiled prompts."""
     depth = resolved.request.k or environment.depth
-    limits = Limits(**{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth)
+    limits = Limits(
+        **{LIMITS[name]: most for name, most in resolved.limits.items()},
+        depth=depth,
+    )
     toolbox = Toolbox(
         environment.documents,
         retriever,
@@ -367,7 +380,10 @@ def make_system(
 
 
 def _answer(
-    ready: PreparedRun, folder: run_folder.RunFolder, report: Report | None, answer: Answer
+    ready: PreparedRun,
+    folder: run_folder.RunFolder,
+    report: Report | None,
+    answer: Answer,
 ) -> SextantError | None:
     environment = ready.environment
     hooks = dict[str, Any]()
@@ -395,7 +411,10 @@ def _answer(
 
 
 def _conclude(
-    ready: PreparedRun, folder: run_folder.RunFolder, problem: SextantError | None, started: float
+    ready: PreparedRun,
+    folder: run_folder.RunFolder,
+    problem: SextantError | None,
+    started: float,
 ) -> Result:
     environment = ready.environment
     config = run_folder.read_config(folder.path)
@@ -419,12 +438,18 @@ def _conclude(
         problem = None
         joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
-        summary["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
+        summary["notes"].insert(
+            0,
+            f"{shard} of the run's {ready.whole} queries; {joins}",
+        )
     else:
         summary = score(folder.path, environment, folder.outcomes)
         problem = None
         summary["bounds"] = read_reference_bounds(folder.path)
     if ledger := ready.model.terms.ledger:
         summary["ledger"] = ledger.books.json() | ledger.speed()
-    summary |= {"looks": count_test_uses(config), "seconds": round(time.monotonic() - started, 2)}
+    summary |= {
+        "looks": count_test_uses(config),
+        "seconds": round(time.monotonic() - started, 2),
+    }
     return Result(folder.path, problem, {"run": str(folder.path), **summary})

@@ -147,7 +147,16 @@ Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the 
 def line(event: Event, at: float) -> str:
     """Write an event in one line of ASCII; `at` is in seconds since 1970."""
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-    return json.dumps({"event": _NAMES[type(event)], "time": when, **asdict(event)}) + "\n"
+    return (
+        json.dumps(
+            {
+                "event": _NAMES[type(event)],
+                "time": when,
+                **asdict(event),
+            }
+        )
+        + "\n"
+    )
 
 
 class EventWriter:
@@ -213,7 +222,12 @@ class EventWriter:
         self._writer.start()
         return self
 
-    def __exit__(self, error_type: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(
+        self,
+        error_type: object,
+        error: BaseException | None,
+        traceback: object,
+    ) -> None:
         code = self.code
         words = None
         interrupted = isinstance(error, KeyboardInterrupt)

@@ -74,7 +74,10 @@ def run_config(
             "program_file": str(names.resolve_file(source)) if source.endswith(".py") else None,
             "compiled": resolved.compiled and str(request.compiled or request.prompts),
             "price": model.price and model.price.provenance,
-            "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
+            "server": {
+                "kind": model.lm.server.kind.name,
+                "window": model.lm.server.window,
+            },
             # In runs of earlier versions: how the program was kept away from judgements.
             "isolated": None,
             run_folder.CODE_OF: "contents",
@@ -109,7 +112,10 @@ def run_conditions(
         # texts, queries, judgements, exclusions, pools
         "data_fingerprint": environment.fingerprint,
         "split": environment.split,
-        "asked": {"limit": request.limit, "query_ids": list(dict.fromkeys(request.query_ids))},
+        "asked": {
+            "limit": request.limit,
+            "query_ids": list(dict.fromkeys(request.query_ids)),
+        },
         "program": request.program_label,
         "parameters": dict(resolved.values),
         "limits": dict(resolved.limits),

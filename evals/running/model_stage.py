@@ -36,7 +36,10 @@ BLANK: run_folder.Config = {
         "depth": 0,
         "parameters": {},
     },
-    **{"asked": {"limit": None, "query_ids": []}, "retriever": {"name": "none"}},
+    **{
+        "asked": {"limit": None, "query_ids": []},
+        "retriever": {"name": "none"},
+    },
     run_folder.PROVENANCE: {"data": "folder", "folder": None, "judgements": "none"},
 }
 Outcomes = Mapping[str, run_folder.Outcome]  # by the ids of units
@@ -139,7 +142,10 @@ class ModelStage:
         """
         before = self.outcomes
         unanswered = [unit for unit in units if unit.query_id not in before]
-        pending = sorted(unanswered, key=lambda unit: (len(unit.candidates or ()), len(unit.text)))
+        pending = sorted(
+            unanswered,
+            key=lambda unit: (len(unit.candidates or ()), len(unit.text)),
+        )
         statistics = BM25(self._documents, sextant_home()).statistics
         chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
         rehearsal = forecast.StandInModel(statistics, self.model).watch(

@@ -45,7 +45,9 @@ def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     before = f", {done} answered before" if done else ""
     print_stderr(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
     return RunMonitor(
-        ready, folder, LiveProgress(console).tell if terminal else PlainProgress(done).tell
+        ready,
+        folder,
+        LiveProgress(console).tell if terminal else PlainProgress(done).tell,
     )
 
 
@@ -128,7 +130,10 @@ class ProgressColumn(NamedTuple):
     @property
     def width(self) -> int:
         """Characters that it takes."""
-        return max(self.least, *map(len, (self.heading, *self.cells)))
+        return max(
+            self.least,
+            *map(len, (self.heading, *self.cells)),
+        )
 
 
 def columns(progress: Progress) -> list[ProgressColumn]:
@@ -141,7 +146,14 @@ def columns(progress: Progress) -> list[ProgressColumn]:
         _some(progress.failed, "failed"),
     ]
     table_columns = [ProgressColumn("queries", counts, 8, 0, ("green", "yellow", "yellow"))]
-    table_columns += [ProgressColumn("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
+    table_columns += [
+        ProgressColumn(
+            "calls",
+            [_count(usage.calls), *_apart(calls)],
+            11,
+            5,
+        )
+    ]
     if calls.limit:
         flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
         table_columns.append(ProgressColumn("in flight", flight, 9, 2))
@@ -233,7 +245,10 @@ def _is_paid(usage: Usage) -> bool:
 
 def _apart(calls: CallStats) -> list[str]:
     return list(
-        filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")))
+        filter(
+            None,
+            (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")),
+        )
     )
 
 

@@ -95,7 +95,8 @@ def _compare_documents(
     grades = judgements.recalled(query_id)
     rows: dict[str, Result] = {}
     for unit, grade in sorted(
-        grades.items(), key=lambda graded_unit: (-graded_unit[1], graded_unit[0])
+        grades.items(),
+        key=lambda graded_unit: (-graded_unit[1], graded_unit[0]),
     ):
         rows[unit] = {
             "query_id": query_id,
@@ -164,7 +165,11 @@ def _recall_by_query(relevant: Sequence[Result], when: str) -> list[float]:
 
 class _SearchReplay:
     def __init__(
-        self, config: Mapping[str, Any], environment: Environment, retriever: str, depth: int | None
+        self,
+        config: Mapping[str, Any],
+        environment: Environment,
+        retriever: str,
+        depth: int | None,
     ) -> None:
         spec = retrievers.canonicalize(retriever) if retriever else None
         for lens in retrievers.find_lenses(spec) if spec else ():

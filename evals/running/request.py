@@ -48,7 +48,14 @@ LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "token
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
 PAYING = find_page("docs/guide/cost.md")
 CLUSTER = find_page("docs/guide/scale.md")
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "0": False,
+}
 
 
 def _processes(text: str) -> int | str:
@@ -169,7 +176,9 @@ class SharedRequest(ModelSettings):
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task
+            self,
+            "task",
+            os.fspath(self.task) if isinstance(self.task, Path) else self.task,
         )
         cli_options.validate_request(self)
         resolve_program(self.program)
@@ -338,7 +347,10 @@ def find_program(name: str) -> Any:
     stands for.
     """
     constructor = names.load_object(
-        "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
+        "program",
+        name if name in SYSTEMS else resolve_program(name),
+        SYSTEMS,
+        names.PROGRAMS,
     )
     scheme, _, called = name.partition(":")
     if scheme in SCHEMES:
@@ -462,7 +474,12 @@ def hash_input_files(values: Mapping[str, Any]) -> dict[str, str]:
     return digests
 
 
-def read_value(name: str, text: str, value_type: type, option: str = "-P") -> Any:
+def read_value(
+    name: str,
+    text: str,
+    value_type: type,
+    option: str = "-P",
+) -> Any:
     """Return the value of NAME=VALUE.
 
     UsageError, with the option, for one that is not of its kind.

@@ -305,7 +305,10 @@ class _FailurePolicy:
 
 
 def answer_with_model(
-    system: System, query: Query, documents: Mapping[str, Document], model: ConnectedModel
+    system: System,
+    query: Query,
+    documents: Mapping[str, Document],
+    model: ConnectedModel,
 ) -> Outcome | Exception:
     """Run the system on one query with `model`; return the outcome, or the exception for
     which it stays pending.
@@ -315,7 +318,10 @@ def answer_with_model(
 
 
 def answer_query(
-    system: System, query: Query, documents: Mapping[str, Document], tries: int = 3
+    system: System,
+    query: Query,
+    documents: Mapping[str, Document],
+    tries: int = 3,
 ) -> Outcome | Exception:
     """Run the system with the active model, in a context of its own; return as `answer_with_model` does.
 

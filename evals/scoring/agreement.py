@@ -40,43 +40,72 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     items = [pairs for pairs in items if pairs]
     if not items:
         return None
-    values = order or sorted({value for pairs in items for pair in pairs for value in pair})
+    all_pairs = [pair for pairs in items for pair in pairs]
+    values = order or sorted({value for pair in all_pairs for value in pair})
     code_of = {value: code for code, value in enumerate(values)}
-    first_codes = [code_of[first] for pairs in items for first, _ in pairs]
-    second_codes = [code_of[second] for pairs in items for _, second in pairs]
-    constant = _constant_values(values, first_codes, second_codes)
-    # Confusion matrices, shape (1 + resamples, values, values): the observed matrix comes first.
-    tables = _confusion_tables(items, code_of)
-    resampled = means_of_resamples(tables.reshape(len(items), -1))
-    observed = tables.mean(axis=0)[None]
-    drawn = np.vstack([observed, resampled.reshape(-1, *observed.shape[1:])])
-    drawn /= drawn.sum(axis=(1, 2), keepdims=True)
-    by_first = drawn.sum(axis=2)
-    by_second = drawn.sum(axis=1)
-    share = np.trace(drawn, axis1=1, axis2=2)
-    chance = (by_first * by_second).sum(axis=1)
-    first_varies = by_first.max(axis=1) < 1 - _ROUNDING
-    second_varies = by_second.max(axis=1) < 1 - _ROUNDING
-    kappa = (share - chance) / np.where(first_varies & second_varies, 1 - chance, np.nan)
+    first_codes = [code_of[first] for first, _ in all_pairs]
+    second_codes = [code_of[second] for _, second in all_pairs]
+    constant = _constant_values(
+        values,
+        first_codes,
+        second_codes,
+    )
+    confusion = _draw_confusion(items, code_of)
+    share = np.trace(confusion, axis1=1, axis2=2)
+    kappa = _kappa(confusion, share)
     spearman = None
     if order and not constant:
         spearman = float(spearmanr(first_codes, second_codes).statistic)
     return Agreement(
         agreement=_interval(share, len(items)),
         kappa=None if constant else _interval(kappa, len(items)),
-        macro_f1=_macro_f1(drawn[0]),
+        macro_f1=_macro_f1(confusion[0]),
         spearman=spearman,
         kappa_undefined=_explain_undefined(constant),
     )
 
 
-def _confusion_tables(items: Sequence[Pairs], code_of: Mapping[str, int]) -> np.ndarray:
-    """Count the pairs of each item, shape (items, values, values)."""
-    tables = np.zeros((len(items), len(code_of), len(code_of)))
+def _draw_confusion(items: Sequence[Pairs], code_of: Mapping[str, int]) -> np.ndarray:
+    """Return shares of pairs of values, shape (1 + resamples, values, values).
+
+    The observed shares come first, then those of each resample of the items.
+    """
+    values = len(code_of)
+    tables = np.zeros((len(items), values, values))
     for table, pairs in zip(tables, items, strict=True):
         for first, second in pairs:
-            table[code_of[first], code_of[second]] += 1
-    return tables
+            row = code_of[first]
+            column = code_of[second]
+            table[row, column] += 1
+    observed = tables.mean(axis=0)
+    flat_tables = tables.reshape(len(items), -1)
+    resampled = means_of_resamples(flat_tables)
+    confusion = np.vstack(
+        [
+            observed[None],
+            resampled.reshape(-1, values, values),
+        ]
+    )
+    totals = confusion.sum(axis=(1, 2), keepdims=True)
+    shares: np.ndarray = confusion / totals
+    return shares
+
+
+def _kappa(confusion: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Return Cohen's kappa of each draw; NaN if a judge gives a single value."""
+    by_first = confusion.sum(axis=2)
+    by_second = confusion.sum(axis=1)
+    chance = (by_first * by_second).sum(axis=1)
+    largest = 1 - _ROUNDING
+    first_varies = by_first.max(axis=1) < largest
+    second_varies = by_second.max(axis=1) < largest
+    possible = np.where(
+        first_varies & second_varies,
+        1 - chance,
+        np.nan,
+    )
+    kappa: np.ndarray = (share - chance) / possible
+    return kappa
 
 
 def _constant_values(

@@ -137,9 +137,16 @@ def _observe(run: scored_run.ScoredRun, query_id: str) -> QueryBehaviour:
             figures["decided"] = [(last, step_number)]
     surfaced = dict[str, int]()
     for unit, history in observer.relevant.items():
-        if history.get("search") in searches:
-            surfaced[unit] = searches.index(history["search"]) + 1
-    return QueryBehaviour(figures, observer.costs, observer.notes, surfaced, row["relevant"])
+        search = history.get("search")
+        if search in searches:
+            surfaced[unit] = searches.index(search) + 1
+    return QueryBehaviour(
+        figures,
+        observer.costs,
+        observer.notes,
+        surfaced,
+        lost=row["relevant"],
+    )
 
 
 class _StepObserver:
@@ -187,18 +194,23 @@ class _StepObserver:
     def _add_search(self, number: int, step: Mapping[str, Any]) -> None:
         words = set(content_words(step["argument"]))
         results = set(step["doc_ids"])
+        # The first search is new by itself, which says nothing.
         if self.searches and words:
-            new_words = words - self._words_before
-            self.figures["new_words"].append((len(new_words) / len(words), number))
+            share = _share_of_new(words, self._words_before)
+            self.figures["new_words"].append((share, number))
         if self.searches and results:
-            new_results = results - self._results_before
-            self.figures["new_results"].append((len(new_results) / len(results), number))
+            share = _share_of_new(results, self._results_before)
+            self.figures["new_results"].append((share, number))
         self.figures["relevant"].append((self.first_found[number], number))
         self.searches.append(number)
         self._words_before |= words
         self._results_before |= results
         if self.notes:
             self.notes[-1][1].append(number)
+
+
+def _share_of_new(items: set[str], before: set[str]) -> float:
+    return len(items - before) / len(items)
 
 
 def read_causes(run: scored_run.ScoredRun) -> Result | None:
@@ -281,10 +293,21 @@ def list_failures(
         for history in query.lost:
             kind_of_failure = _classify(history, fate_at(history, cutoff), query, counterparts)
             if kind_of_failure:
-                steps = [history.get(key) for key in ("decision_step", "shown_step", "search")]
-                first_step = next((step for step in steps if step is not None), 0)
-                failure = {"query_id": query_id, "unit": history["unit"], "step": first_step}
+                failure = {
+                    "query_id": query_id,
+                    "unit": history["unit"],
+                    "step": _last_step(history),
+                }
                 yield kind_of_failure, failure
+
+
+def _last_step(history: Mapping[str, Any]) -> int:
+    """Return the step that decided about a document, else showed it, else surfaced it, else 0."""
+    for key in ("decision_step", "shown_step", "search"):
+        step: int | None = history.get(key)
+        if step is not None:
+            return step
+    return 0
 
 
 def fate_cutoff(run: scored_run.ScoredRun) -> int:
@@ -342,14 +365,20 @@ def _complement(
         )
         half_of_each = _surfaced_by(first, (searches + 1) // 2)
         half_of_each |= _surfaced_by(second, searches // 2)
-        sets = (first, second, either)
-        shares["all"].append([len(units) / relevant_count for units in sets])
-        sets_at_equal_searches = (
-            _surfaced_by(first, searches),
-            _surfaced_by(second, searches),
-            half_of_each,
+        shares["all"].append(
+            [
+                len(first) / relevant_count,
+                len(second) / relevant_count,
+                len(either) / relevant_count,
+            ]
         )
-        shares["equal"].append([len(units) / relevant_count for units in sets_at_equal_searches])
+        shares["equal"].append(
+            [
+                len(_surfaced_by(first, searches)) / relevant_count,
+                len(_surfaced_by(second, searches)) / relevant_count,
+                len(half_of_each) / relevant_count,
+            ]
+        )
     means = {
         key: [fmean(column) for column in zip(*rows, strict=True)] for key, rows in shares.items()
     }

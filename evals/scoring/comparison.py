@@ -164,9 +164,9 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         row = _compare_metric(baseline, system, name, tests)
         comparisons.append(row if is_tested else row | {"p": None})
     tested = [row for row in comparisons if row["p"] is not None]
-    for row, p in zip(
-        tested, holm([row["p"] for row in tested]), strict=True
-    ):  # over all metrics of all systems
+    # Corrected over all metrics of all systems.
+    adjusted = holm([row["p"] for row in tested])
+    for row, p in zip(tested, adjusted, strict=True):
         row["p_holm"] = p
     losses, without_losses = _compare_losses(baseline, systems_compared)
     # the first in a run's table
@@ -264,14 +264,16 @@ def _compute_column(
         outcomes = run.outcomes
         judged = run.judged
         return {
-            one: metric_from_attribution(name, outcomes[one]["ranking"], judged[one])
-            for one in run.query_ids
+            query_id: metric_from_attribution(name, outcomes[query_id]["ranking"], judged[query_id])
+            for query_id in run.query_ids
         }, {}
-    if is_pairwise(name) and not any(
-        map(is_pairwise, run.columns)
-    ):  # do not load a corpus to find this out
+    # No corpus is loaded to find this out.
+    if is_pairwise(name) and not any(map(is_pairwise, run.columns)):
         raise UsageError(f"{run.config['task']} has no such comparisons")
-    key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
+    key = json.dumps(
+        [run.contract, run.config[run_folder.PROVENANCE]["folder"]],
+        sort_keys=True,
+    )
     if key not in loaded:
         try:
             loaded[key] = load_environment(run.config, run.scores["judgements"])
@@ -304,9 +306,10 @@ def _group_repeats(runs: Sequence[ScoredRun]) -> list[ComparedSystem]:
             for key in SEEDS
         }
         grouped.setdefault(
-            json.dumps([config, run.scores["judgements"]], sort_keys=True), []
+            json.dumps([config, run.scores["judgements"]], sort_keys=True),
+            [],
         ).append(run)
-    return [ComparedSystem(tuple(same)) for same in grouped.values()]
+    return [ComparedSystem(tuple(repeats)) for repeats in grouped.values()]
 
 
 def _measure_spread(
@@ -328,13 +331,13 @@ def _check_contracts(runs: list[ScoredRun], *, force: bool) -> tuple[list[str], 
         if "data_fingerprint" in differ:
             differ["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
         values = ", ".join(f"{key} ({value})" for key, value in differ.items())
-        what = f"{baseline.name} and {run.name} were not asked the same: {values}"
+        problem = f"{baseline.name} and {run.name} were not asked the same: {values}"
         if not set(baseline.query_ids) & set(run.query_ids):
-            raise UsageError(f"{what}; without a common query there is nothing to pair")
+            raise UsageError(f"{problem}; without a common query there is nothing to pair")
         if differ and not force:
-            raise UsageError(f"{what}; compare runs that agree in these, or give --force")
+            raise UsageError(f"{problem}; compare runs that agree in these, or give --force")
         forced += [key for key in differ if key not in forced]
-        notes += [f"forced: {what}"] if differ else []
+        notes += [f"forced: {problem}"] if differ else []
     return forced, notes
 
 
@@ -363,15 +366,19 @@ def _note_left_out(
         for run in runs:
             for metric in run.columns:
                 if metric not in compared:
-                    lacking = ", ".join(other.name for other in runs if metric not in other.columns)
+                    lacking = ", ".join(
+                        run_compared.name
+                        for run_compared in runs
+                        if metric not in run_compared.columns
+                    )
                     left_out.setdefault((run.name, lacking), []).append(metric)
     if not left_out:
         return []
-    parts = [
+    clauses = [
         f"{', '.join(dict.fromkeys(names))} of {run} (not in {lacking})"
         for (run, lacking), names in left_out.items()
     ]
-    return [f"metrics that not all runs have are left out: {'; '.join(parts)}"]
+    return [f"metrics that not all runs have are left out: {'; '.join(clauses)}"]
 
 
 def _is_tested(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> bool:
@@ -389,7 +396,9 @@ def note_exhausted(runs: Iterable[ScoredRun], metrics: Iterable[str]) -> list[st
     """
     names = list(dict.fromkeys(metrics))
     searched = max(
-        (run.searched for run in runs if run.searched), key=lambda one: one.documents, default=None
+        (run.searched for run in runs if run.searched),
+        key=lambda searched_part: searched_part.documents,
+        default=None,
     )
     if not names or searched is None:
         return []
@@ -486,11 +495,11 @@ def _note_repeats(systems: list[ComparedSystem], runs: list[ScoredRun], metric: 
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
         alike = f"all of these are one configuration repeated, so they differ by chance{by}"
         return [f"{alike}; name another system's runs beside them"]
-    said = (
+    note = (
         "repeats: a query counts once, by its mean over them; the interval is of queries with all "
         "their repeats"
     )
-    return [said] if any(len(system.runs) > 1 for system in systems) else []
+    return [note] if any(len(system.runs) > 1 for system in systems) else []
 
 
 def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str, list[Any]]:
@@ -498,22 +507,19 @@ def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str,
     after = _flatten(system.runs[0].config)
     keys = [*before, *(key for key in after if key not in before)]
     changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
-    if (
-        before["program"] != after["program"]
-    ):  # then what only one of them has is no choice between the two
+    # A parameter that only one of two programs has is no choice between the two.
+    if before["program"] != after["program"]:
         changed = [
             key
             for key in changed
             if not key.startswith("parameters.") or (key in before and key in after)
         ]
-    if {"program", "retriever.name", "lm.name"} & set(
-        changed
-    ):  # then other sources and libraries are used, too
+    # Another program, retriever or model uses other sources and libraries, too.
+    if {"program", "retriever.name", "lm.name"} & set(changed):
         changed = [key for key in changed if key.partition(".")[0] not in ("code", "versions")]
-    if (
-        len(baseline.runs) > 1 or len(system.runs) > 1
-    ):  # then a seed is what repeats differ in, not the systems
-        changed = [key for key in changed if key not in {f"{part}.seed" for part in SEEDS}]
+    # Repeats differ in the seed, the systems do not.
+    if len(baseline.runs) > 1 or len(system.runs) > 1:
+        changed = [key for key in changed if key not in {f"{section}.seed" for section in SEEDS}]
     return {key: [before.get(key), after.get(key)] for key in changed}
 
 
@@ -556,7 +562,7 @@ def _find_moved(baseline: ComparedSystem, system: ComparedSystem, metric: str) -
 
 
 def _compare_losses(
-    baseline: ComparedSystem, others: list[ComparedSystem]
+    baseline: ComparedSystem, systems: list[ComparedSystem]
 ) -> tuple[list[Result], list[str]]:
     """Return a row a system on the fates of relevant documents (means over repeats), and
     notes on missing data.
@@ -564,7 +570,7 @@ def _compare_losses(
     rows = list[Result]()
     notes = list[str]()
     k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
-    for system in others:
+    for system in systems:
         try:
             before, after = (
                 [_read_fates(run, k) for run in history.runs] for history in (baseline, system)
@@ -573,9 +579,11 @@ def _compare_losses(
             notes.append(f"no losses compared: {problem}")
             continue
         if query_ids := [
-            query_id for query_id in before[0] if all(query_id in one for one in (*before, *after))
+            query_id
+            for query_id in before[0]
+            if all(query_id in fates_before for fates_before in (*before, *after))
         ]:
-            about = {
+            row = {
                 "run": system.name,
                 "cutoff": k,
                 "queries": len(query_ids),
@@ -583,7 +591,7 @@ def _compare_losses(
             changes = _change_shares(
                 _share_fates(before, query_ids), _share_fates(after, query_ids)
             )
-            rows.append(about | {"changes": changes} | _count_flows(before, after, query_ids))
+            rows.append(row | {"changes": changes} | _count_flows(before, after, query_ids))
     return rows, list(dict.fromkeys(notes))
 
 
@@ -612,26 +620,29 @@ def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
     return [
         {
             "fate": fate.value,
-            "baseline": float(before[:, place].mean()),
-            "share": float(after[:, place].mean()),
+            "baseline": float(before[:, column].mean()),
+            "share": float(after[:, column].mean()),
         }
         | {
-            "difference": intervals[place].mean,
-            "low": intervals[place].low,
-            "high": intervals[place].high,
+            "difference": intervals[column].mean,
+            "low": intervals[column].low,
+            "high": intervals[column].high,
         }
-        for fate, place in _ORDER.items()
-        if before[:, place].any() or after[:, place].any()
+        for fate, column in _ORDER.items()
+        if before[:, column].any() or after[:, column].any()
     ]
 
 
 def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
     moved: dict[tuple[Fate, Fate], list[str]] = {}  # the query of each document
-    for query_id, one, other in product(query_ids, before, after):
+    for query_id, one, fates_after in product(query_ids, before, after):
         for unit in (
-            one[query_id].keys() & other[query_id].keys()
+            one[query_id].keys() & fates_after[query_id].keys()
         ):  # all, unless other judgements were forced
-            moved.setdefault((one[query_id][unit], other[query_id][unit]), []).append(query_id)
+            moved.setdefault(
+                (one[query_id][unit], fates_after[query_id][unit]),
+                [],
+            ).append(query_id)
     pairs = len(before) * len(after)
 
     def mean(count: int) -> float:  # a whole number of documents where there is one pair
@@ -642,7 +653,7 @@ def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) 
         key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0])),
     )
     return {
-        "same": mean(sum(len(found) for (start, end), found in order if start is end)),
+        "same": mean(sum(len(query_ids) for (start, end), query_ids in order if start is end)),
         "flows": [
             {
                 "from": start.value,

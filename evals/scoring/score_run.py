@@ -103,16 +103,7 @@ def score(
             *(imported or {}).get("notes", ()),
         ],
     }
-    with run_folder.writing(path / "scores.csv") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["query_id", *values, "error"])
-        for query_id, error in errors.items():
-            cells = [column[query_id] for column in values.values()]
-            # A lone carriage return is not quoted, and would be read as the end of the row.
-            error = error.replace("\r", " ")
-            table.writerow(
-                [query_id, *("" if value is None else repr(value) for value in cells), error]
-            )
+    _write_columns(path / "scores.csv", values, errors)
     digests = {
         "config": run_folder.digest(config),
         **run_folder.file_digests(path, _FILES),
@@ -120,6 +111,21 @@ def score(
     scores = run_folder.seal_scores(scores | {"made_of": digests})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def _write_columns(path: Path, values: Values, errors: Mapping[str, str]) -> None:
+    """Write scores.csv: a row a query, a column a metric."""
+    with run_folder.writing(path) as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["query_id", *values, "error"])
+        for query_id, error in errors.items():
+            row = [query_id]
+            for column in values.values():
+                value = column[query_id]
+                row.append("" if value is None else repr(value))
+            # A lone carriage return is not quoted, and would be read as the end of the row.
+            row.append(error.replace("\r", " "))
+            table.writerow(row)
 
 
 def _largest_candidate_pool(environment: Environment) -> int | None:
@@ -320,9 +326,8 @@ class _Tally:
         usage = usage_json(self._usage)
         provenance = config[run_folder.PROVENANCE]
         failures = sorted(self._failures.values(), key=lambda failure: -failure["queries"])[:KINDS]
-        if (config.get("imported") or {}).get(
-            "usage"
-        ) is False:  # nobody knows, and 0 would be a claim
+        # The usage of an imported run may be unknown, and 0 would be a claim.
+        if (config.get("imported") or {}).get("usage") is False:
             usage = dict.fromkeys(usage)
         summary = {
             **{key: config[key] for key in ("task", "split", "instruction", "program")},
@@ -385,9 +390,8 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _raised_at(
-    outcome: run_folder.Outcome,
-) -> str:  # the last of its traceback that is in no library
+def _raised_at(outcome: run_folder.Outcome) -> str:
+    """Return file and line of the last frame of a traceback that is in no library."""
     frames = re.findall(
         r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE
     )
@@ -413,9 +417,8 @@ def record_test_use(config: run_folder.Config, path: Path) -> None:
         if _identity(look) not in _read_looks():
             file = files.sextant_home() / "looks.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
-            list(
-                files.iter_lines(file, repair=True)
-            )  # cuts off a torn line, which this one would join
+            # Reading cuts off a torn line, which the new line would join.
+            list(files.iter_lines(file, repair=True))
             files.append_line(file, json.dumps(look).encode(), files.SHARED)
 
 
@@ -435,9 +438,8 @@ def _data_of(config: run_folder.Config) -> str:
     return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
 
 
-def _identity(
-    look: dict[str, Any],
-) -> tuple[Any, ...]:  # a run folder's name has its configuration's digest in it
+def _identity(look: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the keys of a look; a run folder's name has its configuration's digest in it."""
     return look.get("run"), look.get("task"), look.get("data_fingerprint")
 
 

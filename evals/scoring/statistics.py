@@ -300,6 +300,9 @@ def holm(ps: Sequence[float]) -> list[float]:
     floor = 0.0
     ascending = sorted(range(len(ps)), key=ps.__getitem__)
     for rank, index in enumerate(ascending):
-        floor = max(floor, min(1.0, (len(ps) - rank) * ps[index]))
+        floor = max(
+            floor,
+            min(1.0, (len(ps) - rank) * ps[index]),
+        )
         adjusted[index] = floor
     return adjusted

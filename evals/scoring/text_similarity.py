@@ -44,7 +44,11 @@ def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) ->
 
 def similarities(texts: Sequence[str], candidates: Sequence[str]) -> list[float]:
     """Return for each of `texts` its similarity to the nearest candidate; 0 without candidates."""
-    return [float(row.max(initial=0.0)) for row in compare(texts, candidates)]
+    nearest = list[float]()
+    for row in compare(texts, candidates):
+        largest = row.max(initial=0.0)
+        nearest.append(float(largest))
+    return nearest
 
 
 def compare(
@@ -58,7 +62,8 @@ def compare(
     word_shares = _shares(texts, candidates, _words, np.maximum)
     for runs, words in zip(run_shares, word_shares, strict=True):
         # Sums in another order may leave equal texts a little over 1.
-        yield np.minimum(np.maximum(runs, words), 1.0)
+        larger = np.maximum(runs, words)
+        yield np.minimum(larger, 1.0)
 
 
 def _shares(
@@ -78,19 +83,29 @@ def _shares(
         features_of_candidates = [extract(text) for text in candidates]
         compared = features_of_texts + features_of_candidates
     counts = Counter(feature for features in compared for feature in features)
-    rarity = TermStatistics(max(len(compared), FEW), 0.0, counts)
+    rarity = TermStatistics(
+        max(len(compared), FEW),
+        0.0,
+        counts,
+    )
     # feature -> numbers of the candidates that have it
     candidates_with: dict[str, list[int]] = defaultdict(list)
     for number, features in enumerate(features_of_candidates):
         for feature in features:
             candidates_with[feature].append(number)
-    weights = np.array([sum(map(rarity.weight, features)) for features in features_of_candidates])
+    weights = np.array([_weigh(features, rarity) for features in features_of_candidates])
     for features in features_of_texts:
         shared = np.zeros(len(features_of_candidates))
         for feature in features:
             if feature in candidates_with:
-                shared[candidates_with[feature]] += rarity.weight(feature)
-        yield shared / whole_of(weights, sum(map(rarity.weight, features)))
+                numbers = candidates_with[feature]
+                shared[numbers] += rarity.weight(feature)
+        weight = _weigh(features, rarity)
+        yield shared / whole_of(weights, weight)
+
+
+def _weigh(features: list[str], rarity: TermStatistics) -> float:
+    return sum(map(rarity.weight, features))
 
 
 def _words(text: str) -> list[str]:

@@ -55,7 +55,11 @@ def print_config(address: ServerAddress, command: Sequence[str]) -> None:
     url = f"{address.url}/mcp"
     secret = bool(address.token)
     if address.transport == "stdio":
-        claude = code = {"type": "stdio", "command": command[0], "args": list(command[1:])}
+        claude = code = {
+            "type": "stdio",
+            "command": command[0],
+            "args": list(command[1:]),
+        }
         python = {"transport": "stdio", **claude}
         shell = f"claude mcp add sextant -- {shlex.join(command)}"
         codex = "\n".join(toml_lines({"command": command[0], "args": command[1:]}))

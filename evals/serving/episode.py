@@ -137,7 +137,10 @@ class EpisodeFactory:
         """Start an episode of a query, by default the first. UsageError for a query that there is not."""
         if query_id and query_id not in self.queries:
             raise UsageError(f"there is no query {query_id[:60]!r} here")
-        return Episode(self, self.queries[query_id or next(iter(self.queries))])
+        return Episode(
+            self,
+            self.queries[query_id or next(iter(self.queries))],
+        )
 
     def keep(self, episode: "Episode") -> None:
         """Take the submission of an episode."""
@@ -184,11 +187,18 @@ class Episode:
             steps = self.desk.session.trace.steps
             limits = self.desk.session.limits
             taken_steps = [
-                {"tool": step.tool, "argument": step.argument, "doc_ids": list(step.doc_ids)}
+                {
+                    "tool": step.tool,
+                    "argument": step.argument,
+                    "doc_ids": list(step.doc_ids),
+                }
                 for step in steps
             ]
             calls_by_tool = Counter[str](step.tool for step in steps if not step.refused)
-            most = {"searches": (limits.searches, "search"), "reads": (limits.reads, "read")}
+            most = {
+                "searches": (limits.searches, "search"),
+                "reads": (limits.reads, "read"),
+            }
             left = {
                 name: None if limit is None else limit - calls_by_tool[tool]
                 for name, (limit, tool) in most.items()
@@ -232,10 +242,17 @@ class Episode:
             query: What to search for.
             k: How many documents to give.
         """
-        documents = self.desk.find(query[:LONGEST_QUERY], min(k, self.world.depth))
+        documents = self.desk.find(
+            query[:LONGEST_QUERY],
+            min(k, self.world.depth),
+        )
         return as_json(
             [
-                {"doc_id": document.doc_id, "title": document.title, "text": document.text}
+                {
+                    "doc_id": document.doc_id,
+                    "title": document.title,
+                    "text": document.text,
+                }
                 for document in documents
             ]
         )
@@ -249,7 +266,10 @@ class Episode:
         """
         doc_id = self._list_shown([doc_id])[0]
         return as_json(
-            {"doc_id": doc_id, "text": self.desk.session.read(doc_id, max(0, chars) or None)}
+            {
+                "doc_id": doc_id,
+                "text": self.desk.session.read(doc_id, max(0, chars) or None),
+            }
         )
 
     def select(self, doc_ids: list[str]) -> str:
@@ -420,7 +440,11 @@ class Episode:
 
 def query_for_agent(query: Query) -> dict[str, str]:
     """Return the texts that an agent gets of a query before it begins."""
-    return {"query_id": query.query_id, "query": query.text, "objective": query.objective}
+    return {
+        "query_id": query.query_id,
+        "query": query.text,
+        "objective": query.objective,
+    }
 
 
 @cache
@@ -439,7 +463,10 @@ def describe(tool: str) -> dict[str, Any]:
     descriptions = dict(line.strip().split(": ", 1) for line in listed.splitlines())
     fields = {}
     for name, parameter in tool_parameters(tool).items():
-        fields[name] = {**_TYPES.get(parameter.annotation, _IDS), "description": descriptions[name]}
+        fields[name] = {
+            **_TYPES.get(parameter.annotation, _IDS),
+            "description": descriptions[name],
+        }
         if parameter.default not in (None, parameter.empty):
             fields[name]["default"] = parameter.default
     required = [name for name, one in tool_parameters(tool).items() if one.default is one.empty]

@@ -107,7 +107,12 @@ class EpisodeServer(EpisodeFactory):
         for episode in episodes:  # without the lock: an episode takes its own first
             episode.leave_if_idle(self.idle)
 
-    def act(self, episode: Episode, tool: str, arguments: Any) -> Observation:
+    def act(
+        self,
+        episode: Episode,
+        tool: str,
+        arguments: Any,
+    ) -> Observation:
         """Do one thing in an episode. RunIncomplete if that cannot be done now; its query is handed out again."""
         try:
             return episode.act(tool, arguments)
@@ -159,7 +164,11 @@ class EpisodeServer(EpisodeFactory):
         """Return how many queries there are, and how many of them are answered and open."""
         with self._lock:
             answered = len(self.folder.outcomes)
-            return {"queries": len(self.queries), "answered": answered, "open": len(self._open)}
+            return {
+                "queries": len(self.queries),
+                "answered": answered,
+                "open": len(self._open),
+            }
 
     @property
     def done(self) -> bool:

@@ -103,7 +103,10 @@ class McpSessions:
 
     @contextmanager
     def admit(
-        self, toolbox: Toolbox, depth: int, query: Query
+        self,
+        toolbox: Toolbox,
+        depth: int,
+        query: Query,
     ) -> Iterator[tuple[Episode, str, dict[str, Any]]]:
         """Open an episode for the time of the block; yield it with its token, and the server as .mcp.json has it."""
         assert self._server
@@ -306,7 +309,11 @@ class McpServer:
         return str(context.request.headers[SESSION])
 
     def _act(
-        self, client: str, tool: str, arguments: dict[str, Any], reported_usage: Any
+        self,
+        client: str,
+        tool: str,
+        arguments: dict[str, Any],
+        reported_usage: Any,
     ) -> tuple[list[str], bool]:
         """Return the texts that are the result of a call, and whether it failed here."""
         try:

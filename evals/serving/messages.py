@@ -34,7 +34,11 @@ class NoMessage(Exception):
 
     def as_answer(self) -> dict[str, Any]:
         """Return the message that says so."""
-        return {"jsonrpc": "2.0", "id": None, "error": {"code": self.code, "message": str(self)}}
+        return {
+            "jsonrpc": "2.0",
+            "id": None,
+            "error": {"code": self.code, "message": str(self)},
+        }
 
 
 def read_message(text: str | bytes) -> dict[str, Any]:

@@ -31,7 +31,10 @@ class WrongFrame(Exception):
 
     def as_answer(self) -> str:
         """Return the answer that says so, as that server writes its own."""
-        data = {"message": replace_surrogates(str(self)), "code": self.code}
+        data = {
+            "message": replace_surrogates(str(self)),
+            "code": self.code,
+        }
         return json.dumps({"type": "error", "data": data})
 
 

@@ -243,7 +243,10 @@ class RestApi:
             result = list[dict[str, Any]]()
             for hit in hits:
                 document = self._documents[hit.doc_id]
-                shown = {"id": document.doc_id, "contents": f'"{document.title}"\n{document.text}'}
+                shown = {
+                    "id": document.doc_id,
+                    "contents": f'"{document.title}"\n{document.text}',
+                }
                 result.append(
                     {"document": shown, "score": hit.score} if batch.return_scores else shown
                 )
@@ -258,13 +261,30 @@ class RestApi:
         with self._queue.admit():
             return await self._queue.run(partial(self._search_index, index, query, hits))
 
-    def _search_index(self, index: str, query: str, k: int) -> Response:
+    def _search_index(
+        self,
+        index: str,
+        query: str,
+        k: int,
+    ) -> Response:
         candidates = list[dict[str, Any]]()
         for rank, hit in enumerate(self._search([query], k)[0], start=1):
             text = self._documents[hit.doc_id].text
-            candidates.append({"docid": hit.doc_id, "score": hit.score, "rank": rank, "doc": text})
+            candidates.append(
+                {
+                    "docid": hit.doc_id,
+                    "score": hit.score,
+                    "rank": rank,
+                    "doc": text,
+                }
+            )
         return _as_json(
-            {"api": "v1", "index": index, "query": {"text": query}, "candidates": candidates}
+            {
+                "api": "v1",
+                "index": index,
+                "query": {"text": query},
+                "candidates": candidates,
+            }
         )
 
     def _check_search(self, searches: int, k: int) -> None:

@@ -64,7 +64,8 @@ def describe_tools() -> str:
     methods = [getattr(Episode, name) for name in TOOLS]
     descriptions = [
         f"{method.__name__}{inspect.signature(method)}\n{inspect.getdoc(method)}".replace(
-            "(self, ", "("
+            "(self, ",
+            "(",
         )
         for method in methods
     ]
@@ -101,7 +102,12 @@ def registered_names() -> dict[str, str]:
 class Turns:
     """An episode that is played by texts, at most so many: then it is cut off, and scored as it stands."""
 
-    def __init__(self, world: EpisodeFactory, query_id: str = "", most: int = MOST) -> None:
+    def __init__(
+        self,
+        world: EpisodeFactory,
+        query_id: str = "",
+        most: int = MOST,
+    ) -> None:
         self.episode = world.open(query_id)
         self.left = most
         self.cut = False
@@ -117,7 +123,11 @@ class Turns:
         self.cut = not self.episode.over and self.left < 1
         if self.cut:
             reward += self.episode.cut()
-        return Observation("\n".join(one.text for one in observations), reward, self.episode.over)
+        return Observation(
+            "\n".join(one.text for one in observations),
+            reward,
+            self.episode.over,
+        )
 
 
 def _read_call(text: str) -> tuple[str, Any]:

@@ -168,7 +168,10 @@ def _as_usual(scope: Any, headers: Headers) -> Any:
     """Return a scope without a slash at the end of its path, and with the headers that clients may leave out."""
     usual = dict(scope)
     if len(path := scope["path"]) > 1 and path.endswith("/"):
-        usual |= {"path": path.rstrip("/") or "/", "raw_path": None}
+        usual |= {
+            "path": path.rstrip("/") or "/",
+            "raw_path": None,
+        }
     if scope["method"] == "POST":
         headers_as_usual = [(name, value) for name, value in scope["headers"] if name not in USUAL]
         for name, value in USUAL.items():
@@ -191,7 +194,12 @@ def request_token(headers: Headers) -> str:
 class WebServer:
     """An application that is being served, until `stop`."""
 
-    def __init__(self, application: Application, address: str, port: int) -> None:
+    def __init__(
+        self,
+        application: Application,
+        address: str,
+        port: int,
+    ) -> None:
         """Listen there; port 0 is one that is free. UsageError if that cannot be."""
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -165,7 +165,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _make_error(
-    module: str, name: str, arguments: tuple[Any, ...], attributes: dict[str, Any]
+    module: str,
+    name: str,
+    arguments: tuple[Any, ...],
+    attributes: dict[str, Any],
 ) -> Exception:
     try:
         error_type: Any = getattr(import_module(module), name)

@@ -61,8 +61,17 @@ class WorkerSetup(NamedTuple):
 class _ChargedSession(Session):
     """Stands in for the session of a worker's query while a retriever is asked, and notes the charges of that."""
 
-    def __init__(self, query_id: str, limits: Limits, snapshot: Mapping[str, Any]) -> None:
-        super().__init__(Query(query_id, ""), ({}, {}, limits, time.perf_counter), snapshot)
+    def __init__(
+        self,
+        query_id: str,
+        limits: Limits,
+        snapshot: Mapping[str, Any],
+    ) -> None:
+        super().__init__(
+            Query(query_id, ""),
+            ({}, {}, limits, time.perf_counter),
+            snapshot,
+        )
         self.charged = list[tuple[Usage, str]]()
         self.allowed = 0
 
@@ -78,7 +87,12 @@ class _ChargedSession(Session):
 class Coordinator(RemoteSystem):
     """Has workers answer queries. Threads share it."""
 
-    def __init__(self, ready: PreparedRun, folder: Path, count: int) -> None:
+    def __init__(
+        self,
+        ready: PreparedRun,
+        folder: Path,
+        count: int,
+    ) -> None:
         """Start so `many` workers for the run in `folder`."""
         request = ready.resolved.request
         model = ready.model
@@ -219,12 +233,23 @@ class Coordinator(RemoteSystem):
     def _serve(self, line: Line, action: str, remaining: float, *arguments: Any) -> None:
         """Serve a worker's request within `remaining` seconds."""
         with session.set_contextvar(DEADLINE, time.monotonic() + remaining):
-            {"call": self._call, "learn": self._learn, "search": self._search}[action](
-                line, *arguments
+            {
+                "call": self._call,
+                "learn": self._learn,
+                "search": self._search,
+            }[action](
+                line,
+                *arguments,
             )
 
     def _call(
-        self, line: Line, owner: str, key: str, size: int, schemas: str, limit: int | None
+        self,
+        line: Line,
+        owner: str,
+        key: str,
+        size: int,
+        schemas: str,
+        limit: int | None,
     ) -> None:
         caller = self._caller
         raised = list[Exception]()
@@ -249,12 +274,23 @@ class Coordinator(RemoteSystem):
 
     def _state(self) -> dict[str, Any]:
         caller = self._caller
-        return {"window": caller.window, "schemas": caller.schemas, "_answered": caller.answered}
+        return {
+            "window": caller.window,
+            "schemas": caller.schemas,
+            "_answered": caller.answered,
+        }
 
     def _learn(self, line: Line, *refused: Any) -> None:
         line.send(self._caller.learns(*refused), self._state())
 
-    def _search(self, line: Line, key: str, searches: Sequence[Search], k: int, payer: Any) -> None:
+    def _search(
+        self,
+        line: Line,
+        key: str,
+        searches: Sequence[Search],
+        k: int,
+        payer: Any,
+    ) -> None:
         opened = _ChargedSession(*payer) if payer else None
         hits = []
         left_out = []

@@ -77,7 +77,10 @@ class _Starter:
         return line
 
     def make_blocks(
-        self, embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]
+        self,
+        embedder: Embedder,
+        corpus: Corpus,
+        blocks: Iterable[Block],
     ) -> Iterator[tuple[int, Vectors]]:
         blocks = iter(blocks)
         while batch := list(islice(blocks, BLOCKS)):

@@ -138,7 +138,12 @@ class _Caller(ModelClient):
     parts: StoredPartIds
 
     def ask(
-        self, owner: str, key: str, content: bytes | int, send: Send, limit: int | None = None
+        self,
+        owner: str,
+        key: str,
+        content: bytes | int,
+        send: Send,
+        limit: int | None = None,
     ) -> ModelResponse:
         assert isinstance(content, bytes)
         failures = list[Exception]()
@@ -160,7 +165,12 @@ class _Caller(ModelClient):
         self.parts.note(packed[1] if packed else ())
         return answer  # type: ignore[no-any-return]
 
-    def learns(self, refusal: Any, messages: Any, before: int | None) -> bool:
+    def learns(
+        self,
+        refusal: Any,
+        messages: Any,
+        before: int | None,
+    ) -> bool:
         if isinstance(refusal, SessionRefusal):
             return False
         with self.by.asking("learn", refusal, messages, before) as line:
@@ -174,7 +184,13 @@ class _Caller(ModelClient):
 class _RemoteRetriever(Retriever):
     """A retriever that the keeper has."""
 
-    def __init__(self, by: _Worker, key: str, name: str, pays: bool) -> None:
+    def __init__(
+        self,
+        by: _Worker,
+        key: str,
+        name: str,
+        pays: bool,
+    ) -> None:
         self.name = name
         self._by = by
         self._key = key
