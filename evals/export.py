@@ -43,11 +43,12 @@ def export(
     prompts: bool = True,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write `run`, or for schemas None, in the format `to` at `out`; return what --json prints.
+    """Write `run`, or for schemas None, in the format `to` at `out`; return the object that --json
+    prints.
 
     `to` is a format's name, FILE.py:NAME or an entry point in the group sextant.formats.
     `query_ids` and `limit` choose queries; with `prompts`, formats that have a field for them
-    include what was sent to models, if it is kept; `force` writes into a folder that holds
+    include the messages to models, if they are kept; `force` writes into a folder that holds
     something else. UsageError if `out` cannot be written, DataError if the run cannot be read.
     """
     from evals.formats import export_run  # not for --help
@@ -59,14 +60,21 @@ def export(
     report = dict[str, Any](format=display_name(to))
     if run:
         source, notes = export_run.select(run, query_ids, limit, prompts=prompts)
-        report |= {"run": run.resolve().name, "queries": len(source.query_ids)}
+        report |= {
+            "run": run.resolve().name,
+            "queries": len(source.query_ids),
+        }
     if to in SERVICES:
         if "://" not in out:
             example = "http://host:port"
             if to == "mlflow":
                 example += f" or sqlite:///{out}.db"
             raise UsageError(f"--out {out!r} is no address; give {example}")
-        return {"out": out, **report, "notes": notes + write(source, out, force=force)}
+        return {
+            "out": out,
+            **report,
+            "notes": notes + write(source, out, force=force),
+        }
     with export_run.fill_folder(Path(out), force=force) as folder:
         report["notes"] = notes + _fill(to, write, source, folder)
         report["files"] = export_run.files_in(folder)
@@ -120,7 +128,7 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Write the export, and print where it is."""
+    """Write the export, and print its path."""
     to = arguments.to
     as_json = arguments.json
     if to == "list":

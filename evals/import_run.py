@@ -1,4 +1,4 @@
-"""Another system's run as one of ours (docs/guide/see-and-export.md): `python -m
+"""Another system's run as a run of ours (docs/guide/see-and-export.md): `python -m
 evals.import_run FILE --task T`.
 """
 
@@ -72,71 +72,115 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Check, import, score, print; exit code 7 when queries of the run had failed, 3 for
-    files of no use.
-    """
-    from evals.formats import (  # here, as all below, for the sake of --help
-        birco_rankings,
-        import_run,
-        inspect_log,
-    )
-    from evals.reporting.score_table import show_scores  # as above
-    from evals.scoring.score_run import count_test_uses, record_test_use  # as above
+    """Check, import, score, print.
 
+    Exit code 7 if queries of the run had failed, 3 for files that cannot be imported.
+    """
     if arguments.form:
-        imports = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
-        rows = [{"file": str(file), "run": str(run)} for file, run in imports]
-        lines = "".join(f"{row['file']}: {row['run']}\n" for row in rows)
-        print_stdout(json.dumps(rows) + "\n" if arguments.json else lines)
-        refused = [run for _, run in imports if isinstance(run, DataError)]
-        if refused:
-            raise DataError(
-                f"{len(refused)} of {plural(len(imports), 'file')} refused, the others imported: "
-                f"{refused[0]}"
-            )
+        _import_birco(arguments)
         return 0
-    if arguments.name is not None and arguments.name != (fit := import_run.slugify(arguments.name)):
-        raise UsageError(
-            f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}"
+    _check(arguments)
+    path = _import(arguments)
+    from evals.reporting.score_table import show_scores  # rich: not for --help
+    from evals.scoring.score_run import count_test_uses, record_test_use  # NumPy: not for --help
+
+    config = run_folder.read_config(path)
+    record_test_use(config, path)
+    scores = json.loads((path / "scores.json").read_bytes())
+    looks = count_test_uses(config)
+    show_scores(
+        {"run": str(path), **scores, "looks": looks},
+        as_json=arguments.json,
+    )
+    return 7 if scores["failed"] else 0
+
+
+def _import_birco(arguments: argparse.Namespace) -> None:
+    from evals.formats import birco_rankings  # NumPy: not for --help
+
+    imports = list(
+        birco_rankings.import_ranks(
+            arguments.run,
+            arguments.data,
+            arguments.runs,
         )
-    for file in filter(None, (arguments.run, arguments.trajectories)):
-        if not file.is_file():
+    )
+    if arguments.json:
+        rows = [
+            {
+                "file": str(file),
+                "run": str(run),
+            }
+            for file, run in imports
+        ]
+        print_stdout(json.dumps(rows) + "\n")
+    else:
+        print_stdout("".join(f"{file}: {run}\n" for file, run in imports))
+    refused = [run for _, run in imports if isinstance(run, DataError)]
+    if refused:
+        files = plural(len(imports), "file")
+        raise DataError(f"{len(refused)} of {files} refused, the others imported: {refused[0]}")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from evals.formats.import_run import slugify  # NumPy: not for --help
+
+    name = arguments.name
+    if name is not None and name != slugify(name):
+        example = slugify(name) or "theirs"
+        raise UsageError(f"--name {name!r} is no name of a folder; e.g. {example!r}")
+    for file in (arguments.run, arguments.trajectories):
+        if file and not file.is_file():
             raise DataError(
                 f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines"
             )
     run_folder.check_place(arguments.runs)
-    judged = {"qrels": arguments.qrels, "columns": dict(arguments.column)}
     if not arguments.task:
         raise UsageError("say with --task which task the run is of")
-    environment = environments.load(arguments.task, arguments.data, arguments.split, **judged)
+
+
+def _import(arguments: argparse.Namespace) -> Path:
+    from evals.formats import import_run, inspect_log  # NumPy: not for --help
+
+    environment = environments.load(
+        arguments.task,
+        arguments.data,
+        arguments.split,
+        qrels=arguments.qrels,
+        columns=dict(arguments.column),
+    )
     if not arguments.json:
         print_stderr(f"{environment.task}: {queries(len(environment.queries))}")
-    settings = {
-        key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")
-    }
+    file = arguments.run
+    model = arguments.model
+    trajectories = arguments.trajectories
+    encoded = arguments.encoded
     with tempfile.TemporaryDirectory() as folder:
-        file = arguments.run
-        name = arguments.name or ""
         if file.suffix in (".json", ".eval"):
-            model, file, settings["trajectories"] = inspect_log.convert_inspect_log(
-                file, Path(folder)
-            )
-            settings |= {"model": arguments.model or model, "encoded": True}
+            log = inspect_log.convert_inspect_log(file, Path(folder))
+            file = log.rankings
+            model = model or log.model
+            trajectories = log.trajectories
+            encoded = True
         try:
-            path = import_run.import_run(file, environment, name=name, **settings)
+            return import_run.import_run(
+                file,
+                environment,
+                runs=arguments.runs,
+                name=arguments.name or "",
+                model=model,
+                trajectories=trajectories,
+                encoded=encoded,
+            )
         except DataError as error:
-            if file != arguments.run:
-                raise error.saying(
-                    import_run.say_of(arguments.run, str(error), Path(folder))
-                ) from None
-            raise
-    config = run_folder.read_config(path)
-    record_test_use(config, path)
-    scores = json.loads((path / "scores.json").read_bytes())
-    show_scores(
-        {"run": str(path), **scores, "looks": count_test_uses(config)}, as_json=arguments.json
-    )
-    return 7 if scores["failed"] else 0
+            if file == arguments.run:
+                raise
+            text = import_run.say_of(
+                arguments.run,
+                str(error),
+                Path(folder),
+            )
+            raise error.saying(text) from None
 
 
 if __name__ == "__main__":

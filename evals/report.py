@@ -1,10 +1,10 @@
-"""Many runs as one report: `python -m evals.report RUN [RUN ...] --out report/`. Nothing is run.
+"""Many runs as a report: `python -m evals.report RUN [RUN ...] --out report/`. Nothing is run.
 
-Tables as in the four papers, for the same tasks and metrics, with the published rows where ours are
+Tables as in the four papers, for the same tasks and metrics, with the published rows if ours are
 comparable with them; plots in the form of the papers' figures; floor and ceiling of each program. A
 page without script, Markdown, a CSV file for each table and an SVG file for each plot
-(docs/guide/see-and-export.md). Run folders are all that is read. Tests of differences are those of
-`evals.compare`, and what happened to a query is shown by `evals.view`.
+(docs/guide/see-and-export.md). Run folders are all that is read. `evals.compare` has the tests of
+differences, and `evals.view` shows each query.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Make the report, write it, say where it is."""
+    """Make the report, write it, print its path."""
     from evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
         report,
         report_page,
@@ -59,8 +59,21 @@ def command(arguments: argparse.Namespace) -> int:
     files = [path.relative_to(out).as_posix() for path in report_page.write(result, out)]
     index = out / "index.html"
     if arguments.json:
-        summary = {"runs": result.runs, "left_out": result.left_out, "notes": result.warnings}
-        print_stdout(json.dumps({"report": str(index), "files": files} | summary) + "\n")
+        summary = {
+            "runs": result.runs,
+            "left_out": result.left_out,
+            "notes": result.warnings,
+        }
+        print_stdout(
+            json.dumps(
+                {
+                    "report": str(index),
+                    "files": files,
+                }
+                | summary
+            )
+            + "\n"
+        )
         return 0
     lines = [
         result.summary,

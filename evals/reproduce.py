@@ -1,8 +1,9 @@
-"""A paper's table beside ours, cell by cell: `python -m evals.reproduce [obliq/table2]`; without a
+"""A paper's table next to ours, cell by cell: `python -m evals.reproduce [obliq/table2]`; without a
 name, the list.
 
 evals/published/*.toml say which systems make a table. Each of its runs is an ordinary run folder:
-what was run before is taken as it is. A cell that is not made says why, and the others are made.
+earlier runs are taken as they are. A cell that is not made has its reason, and the others are
+made.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def parser() -> CommandParser:
 def command(arguments: argparse.Namespace) -> int:
     """List, or make a table, and print.
 
-    Cells that nobody can make are no failure, but those not made here are.
+    Cells that cannot be made anywhere are no failure, but cells not made here are.
     """
     from evals.papers.reproduce import (
         reproduce_table,  # what these import takes time that --help has not

@@ -1,10 +1,10 @@
-"""Many systems on many tasks as one table: `python -m evals.study FILE.toml`; docs/guide/study.md
+"""Many systems on many tasks as a table: `python -m evals.study FILE.toml`; docs/guide/study.md
 has the file's form.
 
     from evals import study
     found = study.run("study.toml")
 
-Each cell is a run as `evals.run` makes it, and the same command goes on with what is not finished.
+Each cell is a run as `evals.run` makes it, and the same command goes on with the unfinished cells.
 """
 
 import argparse
@@ -51,8 +51,8 @@ def parser() -> CommandParser:
 def run(
     file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, quiet: bool = True
 ) -> CommandResult:
-    """Run the cells of a study that are not finished, and write its results; or, as a dry
-    run, say what that takes.
+    """Run the cells of a study that are not finished, and write its results; or, as a dry run,
+    estimate the cost.
     """
     from evals.studies import (  # NumPy, matplotlib, pydantic, rich: not for --help
         results,
@@ -74,7 +74,12 @@ def run(
     gathered = results.gather(study, cell_results)
     page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []
-    tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(cell_results)]))
+    tables = list(
+        map(
+            results.lay_out_plainly,
+            [*tables, *results.list_missing(cell_results)],
+        )
+    )
     blocks = [
         *tables,
         *[results.lay_out_costs(gathered)] * bool(page),
@@ -83,7 +88,11 @@ def run(
         f"report: {page}" if page else "no cell is finished",
     ]
     failed = sum(run.scores["failed"] for repeats in gathered.runs.values() for run in repeats)
-    summary = {**gathered.json(), "failed": failed, "report": page and str(page)}
+    summary = {
+        **gathered.json(),
+        "failed": failed,
+        "report": page and str(page),
+    }
     reasons, problem = explain(cell_results)
     return CommandResult(summary, results.render_terminal(blocks), problem, failed, reasons)
 
@@ -107,10 +116,15 @@ def explain(cell_results: Sequence[Any]) -> tuple[list[str], SextantError | None
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run, write, print; exit code 7 where queries failed, and that of what went wrong where
-    cells are unfinished.
+    """Run, write, print; exit code 7 if queries failed, and the code of the problem if cells are
+    unfinished.
     """
-    result = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
+    result = run(
+        arguments.file,
+        arguments.runs,
+        dry_run=arguments.dry_run,
+        quiet=arguments.json,
+    )
     print_stdout(
         json.dumps(result.json) + "\n" if arguments.json else result.text,
         kept="in the folder of the study",

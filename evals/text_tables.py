@@ -21,7 +21,8 @@ from rich.text import Text
 from programs import SCHEMES
 from tools.cli import is_terminal, spell_in, strip_control_characters
 
-WIDTH = 80  # characters that a table has to fit into, where its cells are short
+# Characters that a table has to fit into, if its cells are short.
+WIDTH = 80
 
 
 class BoldCell(str):
@@ -37,16 +38,15 @@ class TextTable(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     names: Sequence[int] = (0,)
-    note: str = ""  # what a reader has to know of it where it stands alone
+    # Words that a reader needs if the table stands alone.
+    note: str = ""
 
 
 TextBlock = str | TextTable
 
 
 def render_terminal(blocks: Iterable[TextBlock]) -> str:
-    """Return lines and tables as they are printed on stdout; text of the data is shown as it
-    is, never as markup.
-    """
+    """Return lines and tables as they are printed on stdout. Text of the data is never markup."""
     text = io.StringIO()
     # Rich writes into the text, so that it meets no closed pipe, with the width and colours of the
     # real stdout. A file or pipe has no width; rich takes 80 then, and would fold the cells of a
@@ -77,42 +77,65 @@ def _plain(text: str, encoding: str) -> Text:
 
 def _draw(grid: TextTable, encoding: str) -> Table:
     widths = [max(map(len, column)) for column in zip(grid.heads, *grid.rows, strict=True)]
-    padding = (0, 0 if sum(widths) + 3 * len(widths) > WIDTH else 1)
+    padding = (
+        0,
+        0 if sum(widths) + 3 * len(widths) > WIDTH else 1,
+    )
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding, collapse_padding=False)
     for index, head in enumerate(grid.heads):
         side: Any = "left" if index in grid.names else "right"
         # On a narrow terminal a number goes on in the next line; rich would cut it.
-        table.add_column(_plain(head, encoding), justify=side, no_wrap=not head, overflow="fold")
+        table.add_column(
+            _plain(head, encoding),
+            justify=side,
+            no_wrap=not head,
+            overflow="fold",
+        )
     for row in grid.rows:
         table.add_row(*(_plain(cell, encoding) for cell in row))
     return table
 
 
 def to_markdown(content: Sequence[TextBlock]) -> str:
-    """Return lines and tables as Markdown; the notes of tables are left out, because the
-    lines say the same.
+    """Return lines and tables as Markdown; the notes of tables are left out, because the lines say
+    the same.
     """
     blocks = [""]
     for block in content:
-        if isinstance(block, str):
-            text = in_markdown(block)
-            together = blocks[-1] and text and not blocks[-1].endswith("|")
-            blocks[-1:] = [f"{blocks[-1]}\\\n{text}"] if together else [blocks[-1], text]
+        if isinstance(block, TextTable):
+            blocks += [
+                f"**{in_markdown(block.title)}**",
+                _markdown_rows(block),
+            ]
             continue
-        rule = [":---" if index in block.names else "---:" for index in range(len(block.heads))]
-        rows = [[in_markdown(cell) for cell in block.heads], rule]
-        rows += [
-            [_embolden(cell, in_markdown(cell), "**", "**") for cell in row] for row in block.rows
-        ]
-        blocks += [
-            f"**{in_markdown(block.title)}**",
-            "\n".join(f"| {' | '.join(row)} |" for row in rows),
-        ]
+        text = in_markdown(block)
+        if blocks[-1] and text and not blocks[-1].endswith("|"):
+            blocks[-1] += f"\\\n{text}"
+        else:
+            blocks.append(text)
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
+def _markdown_rows(table: TextTable) -> str:
+    rule = [":---" if index in table.names else "---:" for index in range(len(table.heads))]
+    rows = [[in_markdown(head) for head in table.heads], rule]
+    for row in table.rows:
+        rows.append(
+            [
+                _embolden(
+                    cell,
+                    in_markdown(cell),
+                    "**",
+                    "**",
+                )
+                for cell in row
+            ]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def in_markdown(text: str) -> str:
-    """Return text that GitHub shows as it is: what has a meaning there has a backslash, also
+    """Return text that GitHub shows as it is: signs with a meaning there have a backslash, also
     the bar between cells.
     """
     text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", strip_control_characters(text))
@@ -136,7 +159,12 @@ def to_latex(content: Sequence[TextBlock]) -> str:
 
 def _float(grid: TextTable) -> str:
     def cell(text: str, column: int) -> str:
-        return _embolden(text, _in_latex(text, number=column not in grid.names), "\\textbf{", "}")
+        return _embolden(
+            text,
+            _in_latex(text, number=column not in grid.names),
+            "\\textbf{",
+            "}",
+        )
 
     caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
     columns = "".join("l" if column in grid.names else "r" for column in range(len(grid.heads)))
@@ -144,7 +172,15 @@ def _float(grid: TextTable) -> str:
     head = f"{' & '.join(map(_in_latex, grid.heads))} \\\\"
     begin = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule"
     end = "\\bottomrule\n\\end{tabular}\n\\end{table}"
-    return "\n".join([begin, head, "\\midrule", *(f"{row} \\\\" for row in rows), end])
+    return "\n".join(
+        [
+            begin,
+            head,
+            "\\midrule",
+            *(f"{row} \\\\" for row in rows),
+            end,
+        ]
+    )
 
 
 _NAMED = {
@@ -167,7 +203,8 @@ def _in_latex(text: str, *, number: bool = False) -> str:
     escaped = strip_control_characters(text).translate(_LATEX)
     if number:
         return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
-    return re.sub(r"-(?=-)", "-{}", escaped)  # two in a row would become a dash
+    # Two in a row would become a dash.
+    return re.sub(r"-(?=-)", "-{}", escaped)
 
 
 def _embolden(cell: str, text: str, start: str, end: str) -> str:
@@ -189,7 +226,7 @@ FORMS: dict[str, Callable[[Sequence[TextBlock]], str]] = {
 
 
 def model_name(name: str, program: str = "") -> str:
-    """Return a model's name as it is shown; agents outside have one of their own."""
+    """Return a model's name as it is shown; agents outside have a model of their own."""
     if program.partition(":")[0] in SCHEMES:
         return "the agent's own"
     return "offline, no language model" if name == "offline" else name
@@ -197,27 +234,22 @@ def model_name(name: str, program: str = "") -> str:
 
 def describe_task(scores: dict[str, Any]) -> str:
     """Return the task, split and judgements of a run, and whether its data is invented."""
+    text = f"{scores['task']}  {scores['split']} split"
+    if scores.get("judgements", "gold") != "gold":
+        text += f", {scores['judgements']} judgements"
     data = scores["data"]
-    note = (
-        "mini: bundled, invented; not comparable with published figures" if data == "mini" else data
-    )
-    judgements = (
-        f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
-    )
-    return f"{scores['task']}  {scores['split']} split{judgements}  ({note})"
+    if data == "mini":
+        data = "mini: bundled, invented; not comparable with published figures"
+    return f"{text}  ({data})"
 
 
 def describe_system(scores: dict[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
-    system = (
-        f"{scores['program']} over {scores['retriever']}, model: "
-        f"{model_name(scores['lm'], scores['program'])}"
-    )
+    model = model_name(scores["lm"], scores["program"])
+    system = f"{scores['program']} over {scores['retriever']}, model: {model}"
     if compiled := scores.get("compiled"):
         system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
-        system += (
-            f", prompts: {strip_control_characters(compiled['file'])} (edited: {compiled['edited']})"
-            if "edited" in compiled
-            else ""
-        )
+        if "edited" in compiled:
+            file = strip_control_characters(compiled["file"])
+            system += f", prompts: {file} (edited: {compiled['edited']})"
     return system

@@ -3,8 +3,8 @@ read from 1.0 on.
 
 Written: the instructions of its model calls as the system's steps, the query as the user's, then a
 step of the agent's for each step of the session, with a call of one of `agent.tool_definitions` and
-the observation linked to it. The model's answers are its message; what was sent is in
-`extra.calls`. Prompts and answers are there where they are kept. Rankings and judgements are in
+the observation linked to it. The model's answers are its message; the messages sent are in
+`extra.calls`. Prompts and answers are there if they are kept. Rankings and judgements are in
 `extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold` (document -> grade) of an
 observation; the ranking, the metrics and the lost documents at the root. Left out: texts of
 documents but in prompts.
@@ -13,8 +13,8 @@ Read: the query is `extra.query_id`, else `trajectory_id`, else `session_id`. A 
 "search" or "retriev" in its name is a search, one with "read", "open", "fetch" or "get_doc" a read;
 judge, select, drop and rank are as written here. Their documents are in the observation:
 `extra.doc_ids`, or `extra.source_doc_id` of each result, or content that is JSON with an id, docid,
-doc_id, document_id or _id for each hit. Where a search does not tell its documents, all steps are
-left out: half a trace would call lost what was found. Left out: reasoning, messages (but notes),
+doc_id, document_id or _id for each hit. If a search does not tell its documents, all steps are
+left out: half a trace would call found documents lost. Left out: reasoning, messages (but notes),
 sub-agents.
 """
 
@@ -39,7 +39,12 @@ _OURS = ("judge", "select", "drop", "rank")
 _TEXT: dict[str, Any] = {"type": "string"}
 # Steps that are written as calls, with their arguments; steps of other kinds are messages.
 _CALLS: dict[str, dict[str, Any]] = {
-    "search": {"query": _TEXT, "k": {"type": "integer"}, "retriever": _TEXT, "instruction": _TEXT},
+    "search": {
+        "query": _TEXT,
+        "k": {"type": "integer"},
+        "retriever": _TEXT,
+        "instruction": _TEXT,
+    },
     "read": {"doc_id": _TEXT},
     **{name: {"doc_ids": {"type": "array", "items": _TEXT}} for name in _OURS},
 }
@@ -97,7 +102,10 @@ def _trajectory(query: ExportedQuery, source: ExportedRun, agent: dict[str, Any]
         message_text(message) for message in messages if message["role"] == "system"
     )
     steps = [{"source": "system", "message": text} for text in instructions]
-    steps += [{"source": "user", "message": query.text}, *agent_steps]
+    steps += [
+        {"source": "user", "message": query.text},
+        *agent_steps,
+    ]
     return {
         "schema_version": VERSION,
         "session_id": source.run.path.name,
@@ -122,54 +130,77 @@ def _write_step(
     number: int, step: Step, query: ExportedQuery, source: ExportedRun
 ) -> dict[str, Any]:
     model_calls = source.calls(step.calls)
-    extra = {
+    row: dict[str, Any] = {"source": "agent", "message": ""}
+    if reasoning := "\n\n".join(call["reasoning"] for call in model_calls if call["reasoning"]):
+        row["reasoning_content"] = reasoning
+    if step.tool in _CALLS:
+        messages = [message_text(message) for call in model_calls for message in call["said"]]
+        row["message"] = "\n\n".join(messages)
+        call_id = f"call-{number}"
+        call = {
+            "tool_call_id": call_id,
+            "function_name": step.tool,
+            "arguments": _arguments(step),
+        }
+        row["tool_calls"] = [call]
+        row["observation"] = {"results": [{"source_call_id": call_id} | _observation(step, query)]}
+    else:
+        row["message"] = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
+    if query.usage is not None:
+        row["llm_call_count"] = step.usage.calls
+        if step.usage.calls:
+            row["metrics"] = _metrics(step.usage, "")
+    row["extra"] = {
         "tool": step.tool,
         "hop": step.hop,
         "started": step.started,
         "seconds": step.seconds,
         **_calls(model_calls),
     }
-    row: dict[str, Any] = {"source": "agent", "message": ""}
-    if reasoning := "\n\n".join(call["reasoning"] for call in model_calls if call["reasoning"]):
-        row["reasoning_content"] = reasoning
-    if step.tool in _CALLS:
-        row["message"] = "\n\n".join(
-            message_text(message) for call in model_calls for message in call["said"]
-        )
-        call = f"call-{number}"
-        row["tool_calls"] = [
-            {"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}
-        ]
-        row["observation"] = {"results": [{"source_call_id": call} | _observation(step, query)]}
-    else:
-        row["message"] = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
-    if query.usage is not None:  # else nobody knows
-        row["llm_call_count"] = step.usage.calls
-        if step.usage.calls:
-            row["metrics"] = _metrics(step.usage, "")
-    return row | {"extra": extra}
+    return row
 
 
 def _calls(
     calls: list[dict[str, Any]],
 ) -> dict[str, Any]:  # for `extra`; none where they are not kept
-    names = ("key", "model", "finish", "settings", "messages", "tools", "outputs")
+    names = (
+        "key",
+        "model",
+        "finish",
+        "settings",
+        "messages",
+        "tools",
+        "outputs",
+    )
     return {"calls": [{name: call[name] for name in names} for call in calls]} if calls else {}
 
 
 def _arguments(step: Step) -> dict[str, Any]:
     if step.tool == "search":
         instruction = {"instruction": step.instruction} if step.instruction else {}
-        return {"query": step.argument, "k": step.k, "retriever": step.retriever} | instruction
+        return {
+            "query": step.argument,
+            "k": step.k,
+            "retriever": step.retriever,
+        } | instruction
     return {"doc_id": step.argument} if step.tool == "read" else {"doc_ids": list(step.doc_ids)}
 
 
 def _observation(step: Step, query: ExportedQuery) -> dict[str, Any]:
-    extra: dict[str, Any] = {"doc_ids": list(step.doc_ids), "gold": query.gold(step.doc_ids)}
+    extra: dict[str, Any] = {
+        "doc_ids": list(step.doc_ids),
+        "gold": query.gold(step.doc_ids),
+    }
     if step.shown:
-        extra |= {"shown": list(step.shown), "lengths": list(step.lengths)}
+        extra |= {
+            "shown": list(step.shown),
+            "lengths": list(step.lengths),
+        }
     extra |= {key: value for key in ("refused", "cut", "among") if (value := getattr(step, key))}
-    return {"content": step.refused or "\n".join(step.doc_ids), "extra": extra}
+    return {
+        "content": step.refused or "\n".join(step.doc_ids),
+        "extra": extra,
+    }
 
 
 def _metrics(usage: Usage | None, prefix: str, **totals: int) -> dict[str, Any]:
@@ -217,7 +248,7 @@ class _Step(TypedDict, total=False):
 
 
 class AtifLine(TypedDict):
-    """A line in ATIF, as far as it is read; what is in `extra` is checked as importing.Line."""
+    """A line in ATIF, as far as it is read; `extra` is checked as an ImportedLine."""
 
     steps: list[_Step]
     final_metrics: NotRequired[_Metrics | None]
@@ -227,13 +258,16 @@ class AtifLine(TypedDict):
 def convert_atif(
     row: dict[str, Any], queries: Container[str], documents: Corpus
 ) -> tuple[dict[str, Any], bool]:
-    """Convert an ATIF document to importing.Line; return it, and whether it says what searches found.
-
-    Or ValueError.
+    """Convert an ATIF document to an ImportedLine; return it, and whether searches name their
+    documents. ValueError for another form.
     """
     schemas.validate(AtifLine, row)
     extra = _extra(row)
-    names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
+    names = [
+        extra.get("query_id"),
+        row.get("trajectory_id"),
+        row.get("session_id"),
+    ]
     steps = list[dict[str, Any]]()
     mapped = True
     for number, atif_step in enumerate(row["steps"], start=1):
@@ -241,7 +275,10 @@ def convert_atif(
             for step in _convert_step(atif_step, documents):
                 steps.append(step | {"step_id": number})
                 mapped &= step["doc_ids"] is not None
-    query_id = next((name for name in names if isinstance(name, str) and name in queries), None)
+    query_id = next(
+        (name for name in names if isinstance(name, str) and name in queries),
+        None,
+    )
     return {
         "query_id": str(query_id or names[0] or names[1] or names[2]),
         "steps": steps if mapped else [],
@@ -262,7 +299,11 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
             mine = [
                 result
                 for result in results
-                if result.get("source_call_id") in (call.get("tool_call_id"), None)
+                if result.get("source_call_id")
+                in (
+                    call.get("tool_call_id"),
+                    None,
+                )
             ]
             steps += _convert_call(call, mine, documents)
     else:  # a note, or what we write of a stop and of a prompt that was shortened
@@ -285,27 +326,16 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
 def _convert_call(
     call: dict[str, Any], results: list[dict[str, Any]], documents: Corpus
 ) -> list[dict[str, Any]]:
-    """Return a tool call as a step of ours, or none of another kind; documents that a search
+    """Return a tool call as a step of ours, or none for another tool; documents that a search
     does not name are None.
     """
-    name = call["function_name"]
+    tool = _tool_of(call["function_name"])
     arguments = call.get("arguments", {})
-    tool = (
-        name
-        if name in _OURS
-        else "search"
-        if _SEARCH.search(name)
-        else "read"
-        if _READ.search(name)
-        else ""
+    argument = "" if tool in _OURS else _main_argument(arguments)
+    extra: dict[str, Any] = next(
+        filter(None, map(_extra, results)),
+        {},
     )
-    texts = [value for value in arguments.values() if isinstance(value, str)]
-    argument = (
-        ""
-        if tool in _OURS
-        else str(arguments.get("query", arguments.get("doc_id", next(iter(texts), ""))))
-    )
-    extra: dict[str, Any] = next(filter(None, map(_extra, results)), {})
     doc_ids = _find_documents(results)
     if tool == "read" and not doc_ids and "refused" not in extra:
         doc_ids = [argument] if argument in documents else None
@@ -319,65 +349,87 @@ def _convert_call(
         "retriever": str(arguments.get("retriever") or ""),
         "k": k if isinstance(k, int) and 0 <= k <= schemas.LARGEST else 0,
         "instruction": str(arguments.get("instruction") or ""),
-        **{
-            key: extra[key]
-            for key in ("cut", "among", "shown", "lengths", "refused")
-            if key in extra
-        },
     }
-    content = results[0].get("content") if results else None
-    if (
-        tool == "read"
-        and not step.get("shown")
-        and doc_ids
-        and doc_ids[0] in documents
-        and isinstance(content, str)
-    ):
-        step["shown"] = [min(len(content), len(documents[doc_ids[0]].text))]
+    for key in ("cut", "among", "shown", "lengths", "refused"):
+        if key in extra:
+            step[key] = extra[key]
+    if tool == "read" and not step.get("shown") and doc_ids and doc_ids[0] in documents:
+        content = results[0].get("content") if results else None
+        if isinstance(content, str):
+            step["shown"] = [min(len(content), len(documents[doc_ids[0]].text))]
     return [step]
 
 
-def _find_documents(
-    results: list[dict[str, Any]],
-) -> list[str] | None:  # best first; None: it does not say
-    doc_ids = dict[str, None]()
-    says = False
+def _tool_of(name: str) -> str:
+    """Return the tool of ours for a function's name, "" for none."""
+    if name in _OURS:
+        return name
+    if _SEARCH.search(name):
+        return "search"
+    return "read" if _READ.search(name) else ""
+
+
+def _main_argument(arguments: Mapping[str, Any]) -> str:
+    texts = [value for value in arguments.values() if isinstance(value, str)]
+    first_text = texts[0] if texts else ""
+    return str(arguments.get("query", arguments.get("doc_id", first_text)))
+
+
+def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:
+    """Return the documents of a call's results, best first; None if they do not name them."""
+    doc_ids: dict[str, None] | None = None
     for result in results:
-        ids = _extra(result).get("doc_ids")
-        source = _extra(result).get("source_doc_id")
-        ids = [source] if ids is None and isinstance(source, str) else ids
-        ids = _parse_content(result.get("content")) if ids is None else ids
+        extra = _extra(result)
+        ids = extra.get("doc_ids")
+        source = extra.get("source_doc_id")
+        if ids is None and isinstance(source, str):
+            ids = [source]
+        if ids is None:
+            ids = _parse_content(result.get("content"))
         if isinstance(ids, list):
-            says = True
-            doc_ids |= dict.fromkeys(map(str, ids))
-    return list(doc_ids) if says else None
+            doc_ids = (doc_ids or {}) | dict.fromkeys(map(str, ids))
+    return None if doc_ids is None else list(doc_ids)
 
 
 def _parse_content(content: Any) -> list[str] | None:
+    """Return the ids of hits in JSON; None if it has none."""
+    if not isinstance(content, str):
+        return None
     try:
-        parsed = json.loads(content) if isinstance(content, str) else None
+        hits = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    hits = (
-        next((value for value in parsed.values() if isinstance(value, list)), None)
-        if isinstance(parsed, dict)
-        else parsed
-    )
+    if isinstance(hits, dict):
+        hits = next(
+            (value for value in hits.values() if isinstance(value, list)),
+            None,
+        )
     if not isinstance(hits, list):
         return None
-    ids = [
-        next((hit[key] for key in _IDS if key in hit), None) if isinstance(hit, dict) else hit
-        for hit in hits
-    ]
-    return (
-        [str(id_) for id_ in ids] if all(isinstance(doc_id, str | int) for doc_id in ids) else None
-    )
+    ids = list[str]()
+    for hit in hits:
+        doc_id = hit
+        if isinstance(hit, dict):
+            doc_id = next(
+                (hit[key] for key in _IDS if key in hit),
+                None,
+            )
+        if not isinstance(doc_id, str | int):
+            return None
+        ids.append(str(doc_id))
+    return ids
 
 
 def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     steps = [_step_usage(step) for step in row["steps"] if step.get("source") == "agent"]
     usage = total(usage_from_json(step) for step in steps if step)
-    if (final := _usage(row.get("final_metrics") or {}, usage.calls, "total_")) is not None:
+    if (
+        final := _usage(
+            row.get("final_metrics") or {},
+            usage.calls,
+            "total_",
+        )
+    ) is not None:
         return final
     return usage_json(usage) if steps and None not in steps else None
 
@@ -387,11 +439,21 @@ def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     metrics = row.get("metrics")
     if not metrics:
         return usage_json(Usage()) if calls == 0 else None
-    return _usage(metrics, 1 if calls is None else calls, "")
+    return _usage(
+        metrics,
+        1 if calls is None else calls,
+        "",
+    )
 
 
 def _usage(row: Mapping[str, Any], calls: int, prefix: str) -> dict[str, Any] | None:
-    if not {f"{prefix}prompt_tokens", f"{prefix}completion_tokens"} <= row.keys():
+    if (
+        not {
+            f"{prefix}prompt_tokens",
+            f"{prefix}completion_tokens",
+        }
+        <= row.keys()
+    ):
         return None
     extra = _extra(row)
     return {

@@ -2,8 +2,8 @@
 evaluation/ranks/TASK/SYSTEM.pickle.
 
 A file has a list of documents for each query, best first: {query id: [document id, ...]}. Which
-system a file is of says its name alone; `find_system` takes the words in it for those of a row of
-the paper, in any order.
+system a file is of says its name alone; `find_system` takes the words in it for the words of a row
+of the paper, in any order.
 """
 
 import re
@@ -43,7 +43,15 @@ def import_ranks(
         )
     for file in files:
         try:
-            yield file, _import(file, f"birco/{tasks[file.parent.name]}", data, runs)
+            yield (
+                file,
+                _import(
+                    file,
+                    f"birco/{tasks[file.parent.name]}",
+                    data,
+                    runs,
+                ),
+            )
         except DataError as problem:
             yield file, problem
 
@@ -73,12 +81,18 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
             DataError,
             UsageError,
         ) as error:  # in the words of a TREC file, which the user has not written
-            raise DataError(say_of(file, str(error), Path(folder))) from None
+            raise DataError(
+                say_of(
+                    file,
+                    str(error),
+                    Path(folder),
+                )
+            ) from None
 
 
 def find_system(stem: str) -> str:
     """Return the system of Table 7 with the words of a file's name, as birco.toml calls it;
-    the stem where none has.
+    the stem if no system has them.
     """
     words = _words(stem)
     named = {
@@ -86,7 +100,10 @@ def find_system(stem: str) -> str:
         for row in find("birco/table7").systems
         for name in (row["name"], *row.get("also", ()))
     }
-    return next((system for name, system in named.items() if words and _words(name) == words), stem)
+    return next(
+        (system for name, system in named.items() if words and _words(name) == words),
+        stem,
+    )
 
 
 def _words(name: str) -> set[str]:
@@ -97,5 +114,6 @@ def _words(name: str) -> set[str]:
     )
     words = {_ALIASES.get(word, word) for word in re.findall(_WORDS, text)}
     if words & {"gpt", "llama", "hyena"} and "rank" not in words:
-        words.add("o")  # every system that scores is told the objective
+        # Every system that scores is told the objective.
+        words.add("o")
     return words - {"7b"} if "hyena" in words else words

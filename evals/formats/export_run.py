@@ -31,17 +31,20 @@ MANIFEST = "export.json"
 
 @dataclass(frozen=True)
 class ExportedQuery:
-    """One query of a run: its outcome, and how that was judged."""
+    """A query of a run: its outcome, and how that was judged."""
 
     query_id: str
     outcome: Outcome
-    judged: Mapping[str, Any]  # its line of attribution.jsonl; empty where the run has none
-    values: dict[str, float]  # of the metrics that are defined for it
-    usage: Usage | None  # None where it is not known, as in many imported runs
+    # Its line of attribution.jsonl; empty if the run has none.
+    judged: Mapping[str, Any]
+    # The metrics that are defined for it.
+    values: dict[str, float]
+    # None if it is not known, as in many imported runs.
+    usage: Usage | None
 
     @property
     def text(self) -> str:
-        """Return the query's text; its id where the text is not known."""
+        """Return the query's text; its id if the text is not known."""
         return str(self.judged.get("text", self.query_id))
 
     @cached_property
@@ -51,7 +54,7 @@ class ExportedQuery:
 
     @property
     def relevant(self) -> list[dict[str, Any]]:
-        """Return what recall counts, with its place in the ranking and how it was lost; best
+        """Return the documents that recall counts, each with its rank and how it was lost; best
         grade first.
         """
         keys = ("unit", "grade", "place", "lost_as")
@@ -60,10 +63,16 @@ class ExportedQuery:
         ]
 
     def gold(self, doc_ids: Iterable[str]) -> dict[str, float]:
-        """Return the grades of those documents that have one above 0."""
+        """Return the grades above 0 of these documents."""
         units = self.judged.get("units", {})
         grades = self.judged.get("grades", {})
-        pairs = ((doc_id, grades.get(units.get(doc_id, doc_id))) for doc_id in doc_ids)
+        pairs = (
+            (
+                doc_id,
+                grades.get(units.get(doc_id, doc_id)),
+            )
+            for doc_id in doc_ids
+        )
         return {doc_id: grade for doc_id, grade in pairs if grade is not None}
 
 
@@ -72,15 +81,16 @@ class ExportedRun:
     """A run, or some of its queries, to be written in another format."""
 
     run: ScoredRun
-    query_ids: list[str]  # in the order of the split
-    has_judged: bool  # whether the run says what became of its documents
-    answers: Path | None = (
-        None  # the file of the model calls that are exported with what was sent; None for none
-    )
+    # In the order of the split.
+    query_ids: list[str]
+    # Whether the run says what became of its documents.
+    has_judged: bool
+    # The file of the model calls that are exported with their prompts; None for none.
+    answers: Path | None = None
 
     @property
     def model(self) -> str:
-        """Return the model's name; "" where there was none, or it is not known."""
+        """Return the model's name; "" if there was none, or it is not known."""
         name = str(self.run.config["lm"]["name"])
         return "" if name in ("offline", "unknown") else name
 
@@ -99,7 +109,7 @@ class ExportedRun:
 
     @property
     def notes(self) -> list[str]:
-        """Return what the user should know of prompts in an export that has them."""
+        """Return a note on the prompts in an export that has them."""
         note = (
             "prompts and answers of models are in it, with documents' texts; --no-prompts leaves "
             "them out"
@@ -117,7 +127,13 @@ class ExportedRun:
                 if (value := column[query_id]) is not None
             }
             usage = usage_from_json(outcome["usage"]) if run.usage_known else None
-            yield ExportedQuery(query_id, outcome, judged.get(query_id, {}), values, usage)
+            yield ExportedQuery(
+                query_id,
+                outcome,
+                judged.get(query_id, {}),
+                values,
+                usage,
+            )
 
 
 def select(
@@ -133,7 +149,11 @@ def select(
     except ValueError as error:
         raise DataError(f"{path}: {error}; python -m evals.score {path} makes it again") from None
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
-        raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
+        raise UnknownName(
+            f"query of {run.path}",
+            strange[0],
+            run.query_ids,
+        )
     chosen = (
         [query_id for query_id in run.query_ids if query_id in set(query_ids)]
         if query_ids
@@ -162,9 +182,7 @@ def compact(row: Any) -> str:
 
 
 def name_file(identifier: str) -> str:
-    """Return a file's name for any id: its harmless part, and a digest where that is not all
-    of it.
-    """
+    """Return a file's name for any id: its harmless part, and a digest if that is not all of it."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", identifier)[:80].lstrip(".")
     digest = sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return plain if plain == identifier else f"{plain}-{digest}"
@@ -172,25 +190,14 @@ def name_file(identifier: str) -> str:
 
 @contextmanager
 def fill_folder(path: Path, *, force: bool) -> Iterator[Path]:
-    """Yield an empty folder, which takes `place` when the block ends without an exception.
+    """Yield an empty folder, which takes the name `path` when the block ends without an exception.
 
-    UsageError where `place` holds something else; with `force` that stays, but for files of the
-    same names.
+    UsageError if `path` holds something else; with `force` that stays, but for files of the same
+    names.
     """
     path = path.resolve()
     replaceable = _is_replaceable(path)
-    if not replaceable and not force:
-        raise UsageError(
-            f"{path} holds something that is not an export; choose another --out, or give --force"
-        )
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; choose a folder as --out")
-    if (path / "config.json").is_file() and (
-        path / "outcomes.jsonl"
-    ).is_file():  # also with --force
-        raise UsageError(
-            f"{path} is a run folder, whose files an export would replace; choose another --out"
-        )
+    _check_target(path, replaceable=replaceable or force)
     with ExitStack() as stack:
         try:
             disk.mkdir_private(path.parent)
@@ -203,7 +210,8 @@ def fill_folder(path: Path, *, force: bool) -> Iterator[Path]:
             yield draft
             for name in files_in(draft):
                 (draft / name).chmod(disk.PRIVATE)
-                if not replaceable:  # each file in one step
+                if not replaceable:
+                    # Each file is replaced in a step.
                     disk.mkdir_private((path / name).parent)
                     (draft / name).replace(path / name)
             if replaceable:
@@ -214,9 +222,24 @@ def fill_folder(path: Path, *, force: bool) -> Iterator[Path]:
                 disk.sync(path.parent)
         except OSError as error:
             if error.filename and draft not in Path(os.fsdecode(error.filename)).parents:
-                raise  # it is about another file, as one of the run that cannot be read
+                # It is about another file, such as a file of the run that cannot be read.
+                raise
             problem = f"{path} cannot be written: {error.strerror or error}"
             raise DataError(f"{problem}; {disk.remedy(error)}, or choose --out") from None
+
+
+def _check_target(path: Path, *, replaceable: bool) -> None:
+    if not replaceable:
+        raise UsageError(
+            f"{path} holds something that is not an export; choose another --out, or give --force"
+        )
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; choose a folder as --out")
+    # Also with --force.
+    if (path / "config.json").is_file() and (path / "outcomes.jsonl").is_file():
+        raise UsageError(
+            f"{path} is a run folder, whose files an export would replace; choose another --out"
+        )
 
 
 def _is_replaceable(path: Path) -> bool:

@@ -3,8 +3,8 @@ is.
 
 Three tables in Parquet, each in a folder with a file a run, so that several runs fit into one data
 set: trajectories (a row a query), scores (a row a query and metric), runs (a row a run). README.md
-is the card. Nothing is uploaded. Left out: texts of documents and queries, for their licences; what
-a system wrote (searches, notes, answers) may quote them.
+is the card. Nothing is uploaded. Left out: texts of documents and queries, for their licences;
+texts of a system (searches, notes, answers) may quote them.
 """
 
 import json
@@ -23,7 +23,8 @@ from tools.errors import UnknownName
 from tools.number_format import number
 from tools.records import Step
 
-ROWS = 64  # queries in a row group: what is held in memory at once
+# Queries in a row group, which is held in memory at once.
+ROWS = 64
 TABLES = ("trajectories", "scores", "runs")
 _DESCRIPTION = (
     "run",
@@ -60,7 +61,12 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
             while batch := [
                 json.loads(compact(row)) for row in islice(remaining, ROWS)
             ]:  # well-formed text alone
-                writer.write_batch(pa.RecordBatch.from_pylist(batch, schemas[table]))
+                writer.write_batch(
+                    pa.RecordBatch.from_pylist(
+                        batch,
+                        schemas[table],
+                    )
+                )
     return ["to put it on the Hub, in that folder: hf upload OWNER/NAME . --repo-type dataset"]
 
 
@@ -69,9 +75,19 @@ def _schemas() -> dict[str, pa.Schema]:
     texts = pa.list_(pa.string())
     integer = pa.int64()
     number = pa.float64()
-    usage = dict.fromkeys(USED[:4], integer) | dict.fromkeys(USED[4:], number)
+    usage = dict.fromkeys(
+        USED[:4],
+        integer,
+    ) | dict.fromkeys(USED[4:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
-    relevant = pa.struct({"unit": text, "grade": number, "place": integer, "lost_as": text})
+    relevant = pa.struct(
+        {
+            "unit": text,
+            "grade": number,
+            "place": integer,
+            "lost_as": text,
+        }
+    )
     step = {
         "tool": text,
         "argument": text,
@@ -87,7 +103,12 @@ def _schemas() -> dict[str, pa.Schema]:
         "cut": integer,
         "among": pa.bool_(),
     }
-    step |= {"shown": pa.list_(integer), "lengths": pa.list_(integer), "refused": text, **usage}
+    step |= {
+        "shown": pa.list_(integer),
+        "lengths": pa.list_(integer),
+        "refused": text,
+        **usage,
+    }
     row = {
         "run": text,
         "query_id": text,
@@ -108,8 +129,21 @@ def _schemas() -> dict[str, pa.Schema]:
         | usage
     )
     return {
-        "trajectories": pa.schema(row | {"steps": pa.list_(pa.struct(step)), "notes": texts}),
-        "scores": pa.schema({"run": text, "query_id": text, "metric": text, "value": number}),
+        "trajectories": pa.schema(
+            row
+            | {
+                "steps": pa.list_(pa.struct(step)),
+                "notes": texts,
+            }
+        ),
+        "scores": pa.schema(
+            {
+                "run": text,
+                "query_id": text,
+                "metric": text,
+                "value": number,
+            }
+        ),
         "runs": pa.schema(run_row | {"means": values, "config": text}),
     }
 
@@ -154,9 +188,8 @@ def _run(source: ExportedRun) -> dict[str, Any]:
     }
     named |= {"judgements": run.scores["judgements"]}
     return {
-        **{
-            key: named.get(key, config.get(key)) for key in (*_DESCRIPTION, "depth")
-        },  # data: no folder of the user's machine
+        # `data` is no folder of the user's machine.
+        **{key: named.get(key, config.get(key)) for key in (*_DESCRIPTION, "depth")},
         **{key: run.scores[key] for key in ("queries", "failed")},
         **{key: run.scores["usage"].get(key, 0) for key in USED},
         "means": [
@@ -170,7 +203,7 @@ def _run(source: ExportedRun) -> dict[str, Any]:
 def front_matter(
     title: str, tags: Sequence[str], files: Mapping[str, Mapping[str, str]], licence: str
 ) -> str:
-    """Return what the Hub reads at the top of a card. `files` are of each table, by split."""
+    """Return the front matter of a card, which the Hub reads. `files` are of each table, by split."""
     data_files = {
         name: [{"split": split, "path": path} for split, path in splits.items()]
         for name, splits in files.items()
@@ -178,7 +211,11 @@ def front_matter(
     configs = [{"config_name": name, "data_files": entries} for name, entries in data_files.items()]
     fields = {"license": licence, "pretty_name": title, "tags": tags, "configs": configs}
     return "".join(
-        ["---\n", *(f"{key}: {compact(field)}\n" for key, field in fields.items()), "---\n"]
+        [
+            "---\n",
+            *(f"{key}: {compact(field)}\n" for key, field in fields.items()),
+            "---\n",
+        ]
     )
 
 

@@ -1,6 +1,6 @@
 """Another system's run as a run folder of ours, which everything else treats like ours.
 
-The ranking comes from a TREC run file; trajectories also tell where documents were lost. They are
+The ranking comes from a TREC run file; trajectories also tell how documents were lost. They are
 JSON Lines, a line a query, in our own form (Line: that of outcomes.jsonl, of which "query_id" and
 "steps" are needed) or in ATIF (atif.py); docs/guide/see-and-export.md has the keys. A step with
 a document that its query cannot have is refused. The retriever, a model that is not named, and
@@ -48,7 +48,8 @@ class _Usage(TypedDict):
     repairs: NotRequired[Count]
     input_tokens: Count
     output_tokens: Count
-    paid_usd: NotRequired[Amount | None]  # a price that is left out is not known
+    # A price that is left out is not known.
+    paid_usd: NotRequired[Amount | None]
     list_usd: NotRequired[Amount | None]
 
 
@@ -72,7 +73,8 @@ class ImportedLine(TypedDict):
     seconds: NotRequired[Amount | None]
     answer: NotRequired[str | None]
     error: NotRequired[str | None]
-    ranking: NotRequired[list[str]]  # not read, but it must be the run file's
+    # Not read, but it must be the run file's.
+    ranking: NotRequired[list[str]]
     scores: NotRequired[list[Number] | None]
 
 
@@ -111,14 +113,19 @@ def import_run(
             with run_folder.writing(path / "outcomes.jsonl") as outcomes:
                 config_digest = run_folder.digest(config)
                 outcomes.buffer.writelines(
-                    run_folder.sign_line(line[:-1], config_digest) + b"\n" for line in spool
+                    run_folder.sign_line(
+                        line[:-1],
+                        config_digest,
+                    )
+                    + b"\n"
+                    for line in spool
                 )
             score(path, environment)
     return path
 
 
 def slugify(text: str) -> str:
-    """Reduce a text to what may be part of a folder's name."""
+    """Reduce a text to characters that may be part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:60]
 
 
@@ -142,8 +149,8 @@ def _make_outcomes(
 
 
 def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, row in our own form) of every trajectory; "mapped": whether
-    searches say what they found.
+    """Yield (line number, row in our own form) of every trajectory; "mapped": whether searches
+    name their documents.
     """
     queries = {query.query_id: query for query in environment.queries}
     first_lines: dict[str, int] = {}
@@ -184,36 +191,54 @@ def _check_line(
 
 
 def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, number: int) -> Step:
-    """Make a step; what is read is shown whole, if not said.
+    """Make a step; a document that is read is shown whole, unless the row has `shown`.
 
     ValueError for documents that its query cannot have.
     """
-    tool = row["tool"]
+    try:
+        tool = row["tool"]
+        if tool not in TOOLS:
+            raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
+        # A document may be in a step twice.
+        doc_ids = row.get("doc_ids", [])
+        run_folder.check_ranking(
+            list(dict.fromkeys(doc_ids)),
+            query,
+            environment.documents,
+        )
+        shown, lengths = _shown_and_lengths(row, environment)
+        usage = _make_usage(row["usage"]) if row.get("usage") else Usage()
+        fields = {
+            **row,
+            "doc_ids": doc_ids,
+            "shown": shown,
+            "lengths": lengths if shown else [],
+            "usage": usage,
+        }
+        return schemas.build_dataclass(Step, fields)
+    except ValueError as error:
+        raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
+
+
+def _shown_and_lengths(
+    row: Mapping[str, Any], environment: Environment
+) -> tuple[list[int], list[int]]:
+    """Return the characters that were shown of each document, and those that it has."""
     doc_ids = row.get("doc_ids", [])
     shown = row.get("shown", [])
     lengths = row.get("lengths", [])
-    try:
-        if tool not in TOOLS:
-            raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
-        run_folder.check_ranking(
-            list(dict.fromkeys(doc_ids)), query, environment.documents
-        )  # one may be twice in it
-        if (shown or tool in ("read", "judge")) and not lengths:
-            lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
-        if tool in ("read", "judge") and not shown:
-            shown = lengths
-        if shown and not len(shown) == len(lengths) == len(doc_ids):
-            raise ValueError(
-                f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents"
-            )
-        if any(characters > length for characters, length in zip(shown, lengths, strict=False)):
-            raise ValueError("'shown' is more of a document than there is")
-        fields = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
-        return schemas.build_dataclass(
-            Step, fields | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()}
+    reads = row["tool"] in ("read", "judge")
+    if (shown or reads) and not lengths:
+        lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
+    if reads and not shown:
+        shown = lengths
+    if shown and not len(shown) == len(lengths) == len(doc_ids):
+        raise ValueError(
+            f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents"
         )
-    except ValueError as error:
-        raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
+    if any(characters > length for characters, length in zip(shown, lengths, strict=False)):
+        raise ValueError("'shown' is more of a document than there is")
+    return shown, lengths
 
 
 def _make_usage(row: Mapping[str, Any]) -> Usage:
@@ -225,46 +250,65 @@ def _make_usage(row: Mapping[str, Any]) -> Usage:
 def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
     query_id = row["query_id"]
     steps = row["steps"]
-    usage = row.get("usage")
-    error = row.get("error")
-    doc_ids, scores = file.ranking(query_id)
-    tied = len(set(scores)) < len(scores)
-    if row.get("ranking", doc_ids) != doc_ids:
-        raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
-    if own_scores := row.get("scores"):
-        if len(own_scores) != len(doc_ids):
-            raise ValueError(f"it has {len(own_scores)} scores for {len(doc_ids)} documents")
-        scores = own_scores
-        tied = False
-    if error is not None and doc_ids:
-        raise ValueError(
-            f"it has an error for query {query_id!r}, of which {file.path} has a ranking"
-        )
-    counts["missing"] += not doc_ids and error is None
-    counts["tied"] += tied
-    counts["longer"] += len(doc_ids) > depth
-    counts["unmapped"] += not row.get("mapped", True)
-    counts["unpriced"] += usage is None
-    counts["unshown"] += any(step.tool == "search" for step in steps) and not any(
-        step.shown for step in steps
+    doc_ids, scores = _find_ranking(file, row, counts)
+    _count(row, doc_ids, depth, counts)
+    trace = Trace(
+        query_id,
+        steps,
+        row.get("notes", [step.argument for step in steps if step.tool == "note"]),
+        row.get("invented_ids", 0),
+        row.get("unusable", {}),
+        row.get("followed", {}),
     )
-    notes = row.get("notes", [step.argument for step in steps if step.tool == "note"])
-    trace_marks = row.get("invented_ids", 0), row.get("unusable", {}), row.get("followed", {})
     outcome: run_folder.Outcome = {
         "query_id": query_id,
         "ranking": doc_ids[:depth],
         "scores": scores[:depth],
         "answer": row.get("answer") or "",
-        "trace": trace_json(Trace(query_id, steps, notes, *trace_marks)),
-        # A price that is not known is None; that the numbers beside it are not known either,
-        # config.json says.
-        "usage": usage_json(usage or Usage(paid_usd=None, list_usd=None)),
-        "error": error,
+        "trace": trace_json(trace),
+        # A price that is not known is None; config.json says whether the numbers of tokens are
+        # known.
+        "usage": usage_json(row.get("usage") or Usage(paid_usd=None, list_usd=None)),
+        "error": row.get("error"),
         "seconds": row.get("seconds"),
     }
     line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
     run_folder.check_outcome(line)
     return line + b"\n"
+
+
+def _find_ranking(
+    file: RunFile, row: dict[str, Any], counts: Counter[str]
+) -> tuple[list[str], list[float]]:
+    """Return a query's ranking and scores, and count it if the run file has equal scores.
+
+    ValueError if the row contradicts the run file.
+    """
+    query_id = row["query_id"]
+    doc_ids, scores = file.ranking(query_id)
+    if row.get("ranking", doc_ids) != doc_ids:
+        raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
+    own_scores = row.get("scores")
+    if own_scores and len(own_scores) != len(doc_ids):
+        raise ValueError(f"it has {len(own_scores)} scores for {len(doc_ids)} documents")
+    if row.get("error") is not None and doc_ids:
+        raise ValueError(
+            f"it has an error for query {query_id!r}, of which {file.path} has a ranking"
+        )
+    if own_scores:
+        return doc_ids, own_scores
+    counts["tied"] += len(set(scores)) < len(scores)
+    return doc_ids, scores
+
+
+def _count(row: dict[str, Any], doc_ids: list[str], depth: int, counts: Counter[str]) -> None:
+    steps = row["steps"]
+    searches = any(step.tool == "search" for step in steps)
+    counts["missing"] += not doc_ids and row.get("error") is None
+    counts["longer"] += len(doc_ids) > depth
+    counts["unmapped"] += not row.get("mapped", True)
+    counts["unpriced"] += row.get("usage") is None
+    counts["unshown"] += searches and not any(step.shown for step in steps)
 
 
 def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
@@ -299,7 +343,7 @@ def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
 def make_config(
     environment: Environment, name: str, model: str, imported: dict[str, Any]
 ) -> run_folder.Config:
-    """Make config.json; what is not known of an imported run is "unknown" there."""
+    """Make config.json; unknown values of an imported run are "unknown" there."""
     return {
         "task": environment.task,
         "data": "folder" if environment.folder else environment.data,
@@ -324,8 +368,12 @@ def make_config(
 
 
 def say_of(file: Path, message: str, folder: Path) -> str:
-    """Return a message about files in a temporary `folder` as one about the user's `file`, of
-    which they were made.
+    """Return a message about files in a temporary `folder` as a message about the user's `file`,
+    of which they were made.
     """
-    text = re.sub(rf"{re.escape(str(folder))}[^\s,:;]*(?:, line \d+)?", str(file), message)
+    text = re.sub(
+        rf"{re.escape(str(folder))}[^\s,:;]*(?:, line \d+)?",
+        str(file),
+        message,
+    )
     return text if str(file) in text else f"{file}: {text}"

@@ -1,5 +1,4 @@
-"""Logs of Inspect AI in the form that import_run reads: what evals/serving/inspect.py put into
-them.
+"""Logs of Inspect AI in the form that import_run reads, as evals/serving/inspect.py writes them.
 
 Left out: the packed form (.eval), which `inspect log dump FILE` and `inspect eval --log-format
 json` write as JSON.
@@ -30,7 +29,10 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
     DataError for a file that is no log of a task of Sextant's as JSON.
     """
     try:
-        content = schemas.parse_json_exact(dict[str, Any], files.read_input(log, MAX_BYTES))
+        content = schemas.parse_json_exact(
+            dict[str, Any],
+            files.read_input(log, MAX_BYTES),
+        )
         rows = [_make_row(sample) for sample in content["samples"]]
         model = str(content["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -40,7 +42,13 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
     rankings = folder / f"{log.stem}.trec"
     with rankings.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
-            file.write(trec_lines(row["query_id"], row.get("ranking", ()), "inspect"))
+            file.write(
+                trec_lines(
+                    row["query_id"],
+                    row.get("ranking", ()),
+                    "inspect",
+                )
+            )
     trajectories = folder / f"{log.stem}.jsonl"
     with trajectories.open("wb") as lines:
         for row in rows:

@@ -1,8 +1,8 @@
 """A run on an MLflow server, or in its database: parameters, metrics, artifacts.
 
 Needs the package mlflow-skinny, and for a database also SQLAlchemy and alembic (mlflow brings all
-three). nDCG@10 is named nDCG_at_10, "nDCG@10 [pooled]" nDCG_at_10/pooled. What is not known, such
-as the usage of an imported run, is not logged. Left out: traces, which --to openinference makes and
+three). nDCG@10 is named nDCG_at_10, "nDCG@10 [pooled]" nDCG_at_10/pooled. Unknown values, such as
+the usage of an imported run, are not logged. Left out: traces, which --to openinference makes and
 MLflow takes.
 """
 
@@ -17,8 +17,12 @@ from tools import files
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
 
-KEY = "sextant.run"  # the tag by which a run is found again
-_LONGEST = 6000  # characters of a parameter's value, MLflow's own limit
+# The tag by which a run is found again.
+KEY = "sextant.run"
+# Characters of a parameter's value, MLflow's own limit.
+_LONGEST = 6000
+# Metrics or parameters that MLflow takes at a time.
+_BATCH = 100
 _ARTIFACTS = ("config.json", "scores.json", "scores.csv", "run.trec", "attribution.jsonl")
 
 
@@ -28,62 +32,93 @@ def write(source: ExportedRun, address: str, *, force: bool) -> list[str]:
     """
     if source.query_ids != source.run.query_ids:
         raise UsageError("--to mlflow takes whole runs; leave out --query-id and --limit")
-    scheme, _, database = address.partition(":///")
-    # Artifacts go beside a database, not into the working folder; else it is MLflow's choice.
-    artifacts = (
-        (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None
-    )
     mlflow, client = _connect(address)
-    experiment = source.run.config["task"]
-    run = source.run
-    key = f"{run.path.name} {run.config['data_fingerprint']}"
     try:
-        existing = client.get_experiment_by_name(experiment)
-        experiment_id = (
-            existing.experiment_id if existing else client.create_experiment(experiment, artifacts)
-        )
-        earlier = client.search_runs(
-            [experiment_id], f"tags.`{KEY}` = {json.dumps(key)}", max_results=1
-        )
-        if earlier and not force:
-            raise UsageError(
-                f"{address} has {run.path.name} already ({earlier[0].info.run_id}); --force logs it "
-                f"again"
-            )
-        tags = {"task": experiment, "program": run.config["program"]}
-        tags |= {"git_revision": run.config["provenance"].get("git_revision")}
-        tags = {f"sextant.{name}": str(value) for name, value in tags.items() if value} | {KEY: key}
-        run_id = client.create_run(experiment_id, run_name=run.path.name, tags=tags).info.run_id
-        metrics = [
-            mlflow.entities.Metric(name, value, 0, 0)
-            for name, value in list_metrics(source).items()
-        ]
-        params = [
-            mlflow.entities.Param(name, value) for name, value in list_parameters(source).items()
-        ]
-        for start in range(0, max(len(metrics), len(params)), 100):  # MLflow's limit of a batch
-            client.log_batch(
-                run_id, metrics=metrics[start : start + 100], params=params[start : start + 100]
-            )
-        with files.temporary_folder() as folder:
-            for name in _ARTIFACTS:
-                if (run.path / name).is_file():
-                    (folder / name).symlink_to((run.path / name).resolve())
-            client.log_artifacts(run_id, str(folder))
+        run_id = _create_run(client, source, address, force=force)
+        _log_values(mlflow, client, run_id, source)
+        _log_files(client, run_id, source.run.path)
         client.set_terminated(run_id)
     except mlflow.MlflowException as error:
-        raise DataError(
-            f"MLflow at {address} does not take it: {str(error).partition(chr(10))[0]}"
-        ) from None
-    return [f"experiment {experiment}, run {run_id}"]
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"MLflow at {address} does not take it: {reason}") from None
+    return [f"experiment {source.run.config['task']}, run {run_id}"]
+
+
+def _create_run(client: Any, source: ExportedRun, address: str, *, force: bool) -> str:
+    run = source.run
+    experiment_id = _experiment_id(
+        client,
+        run.config["task"],
+        address,
+    )
+    key = f"{run.path.name} {run.config['data_fingerprint']}"
+    query = f"tags.`{KEY}` = {json.dumps(key)}"
+    earlier = client.search_runs(
+        [experiment_id],
+        query,
+        max_results=1,
+    )
+    if earlier and not force:
+        raise UsageError(
+            f"{address} has {run.path.name} already ({earlier[0].info.run_id}); --force logs it "
+            "again"
+        )
+    tags = {
+        "sextant.task": run.config["task"],
+        "sextant.program": run.config["program"],
+        "sextant.git_revision": run.config["provenance"].get("git_revision"),
+        KEY: key,
+    }
+    given_tags = {name: str(value) for name, value in tags.items() if value}
+    created = client.create_run(
+        experiment_id,
+        run_name=run.path.name,
+        tags=given_tags,
+    )
+    return str(created.info.run_id)
+
+
+def _experiment_id(client: Any, name: str, address: str) -> str:
+    existing = client.get_experiment_by_name(name)
+    if existing:
+        return str(existing.experiment_id)
+    # Artifacts go next to a database, not into the working folder; else MLflow chooses.
+    artifacts = None
+    scheme, _, database = address.partition(":///")
+    if scheme == "sqlite":
+        artifacts = (Path(database).resolve().parent / "mlartifacts").as_uri()
+    return str(client.create_experiment(name, artifacts))
+
+
+def _log_values(mlflow: Any, client: Any, run_id: str, source: ExportedRun) -> None:
+    metrics = list[Any]()
+    for name, value in list_metrics(source).items():
+        metrics.append(mlflow.entities.Metric(name, value, 0, 0))
+    parameters = list[Any]()
+    for name, text in list_parameters(source).items():
+        parameters.append(mlflow.entities.Param(name, text))
+    for start in range(0, max(len(metrics), len(parameters)), _BATCH):
+        client.log_batch(
+            run_id,
+            metrics=metrics[start : start + _BATCH],
+            params=parameters[start : start + _BATCH],
+        )
+
+
+def _log_files(client: Any, run_id: str, path: Path) -> None:
+    with files.temporary_folder() as folder:
+        for name in _ARTIFACTS:
+            if (path / name).is_file():
+                (folder / name).symlink_to((path / name).resolve())
+        client.log_artifacts(run_id, str(folder))
 
 
 def _connect(address: str) -> tuple[Any, Any]:
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing may phone home
+    # Nothing may phone home.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault(
-        "MLFLOW_ALLOW_HTTP_REDIRECTS", "false"
-    )  # a run and a token go to the address that is given
+    # A run and a token go to the given address alone.
+    os.environ.setdefault("MLFLOW_ALLOW_HTTP_REDIRECTS", "false")
     try:
         import mlflow  # an extra, and read after the settings above
     except ImportError as error:
@@ -100,13 +135,13 @@ def list_parameters(source: ExportedRun) -> dict[str, str]:
     """Flatten the configuration: keys within keys become "lm.name"."""
     flat = dict[str, str]()
     for key, value in source.run.config.items():
-        inner = (
-            {f"{key}.{name}": setting for name, setting in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
-        if key != "provenance":
-            flat |= {_name(name): _text(setting) for name, setting in inner.items()}
+        if key == "provenance":
+            continue
+        if isinstance(value, dict):
+            for inner_key, setting in value.items():
+                flat[_name(f"{key}.{inner_key}")] = _text(setting)
+        else:
+            flat[_name(key)] = _text(value)
     return flat
 
 
@@ -131,9 +166,8 @@ def list_metrics(source: ExportedRun) -> dict[str, float]:
 
 
 def _name(name: str) -> str:
-    return re.sub(
-        r"[^A-Za-z0-9_./ :-]", "_", name.replace(" [", "/").replace("]", "").replace("@", "_at_")
-    )[:250]
+    plain = name.replace(" [", "/").replace("]", "").replace("@", "_at_")
+    return re.sub(r"[^A-Za-z0-9_./ :-]", "_", plain)[:250]
 
 
 def _text(value: Any) -> str:

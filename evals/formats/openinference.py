@@ -37,7 +37,8 @@ from tools.installation import explain_missing
 from tools.records import Step, Usage
 from tools.text import encodable, message_text
 
-_KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}  # all others are CHAIN
+# All other steps are CHAIN.
+_KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}
 _SCOPE = InstrumentationScope("sextant")
 
 
@@ -88,41 +89,67 @@ def post(source: ExportedRun, address: str, *, force: bool) -> list[str]:
 
 
 def make_spans(query: ExportedQuery, source: ExportedRun) -> list[ReadableSpan]:
-    """Make the spans of one query."""
+    """Make the spans of a query."""
     steps = query.steps
-    seconds = query.outcome.get("seconds") or max(
-        (step.started + step.seconds for step in steps), default=0.0
-    )
+    last_end = max((step.started + step.seconds for step in steps), default=0.0)
+    seconds = query.outcome.get("seconds") or last_end
     trace = _Trace(query, source, seconds)
+    program = source.run.config["program"]
     root = trace.add(
-        source.run.config["program"], "AGENT", None, (0.0, seconds), _of_query(query, source)
+        program,
+        "AGENT",
+        None,
+        (0.0, seconds),
+        _of_query(query, source),
     )
     parents = {0: root}
     for hop in dict.fromkeys(step.hop for step in steps if step.hop):
         hop_steps = [step for step in steps if step.hop == hop]
-        span = (
-            min(step.started for step in hop_steps),
-            max(step.started + step.seconds for step in hop_steps),
+        start = min(step.started for step in hop_steps)
+        end = max(step.started + step.seconds for step in hop_steps)
+        parents[hop] = trace.add(
+            f"hop {hop}",
+            "CHAIN",
+            root,
+            (start, end),
+            {},
         )
-        parents[hop] = trace.add(f"hop {hop}", "CHAIN", root, span, {})
     for step in steps:
-        during = (step.started, step.started + step.seconds)
-        parent = trace.add(
-            step.tool,
-            _KINDS.get(step.tool, "CHAIN"),
-            parents[step.hop],
-            during,
-            _of_step(step, query),
-        )
-        if query.usage is not None and step.usage.calls:
-            parent = trace.add("model calls", "LLM", parent, during, _of_model(step.usage, source))
-        for call in source.calls(step.calls):
-            trace.add("model call", "LLM", parent, during, _of_call(call))
+        _add_step(trace, step, parents[step.hop], query, source)
+    at_end = (seconds, seconds)
     for call in source.calls(query.outcome["trace"].get("calls", ())):
-        trace.add("model call", "LLM", root, (seconds, seconds), _of_call(call))
+        trace.add("model call", "LLM", root, at_end, _of_call(call))
     if query.values:
-        trace.add("scores", "EVALUATOR", root, (seconds, seconds), _of_scores(query))
+        trace.add("scores", "EVALUATOR", root, at_end, _of_scores(query))
     return trace.spans
+
+
+def _add_step(
+    trace: "_Trace",
+    step: Step,
+    parent: SpanContext,
+    query: ExportedQuery,
+    source: ExportedRun,
+) -> None:
+    during = (step.started, step.started + step.seconds)
+    span_kind = _KINDS.get(step.tool, "CHAIN")
+    parent = trace.add(
+        step.tool,
+        span_kind,
+        parent,
+        during,
+        _of_step(step, query),
+    )
+    if query.usage is not None and step.usage.calls:
+        parent = trace.add(
+            "model calls",
+            "LLM",
+            parent,
+            during,
+            _of_model(step.usage, source),
+        )
+    for call in source.calls(step.calls):
+        trace.add("model call", "LLM", parent, during, _of_call(call))
 
 
 class _Trace:
@@ -139,9 +166,10 @@ class _Trace:
             "resource": Resource(attributes),
             "instrumentation_scope": _SCOPE,
         }
-        self._status = (
-            Status() if error is None else Status(StatusCode.ERROR, *encodable([error]))
-        )  # of the first
+        # The status of the first span.
+        self._status = Status()
+        if error is not None:
+            self._status = Status(StatusCode.ERROR, *encodable([error]))
         self.spans: list[ReadableSpan] = []
 
     def add(
@@ -179,7 +207,10 @@ def _of_query(query: ExportedQuery, source: ExportedRun) -> dict[str, Any]:
     config = source.run.config
     ranking = query.outcome["ranking"]
     answer = query.outcome.get("answer") or ""
-    named = {"retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
+    named = {
+        "retriever": config["retriever"]["name"],
+        "lm": config["lm"]["name"],
+    }
     return {
         "input.value": query.text,
         "output.value": answer or compact(ranking),
@@ -196,9 +227,18 @@ def _of_step(step: Step, query: ExportedQuery) -> dict[str, Any]:
     attributes: dict[str, Any] = {name: text for name, text in texts.items() if text}
     if step.tool == "search":
         instruction = {"instruction": step.instruction} if step.instruction else {}
-        attributes["metadata"] = compact({"k": step.k, "retriever": step.retriever, **instruction})
+        attributes["metadata"] = compact(
+            {
+                "k": step.k,
+                "retriever": step.retriever,
+                **instruction,
+            }
+        )
     elif step.tool == "read":
-        attributes |= {"tool.name": "read", "tool.parameters": compact({"doc_id": step.argument})}
+        attributes |= {
+            "tool.name": "read",
+            "tool.parameters": compact({"doc_id": step.argument}),
+        }
     prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(
         step.tool, "output.documents"
     )
@@ -206,7 +246,10 @@ def _of_step(step: Step, query: ExportedQuery) -> dict[str, Any]:
     for index, doc_id in enumerate(step.doc_ids):
         metadata: dict[str, Any] = {"rank": index + 1}
         if step.shown:
-            metadata |= {"shown_chars": step.shown[index], "chars": step.lengths[index]}
+            metadata |= {
+                "shown_chars": step.shown[index],
+                "chars": step.lengths[index],
+            }
         metadata |= {"grade": gold[doc_id]} if doc_id in gold else {}
         attributes[f"{prefix}.{index}.document.id"] = doc_id
         attributes[f"{prefix}.{index}.document.metadata"] = compact(metadata)
@@ -249,8 +292,17 @@ def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    calls = [(call, call.get("function") or call) for call in message.get("tool_calls") or ()]
-    converted = {"role": message["role"], "content": message_text({**message, "tool_calls": ()})}
+    calls = [
+        (
+            call,
+            call.get("function") or call,
+        )
+        for call in message.get("tool_calls") or ()
+    ]
+    converted = {
+        "role": message["role"],
+        "content": message_text({**message, "tool_calls": ()}),
+    }
     converted["tool_calls"] = [
         {
             "tool_call": {

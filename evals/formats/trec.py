@@ -3,9 +3,9 @@ README has the form).
 
 We write ids percent-encoded, because blanks separate the columns: OBLIQ-Bench's math task has an id
 with a blank. Like trec_eval, reading goes by the scores and not by ranks or lines, keeps scores in
-single precision, and puts the greater document id first among equal scores. Unlike it, it refuses
-with the line what is not of the task: unknown queries and documents, documents twice, excluded ones
-or ones outside the pool, scores that are no numbers.
+single precision, and puts the greater document id first among equal scores. Unlike it, it refuses,
+with the line, entries that are not of the task: unknown queries and documents, documents twice,
+excluded documents or documents outside the pool, scores that are no numbers.
 
 Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
@@ -35,12 +35,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
     empty = 0
     fractions = False
     units = False
-    chosen = {
-        encode_trec_id(query_id).encode("utf-8", "backslashreplace")
-        for query_id in source.query_ids
-    }
-    with (run / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
-        copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
+    _copy_run(source, folder)
     with ExitStack() as opened:
         documents, qrels, relevant = (
             opened.enter_context(
@@ -49,36 +44,51 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
             for name in ("documents", "qrels", "relevant")
         )
         for query in source:
-            documents.write(trec_lines(query.query_id, query.outcome["ranking"], run.name))
-            empty += not query.outcome["ranking"]
-            units |= bool(query.judged.get("units"))
+            ranking = query.outcome["ranking"]
             grades = query.judged.get("grades", {})
+            counted = {row["unit"]: 1.0 for row in query.relevant}
+            documents.write(trec_lines(query.query_id, ranking, run.name))
             qrels.writelines(_qrels_lines(query.query_id, grades))
-            relevant.writelines(
-                _qrels_lines(query.query_id, {row["unit"]: 1.0 for row in query.relevant})
-            )
+            relevant.writelines(_qrels_lines(query.query_id, counted))
+            empty += not ranking
+            units |= bool(query.judged.get("units"))
             fractions |= any(grade != int(grade) for grade in grades.values())
-    for name in ([] if units else ["documents"]) + (
-        [] if source.has_judged else ["qrels", "relevant"]
+    if not units:
+        (folder / "documents.trec").unlink()
+    if not source.has_judged:
+        (folder / "qrels.trec").unlink()
+        (folder / "relevant.trec").unlink()
+    return _notes(units=units, empty=empty, fractions=fractions)
+
+
+def _copy_run(source: ExportedRun, folder: Path) -> None:
+    chosen = set[bytes]()
+    for query_id in source.query_ids:
+        chosen.add(encode_trec_id(query_id).encode("utf-8", "backslashreplace"))
+    with (
+        (source.run.path / "run.trec").open("rb") as lines,
+        (folder / "run.trec").open("wb") as copy,
     ):
-        (folder / f"{name}.trec").unlink()
-    notes = (
-        (
-            units,
+        copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
+
+
+def _notes(*, units: bool, empty: int, fractions: bool) -> list[str]:
+    notes = list[str]()
+    if units:
+        notes.append(
             "run.trec ranks what is judged, documents.trec the passages or documents that were "
-            "handed in",
-        ),
-        (
-            empty,
+            "handed in"
+        )
+    if empty:
+        notes.append(
             f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves "
-            f"them out",
-        ),
-        (
-            fractions,
-            "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does",
-        ),
-    )
-    return [note for holds, note in notes if holds]
+            "them out"
+        )
+    if fractions:
+        notes.append(
+            "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does"
+        )
+    return notes
 
 
 def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
@@ -95,22 +105,35 @@ class RunFile:
         self.path = path
         self._environment = environment
         self._encoded = encoded
-        self.tag = ""  # of its first line
+        # The tag of its first line.
+        self.tag = ""
         self._queries = {query.query_id: query for query in environment.queries}
-        self._doc_ids: list[str] = []  # as they were first met
-        self._raw: list[bytes] = []  # the same, as they stand in the file
+        # The ids in the order of the file.
+        self._doc_ids: list[str] = []
+        # The same, with the bytes of the file.
+        self._raw: list[bytes] = []
         # Query -> for each of its lines the document's number in the list of ids, the line's
         # number, and the score.
         self._lines: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._read()
 
     def ranking(self, query_id: str) -> tuple[list[str], list[float]]:
-        """Return a query's documents, best first, and their scores; none where the file has
-        none.
-        """
-        numbers, _, scores = self._lines.get(query_id, (array("I"), array("I"), array("f")))
+        """Return a query's documents, best first, and their scores; none if the file has none."""
+        numbers, _, scores = self._lines.get(
+            query_id,
+            (
+                array("I"),
+                array("I"),
+                array("f"),
+            ),
+        )
         places = sorted(
-            range(len(numbers)), key=lambda at: (scores[at], self._raw[numbers[at]]), reverse=True
+            range(len(numbers)),
+            key=lambda at: (
+                scores[at],
+                self._raw[numbers[at]],
+            ),
+            reverse=True,
         )
         return [self._doc_ids[numbers[at]] for at in places], [scores[at] for at in places]
 
@@ -124,28 +147,35 @@ class RunFile:
             if raw_document not in number_of:
                 self._doc_ids.append(self._identify("document", raw_document, line))
                 number_of[raw_document] = len(number_of)
-            numbers, places, scores = self._lines.setdefault(
-                queries[raw_query], (array("I"), array("I"), array("f"))
+            numbers, lines, scores = self._lines.setdefault(
+                queries[raw_query],
+                (
+                    array("I"),
+                    array("I"),
+                    array("f"),
+                ),
             )
             numbers.append(number_of[raw_document])
-            places.append(line)
+            lines.append(line)
             scores.append(self._score(raw_score, line))
         if not self._lines:
             raise DataError(f"{self.path} has no lines; a run file has {_COLUMNS} in each")
         self._raw = list(number_of)
-        for query_id, (numbers, places, _) in self._lines.items():
+        self._check_rankings()
+
+    def _check_rankings(self) -> None:
+        for query_id, (numbers, lines, _) in self._lines.items():
             doc_ids = [self._doc_ids[number] for number in numbers]
             try:
                 check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
             except InvalidRanking as wrong:
-                lines = [
-                    line
-                    for doc_id, line in zip(doc_ids, places, strict=True)
-                    if doc_id == wrong.doc_id
-                ]
+                pairs = zip(doc_ids, lines, strict=True)
+                of_document = [line for doc_id, line in pairs if doc_id == wrong.doc_id]
+                # The second line of a document that is there twice.
                 raise self._wrong(
-                    lines[:2][-1], str(wrong)
-                ) from None  # the second, of one that is there twice
+                    of_document[:2][-1],
+                    str(wrong),
+                ) from None
 
     def _fields(
         self,
@@ -164,7 +194,14 @@ class RunFile:
         environment = self._environment
         names: Collection[str] = self._queries if subject == "query" else environment.documents
         try:
-            name = unquote(encoded.decode(), errors="strict") if self._encoded else encoded.decode()
+            name = (
+                unquote(
+                    encoded.decode(),
+                    errors="strict",
+                )
+                if self._encoded
+                else encoded.decode()
+            )
         except UnicodeDecodeError:
             raise self._wrong(line, f"{encoded!r} is not UTF-8 when it is decoded") from None
         if name in names:
@@ -180,7 +217,10 @@ class RunFile:
             hint = "; it looks percent-encoded, as our own run files are: --encoded"
         elif alike := document_ids.suggest(name, names):
             hint = alike
-        raise self._wrong(line, f"{subject} {name!r} is not in {context}{hint}")
+        raise self._wrong(
+            line,
+            f"{subject} {name!r} is not in {context}{hint}",
+        )
 
     def _score(self, text: bytes, line: int) -> float:
         try:

@@ -24,7 +24,8 @@ from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.text import content_words
 
 Value = float | str | None
-ARGUANA = "birco/arguana"  # whose ids name the debate: <split>-<topic>-<debate>-<side and number>
+# Its ids name the debate: <split>-<topic>-<debate>-<side and number>.
+ARGUANA = "birco/arguana"
 
 
 def pool_size(environment: Environment) -> float:
@@ -42,7 +43,7 @@ def lexical_overlap(environment: Environment) -> float | None:
     """Return the mean share of a query's distinct words, without stop words, that are in a relevant
     document, too.
 
-    BIRCO's Table 1 counts overlapping words, and does not say over what: BEIR's 0.384, for queries
+    BIRCO's Table 1 counts overlapping words, and names no denominator: BEIR's 0.384, for queries
     of ten words and documents of 125, can only be over the query's.
     """
     shares = []
@@ -53,9 +54,8 @@ def lexical_overlap(environment: Environment) -> float | None:
                 len(query_words.intersection(content_words(environment.documents[doc_id].text)))
                 / len(query_words)
             )
-    return (
-        fmean(shares) if shares else None
-    )  # none where the judgements are of units that are not documents
+    # There are none if the judgements are of units that are not documents.
+    return fmean(shares) if shares else None
 
 
 def _relevant(environment: Environment, query: Query) -> list[str]:
@@ -75,8 +75,8 @@ def triplets(environment: Environment) -> float:
 
 
 def hard_negative_share(environment: Environment) -> float | None:
-    """Return the share of pooled documents that are hard negatives; None where the data does
-    not tell them.
+    """Return the share of pooled documents that are hard negatives; None if the data does not tell
+    them.
     """
     if environment.task != ARGUANA:
         return None
@@ -135,7 +135,7 @@ def compute_statistics(environment: Environment, names: Iterable[str]) -> dict[s
     relevant(JUDGEMENTS,binary).
 
     JUDGEMENTS is a name of the task's judgements ("gold"); the value is the mean number of
-    documents labelled 1 or more. `binary` takes the labels that are released for recall; None where
+    documents labelled 1 or more. `binary` takes the labels that are released for recall; None if
     there are none.
     """
     return {
@@ -156,8 +156,8 @@ def _count(environment: Environment, name: str) -> float | None:
 
 
 def hard_negatives(environment: Environment, query: Query) -> set[str]:
-    """Return the query's pooled documents that are not relevant but of the same debate as one
-    that is (ArguAna).
+    """Return the query's pooled documents that are not relevant but of the same debate as a
+    relevant document (ArguAna).
     """
     return negatives_in_same_group(
         query.candidates or (),
@@ -169,7 +169,7 @@ def hard_negatives(environment: Environment, query: Query) -> set[str]:
 def negatives_in_same_group(
     pool: Iterable[str], right: Iterable[str], group_of: Callable[[str], str]
 ) -> set[str]:
-    """Return the documents of a pool that are not `right`, and of a group with one that is;
+    """Return the documents of a pool that are not `right`, and of a group with a right document;
     "" is no group.
     """
     groups = set(map(group_of, right)) - {""}
@@ -182,7 +182,7 @@ def reciprocal_ranks(
     """Return the mean reciprocal ranks of (hard negatives, other documents that are not relevant),
     BIRCO's Table 6.
 
-    Relevant ones are in neither: the shares and means that the paper prints add up to the mean of
+    Relevant documents are in neither: the shares and means that the paper prints add up to the mean of
     1/1 to 1/50 so.
     """
     hard = list[float]()
@@ -193,24 +193,29 @@ def reciprocal_ranks(
         for rank, doc_id in enumerate(rankings[query.query_id], start=1):
             if doc_id not in right:
                 (hard if doc_id in tempting else unrelated).append(1 / rank)
-    return (fmean(hard) if hard else 0.0), (fmean(unrelated) if unrelated else 0.0)
+    mean_hard = fmean(hard) if hard else 0.0
+    mean_unrelated = fmean(unrelated) if unrelated else 0.0
+    return mean_hard, mean_unrelated
 
 
 def word_shares(environment: Environment) -> dict[str, float]:
     """Return the share of each word, without stop words, in all words of a task's queries and
     documents.
     """
-    texts = chain((query.text for query in environment.queries), environment.documents.texts())
+    texts = chain(
+        (query.text for query in environment.queries),
+        environment.documents.texts(),
+    )
     counts = Counter(chain.from_iterable(map(content_words, texts)))
     every = counts.total()
     return {word: count / every for word, count in counts.items()}
 
 
 def embed_pool_2d(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
-    """Return where a query, chosen at random, and the documents of its pool are in the plane:
-    BIRCO's Figure 4.
+    """Return the positions in the plane of a query, chosen at random, and of the documents of its
+    pool: BIRCO's Figure 4.
 
-    The vectors are those of the model that comes with a package; the paper's are ada-002's.
+    The model that comes with a package makes the vectors; the paper's are ada-002's.
     """
     query = Random(seed).choice(environment.queries)
     pool = sorted(query.candidates or ())
@@ -221,15 +226,38 @@ def embed_pool_2d(environment: Environment, seed: int = 0) -> list[dict[str, Any
     kinds |= dict.fromkeys(right, "relevant")
     embedder = SentenceEmbedder()
     texts = embedder.documents([environment.documents[doc_id].text for doc_id in pool])
-    places = project_2d(np.vstack([embedder.queries([Search(query.text)]), texts]), seed).tolist()
+    places = project_2d(
+        np.vstack(
+            [
+                embedder.queries([Search(query.text)]),
+                texts,
+            ]
+        ),
+        seed,
+    ).tolist()
     named = zip(
-        [query.query_id, *pool], ["query", *(kinds[doc_id] for doc_id in pool)], places, strict=True
+        [query.query_id, *pool],
+        [
+            "query",
+            *(kinds[doc_id] for doc_id in pool),
+        ],
+        places,
+        strict=True,
     )
-    return [{"id": name, "kind": label, "x": x, "y": y} for name, label, (x, y) in named]
+    return [
+        {
+            "id": name,
+            "kind": label,
+            "x": x,
+            "y": y,
+        }
+        for name, label, (x, y) in named
+    ]
 
 
 def project_2d(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
-    """Return a place in the plane for each vector, near ones together, the same for the same seed.
+    """Return a position in the plane for each vector, near vectors together, the same for the same
+    seed.
 
     By t-SNE over cosines. BIRCO's Figure 4 is by UMAP, which keeps neighbours in much the same way.
     """

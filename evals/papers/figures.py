@@ -1,14 +1,14 @@
-"""A paper's figure, drawn from the cells that `evals.reproduce` made, and those cells as CSV.
+"""A paper's figure, drawn from the cells that `evals.reproduce` made, and the cells as CSV.
 
 The section of a figure has `drawn`, a table of
 
     kind                    lines, bars, squares, pools (evals/reporting/plots.py); points, which are in `found`;
                             or gaps:
                             a point for each task, at the best value of its systems, and at that of the system `x`
-    rows, columns, panels   what tells these apart: base, variant, task or metric; panels may be left out. The system
+    rows, columns, panels   the sort of each: base, variant, task or metric; panels may be left out. The system
                             "Snowflake | Query-to-Doc" has the base Snowflake and the variant Query-to-Doc
-    change                  a variant: what is drawn is its value less that of the system without a variant
-    value                   what the axis of values says
+    change                  a variant: its value is drawn less the value of the system without a variant
+    value                   the label of the axis of values
 
 A value that is printed by several judgements is drawn by the last of them: pooled ones, in
 OBLIQ-Bench.
@@ -38,7 +38,12 @@ def save_figure(result: Mapping[str, Any], settings: Mapping[str, str], folder: 
     stem = folder / result["name"].replace("/", "-")
     title = f"{result['name']}: {result['title']}"
     rows = result.get("points") or result["cells"]
-    table = to_csv([rows[0], *(row.values() for row in rows)])
+    table = to_csv(
+        [
+            rows[0],
+            *(row.values() for row in rows),
+        ]
+    )
     contents: dict[Path, str | bytes] = {stem.with_suffix(".csv"): table}
     figure = _draw(result, settings)
     if figure:
@@ -55,12 +60,22 @@ def _draw(result: Mapping[str, Any], settings: Mapping[str, str]) -> Figure | No
         return draw_points(result["points"])
     cells = result["cells"]
     if settings.get("kind") == "gaps":
-        axes = (f"nDCG@10 of {settings['x']}", "nDCG@10 of the best of the others")
-        return draw_points(gap_points(cells, settings["x"]), axes)
+        axes = (
+            f"nDCG@10 of {settings['x']}",
+            "nDCG@10 of the best of the others",
+        )
+        return draw_points(
+            gap_points(cells, settings["x"]),
+            axes,
+        )
     panels = arrange_panels(cells, settings) if settings else {}
     if not panels:
         return None
-    return draw_table(settings["kind"], panels, settings.get("value", ""))
+    return draw_table(
+        settings["kind"],
+        panels,
+        settings.get("value", ""),
+    )
 
 
 def arrange_panels(
@@ -125,5 +140,12 @@ def gap_points(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[st
         rivals = [value for system, value in values.items() if not system.startswith(ceiling)]
         if ceiling in values and rivals:
             name = task.partition("/")[2]
-            points.append({"id": name, "kind": side, "x": values[ceiling], "y": max(rivals)})
+            points.append(
+                {
+                    "id": name,
+                    "kind": side,
+                    "x": values[ceiling],
+                    "y": max(rivals),
+                }
+            )
     return points

@@ -1,4 +1,4 @@
-"""What `evals.reproduce` prints: the list of tables and figures, and a table's cells next to the
+"""The output of `evals.reproduce`: the list of tables and figures, and a table's cells next to the
 paper's.
 """
 
@@ -25,47 +25,89 @@ from tools.number_format import plural
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
-_HEADS = ["system", "metric", "published", "ours", "difference", ""]
+_HEADS = [
+    "system",
+    "metric",
+    "published",
+    "ours",
+    "difference",
+    "",
+]
 
 
 def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult:
-    """Make the table called `name`, or the list of tables; a dry run estimates what that takes."""
+    """Make the table called `name`, or the list of tables; a dry run estimates the cost."""
     if name is None:
         rows = [_describe(section) for section in sections().values()]
-        return CommandResult({"sections": rows}, "".join(map(_list, rows)))
+        return CommandResult(
+            {"sections": rows},
+            "".join(map(_list, rows)),
+        )
     if conditions["lm"]:
         parse(conditions["lm"])
     if conditions["retriever"]:
         retrievers.canonicalize(conditions["retriever"])
-    table = ReproducedTable(find(name), ReproductionSettings(**conditions))
+    table = ReproducedTable(
+        find(name),
+        ReproductionSettings(**conditions),
+    )
     if dry_run:
         return _estimate(table)
     head = table.section.about
-    result: dict[str, Any] = {"name": name, "title": head["title"], "notes": _notes(table)}
+    result: dict[str, Any] = {
+        "name": name,
+        "title": head["title"],
+        "notes": _notes(table),
+    }
     cells = result["cells"] = list(table.cells())
     settings = head.get("drawn", {})
     if settings.get("kind") == "points":
-        result["points"] = embed_pool_2d(table.load(cells[0]["task"], cells[0]["split"]))
+        result["points"] = embed_pool_2d(
+            table.load(
+                cells[0]["task"],
+                cells[0]["split"],
+            )
+        )
     if cells:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        result["files"] = list(map(str, save_figure(result, settings, folder)))
+        result["files"] = list(
+            map(
+                str,
+                save_figure(result, settings, folder),
+            )
+        )
     result["failed"] = table.count_failed()
     result["deviations"] = table.list_deviations()
-    reasons, problem = explain(table.unfinished, len(cells))
+    reasons, problem = explain(
+        table.unfinished,
+        len(cells),
+    )
     text = render_terminal(list(_blocks(result)))
-    return CommandResult(result, text, problem, result["failed"], reasons)
+    return CommandResult(
+        result,
+        text,
+        problem,
+        result["failed"],
+        reasons,
+    )
 
 
 def _estimate(table: ReproducedTable) -> CommandResult:
     if not table.runs:
         return CommandResult({}, render_terminal(["it takes no run"]))
     estimate = estimate_cells(table.runs)[0]
-    return CommandResult(estimate, render_terminal(lay_out_ahead(estimate)))
+    return CommandResult(
+        estimate,
+        render_terminal(lay_out_ahead(estimate)),
+    )
 
 
 def _notes(table: ReproducedTable) -> list[str]:
     head = table.section.about
-    notes = [*table.warnings(), *head.get("notes", [])]
+    notes = [
+        *table.warnings(),
+        *head.get("notes", []),
+    ]
     if head.get("marked"):
         notes.append(MARKS)
     if reason := head.get("lacks"):
@@ -102,9 +144,16 @@ def _describe(section: PaperTable) -> dict[str, Any]:
 
 def _list_needs(system: Mapping[str, Any]) -> list[str]:
     """Return the model and the retrievers of a system, the retrievers of its pool included."""
-    needs = [system.get("retriever"), system.get("parameters", {}).get("ties"), system.get("lm")]
+    needs = [
+        system.get("retriever"),
+        system.get("parameters", {}).get("ties"),
+        system.get("lm"),
+    ]
     if "pool" in system:
-        pool = read_pool(system["pool"], retrievers.canonicalize(system["retriever"]))
+        pool = read_pool(
+            system["pool"],
+            retrievers.canonicalize(system["retriever"]),
+        )
         needs += map(str, pool.parts)
     return list(filter(None, needs))
 
@@ -156,8 +205,18 @@ def _blocks(result: Mapping[str, Any]) -> Iterator[TextBlock]:
             if cell["task"] == task:
                 name = "" if cell["system"] == previous_system else cell["system"]
                 previous_system = cell["system"]
-                rows.append([name, *_cell_texts(cell, remarks)])
-        yield TextTable(task, _HEADS, rows, names=(0, 1, 5))
+                rows.append(
+                    [
+                        name,
+                        *_cell_texts(cell, remarks),
+                    ]
+                )
+        yield TextTable(
+            task,
+            _HEADS,
+            rows,
+            names=(0, 1, 5),
+        )
     for text, number in remarks.items():
         yield f"({number}) {text}"
     yield from result["deviations"]
@@ -173,7 +232,10 @@ def _cell_texts(cell: Mapping[str, Any], remarks: dict[str, int]) -> list[str]:
     if cell["judgements"]:
         metric += f" [{cell['judgements']}]"
     marks = list[str]()
-    for remark in (cell["remark"], cell["note"]):
+    for remark in (
+        cell["remark"],
+        cell["note"],
+    ):
         if remark:
             marks.append(f"({remarks.setdefault(remark, len(remarks) + 1)})")
     return [

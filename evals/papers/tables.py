@@ -1,10 +1,10 @@
-"""The cells of a paper's table, made: the study that they take, and what ours are beside the
+"""The cells of a paper's table, made: the study that they take, and our values next to the
 paper's.
 
 A run that cannot be made gives its reason to its cells, and the others are made.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -33,61 +33,64 @@ from tools import files
 from tools.errors import DataError, SextantError
 from tools.schemas import toml_lines
 
-LEXICAL = (
-    "bm25",
-    "bm25s",
-    "rank_bm25",
-    "pool_bm25",
-)  # retrievers that need neither key nor weights
-HARD = (
-    "hard negatives",
-    "other documents",
-)  # metrics: what evals.papers.dataset_statistics.reciprocal_ranks gives
+# Retrievers that need neither key nor weights.
+LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")
+# Metrics that evals.papers.dataset_statistics.reciprocal_ranks gives.
+HARD = ("hard negatives", "other documents")
 MINIATURES = (
     "miniatures are invented and never comparable with a paper: the difference says nothing"
 )
-OF_SECTIONS = (
-    "name",
-    "row",
-    "also",
-    "tasks",
-    "lacks",
-    "sizes",
-)  # keys of a system that a run does not have
-DECLINE = "Decline"  # in MultiConIR's tables: Win(1) less Win(10)
+FOLDERS = "a folder's data is not the pinned release: the difference may be that of the data"
+# Keys of a system that a run does not have.
+OF_SECTIONS = ("name", "row", "also", "tasks", "lacks", "sizes")
+# In MultiConIR's tables: Win(1) less Win(10).
+DECLINE = "Decline"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproductionSettings:
-    """What a table is made with."""
+    """The conditions under which a table is made."""
 
     data: str | None
     limit: int | None
-    lm: str  # in place of the models of the paper
-    retriever: str  # in place of retrievers that need a key or weights
+    # In place of the models of the paper.
+    lm: str
+    # In place of retrievers that need a key or weights.
+    retriever: str
     runs: Path
-    budget_usd: float | None = None  # for all of its runs together
-    budget_calls: int | None = None  # the same
-    prices: Path | None = None  # a file of the user's own
-    quiet: bool = True  # else stderr has the live table of a study
+    # Dollars and calls for all of its runs together; None for no limit.
+    budget_usd: float | None = None
+    budget_calls: int | None = None
+    # A file of the user's own.
+    prices: Path | None = None
+    # Else stderr has the live table of a study.
+    quiet: bool = True
 
     def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return (a system's fields of a request, which stand-ins are among them)."""
+        """Return a system's fields of a request, and the stand-ins among them in words."""
         settings = {key: value for key, value in system.items() if key not in OF_SECTIONS}
-        lexical = settings.get("retriever", LEXICAL[0]).partition("(")[0] in LEXICAL
-        pool, _, named = settings.get("pool", "").partition("(")
-        wanted = {
-            "lm": self.lm if "lm" in settings else "",
-            "retriever": "" if lexical else self.retriever,
-        }
-        wanted["pool"] = f"{pool}({self.retriever})" if named and self.retriever else ""
-        changed = {key: value for key, value in wanted.items() if value and value != settings[key]}
-        stand_ins = [f"{value} for {settings[key]}" for key, value in changed.items()]
+        substitutes = self._substitutes(settings)
+        stand_ins = [f"{value} for {settings[key]}" for key, value in substitutes.items()]
         parameters = settings.get("parameters", {})
-        if self.retriever and "ties" in parameters:  # of the programs that score
+        changed: dict[str, Any] = dict(substitutes)
+        if self.retriever and "ties" in parameters:
+            # Of the programs that score.
             stand_ins.append(f"{self.retriever} for {parameters['ties']}")
             changed["parameters"] = parameters | {"ties": self.retriever}
         return settings | changed, "; ".join(stand_ins)
+
+    def _substitutes(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Return the values that stand in for other values of a system, by field."""
+        wanted = dict[str, str]()
+        if "lm" in settings:
+            wanted["lm"] = self.lm
+        retriever = settings.get("retriever", LEXICAL[0])
+        if retriever.partition("(")[0] not in LEXICAL:
+            wanted["retriever"] = self.retriever
+        pool, _, pool_retriever = settings.get("pool", "").partition("(")
+        if pool_retriever and self.retriever:
+            wanted["pool"] = f"{pool}({self.retriever})"
+        return {key: value for key, value in wanted.items() if value and value != settings[key]}
 
 
 class ReproducedTable:
@@ -99,9 +102,8 @@ class ReproducedTable:
         self.load = cache(self._load_task)
         self._read = cache(read_scored_run)
         self.planned = {(cell.row, cell.task): cell for cell in self._plan()}
-        self.unfinished = list[
-            Unfinished
-        ]()  # the cells that could be made and are not, once `cells` has yielded all
+        # The cells that could be made and are not, once `cells` has yielded all.
+        self.unfinished = list[Unfinished]()
 
     @property
     def runs(self) -> list[study_file.StudyCell]:
@@ -112,17 +114,20 @@ class ReproducedTable:
 
     @cached_property
     def results(self) -> dict[str, CellResult]:
-        """What came of its runs, by request."""
+        """The results of its runs, by request."""
         results = (
-            run_cells(self.runs, None if self.conditions.quiet else StudyProgress(self.runs))
+            run_cells(
+                self.runs,
+                None if self.conditions.quiet else StudyProgress(self.runs),
+            )
             if self.runs
             else []
         )
         return {repr(result.cell.request): result for result in results}
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Yield every cell: the paper's value, ours, the difference, and a remark where there
-        is one.
+        """Yield every cell: the paper's value, ours, the difference, and a remark if there is
+        one.
         """
         marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
@@ -131,19 +136,28 @@ class ReproducedTable:
             except SextantError as problem:
                 ours = None
                 remark = str(problem)
-                self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
-            both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
-            difference = ours - cell.value if both else None  # type: ignore[operator]
-            comparison = {
-                "published": cell.value,
-                "ours": ours,
-                "difference": difference,
-                "remark": remark,
-            }
-            comparison["mark"] = marks.get((cell.task, cell.metric, cell.system), "")
-            yield {
-                key: value for key, value in asdict(cell).items() if key not in ("value", "lacks")
-            } | comparison
+                self.unfinished.append(
+                    Unfinished(
+                        cell.system or cell.metric,
+                        cell.task,
+                        problem,
+                    )
+                )
+            row = asdict(cell)
+            row["published"] = row.pop("value")
+            row["ours"] = ours
+            row["difference"] = _subtract(ours, cell.value)
+            row["remark"] = remark
+            row["mark"] = marks.get(
+                (
+                    cell.task,
+                    cell.metric,
+                    cell.system,
+                ),
+                "",
+            )
+            del row["lacks"]
+            yield row
 
     def _mark(self) -> dict[tuple[str, str, str], str]:
         """Return "*" for the best of ours in each column, "=" for those that do not differ
@@ -152,50 +166,60 @@ class ReproducedTable:
         columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         for cell in self.section.cells:
             try:
-                run = self._find(cell, cell.task)[0]
-            except SextantError:  # which `cells` says
+                run = self._find(
+                    cell,
+                    cell.task,
+                )[0]
+            except SextantError:
+                # `cells` reports it.
                 continue
             if not isinstance(run, str):
-                values = {
-                    query_id: value
-                    for query_id, value in run.columns[cell.metric].items()
-                    if value is not None
-                }
-                columns.setdefault((cell.task, cell.metric), {})[cell.system] = values
+                column = columns.setdefault((cell.task, cell.metric), {})
+                column[cell.system] = _defined(run.columns[cell.metric])
         marks = dict[tuple[str, str, str], str]()
         for (task, metric), column in columns.items():
-            best, tests = find_best({task: column}, {task: metric})
-            indistinguishable = [system for system, test in tests.items() if test.p > 0.05]
-            marks |= {(task, metric, best): "*"} | dict.fromkeys(
-                [(task, metric, system) for system in indistinguishable], "="
+            best, tests = find_best(
+                {task: column},
+                {task: metric},
             )
+            marks[task, metric, best] = "*"
+            for system, test in tests.items():
+                if test.p > 0.05:
+                    marks[task, metric, system] = "="
         return marks
 
     def warnings(self) -> list[str]:
-        """Return what the table may not be taken for."""
-        tasks = dict.fromkeys(
-            task for cell in self.section.cells if not cell.lacks for task in list_tasks(cell.task)
-        )
-        kinds = set[str]()
+        """Return the reasons why the table is not comparable with the paper's."""
+        tasks = dict[str, None]()
+        for cell in self.section.cells:
+            if not cell.lacks:
+                tasks |= dict.fromkeys(list_tasks(cell.task))
+        sources = set[str]()
         missing = list[DataError]()
         for task in tasks:
             try:
-                kinds.add(
-                    environments.data_folder(environments.resolve(task), self.conditions.data)[0]
+                suite_task = environments.resolve(task)
+                sources.add(
+                    environments.data_folder(
+                        suite_task,
+                        self.conditions.data,
+                    )[0]
                 )
-            except DataError as problem:  # which the task's cells say, where other tasks are there
+            except DataError as problem:
+                # The task's cells report it, if other tasks are there.
                 missing.append(problem)
-        if missing and not kinds:
+        if missing and not sources:
             raise missing[0]
-        folder_note = (
-            "a folder's data is not the pinned release: the difference may be that of the data"
-        )
-        part_note = (
-            f"only the first {self.conditions.limit} queries of each task are asked; the paper "
-            f"has all"
-        )
-        notes = [MINIATURES] if "mini" in kinds else [folder_note] if kinds - {"full"} else []
-        return notes + [part_note] * bool(self.conditions.limit)
+        notes = list[str]()
+        if "mini" in sources:
+            notes.append(MINIATURES)
+        elif sources - {"full"}:
+            notes.append(FOLDERS)
+        if limit := self.conditions.limit:
+            notes.append(
+                f"only the first {limit} queries of each task are asked; the paper has all"
+            )
+        return notes
 
     def _make(self, cell: PaperCell) -> tuple[Value, str]:
         if cell.lacks:
@@ -216,38 +240,68 @@ class ReproducedTable:
         statistic, _, other_task = cell.metric.partition(" ")
         if statistic == "jaccard":
             return weighted_jaccard(
-                word_shares(environment), word_shares(self.load(other_task, cell.split))
+                word_shares(environment),
+                word_shares(
+                    self.load(
+                        other_task,
+                        cell.split,
+                    )
+                ),
             )
-        return compute_statistics(environment, [cell.metric])[cell.metric]
+        return compute_statistics(
+            environment,
+            [cell.metric],
+        )[cell.metric]
 
     def _measure(self, cell: PaperCell, task: str) -> tuple[float | None, str]:
+        """Return a cell's value on a task, None if it is undefined, and a remark."""
         system = self.section.system(cell)
         if "bound" in system:
-            return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
+            return bound(
+                system["bound"],
+                cell.metric,
+                self.load(task, cell.split),
+            ), ""
         run, stand_ins = self._find(cell, task)
         if isinstance(run, str):
             return None, run
+        return self._read_value(run, cell, task), stand_ins
+
+    def _read_value(self, run: ScoredRun, cell: PaperCell, task: str) -> float | None:
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in run.outcomes.items()}
-            return reciprocal_ranks(self.load(task, cell.split), rankings)[
-                HARD.index(cell.metric)
-            ], stand_ins
+            ranks = reciprocal_ranks(
+                self.load(task, cell.split),
+                rankings,
+            )
+            return ranks[HARD.index(cell.metric)]
+        metrics = run.scores["metrics"]
         if cell.metric == DECLINE:
-            first, last = (run.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
-            return (None if None in (first, last) else first - last), stand_ins
-        judged = (
-            f" [{cell.judgements}]" if cell.judgements not in ("", run.scores["judgements"]) else ""
-        )
-        measured = run.scores["metrics"].get(cell.metric + judged, {})
-        return measured.get("resampled", measured).get("mean"), stand_ins
+            first = metrics.get("Win(1)", {}).get("mean")
+            last = metrics.get("Win(10)", {}).get("mean")
+            return None if first is None or last is None else float(first - last)
+        name = cell.metric
+        if cell.judgements not in (
+            "",
+            run.scores["judgements"],
+        ):
+            name += f" [{cell.judgements}]"
+        measured = metrics.get(name, {})
+        mean: float | None = measured.get("resampled", measured).get("mean")
+        return mean
 
     def _find(self, cell: PaperCell, task: str) -> tuple[ScoredRun | str, str]:
-        """Return (the run of a cell or why nobody can make it, what is not as in the paper).
+        """Return the run of a cell, or the reason why it cannot be made, and the differences from
+        the paper.
 
         Raise the problem for which it is not made.
         """
         system = self.section.system(cell)
-        if imported := self._find_imported(system, task, cell.split):
+        if imported := self._find_imported(
+            system,
+            task,
+            cell.split,
+        ):
             return imported, "the authors' own ranking"
         stand_ins = self.conditions.fields(system)[1]
         planned = self.planned.get((_row(system), task))
@@ -269,8 +323,8 @@ class ReproducedTable:
         return list_deviations(self._read(folder) for folder in sorted(folders))
 
     def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> ScoredRun | None:
-        """Return the run that `evals.import_run` made of the authors' own ranking, where
-        nothing is to stand in.
+        """Return the run that `evals.import_run` made of the authors' own ranking; None if
+        something stands in.
         """
         folder = self.conditions.runs / task.replace("/", "-")
         stands_in = self.conditions.fields(system)[1]
@@ -289,57 +343,92 @@ class ReproducedTable:
         """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its
         cells.
         """
+        rows = self._plan_rows()
+        if not rows:
+            return []
+        name = self.section.name.replace("/", "-")
+        file = self.conditions.runs / "studies" / name / "study.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(file, self._write_study(name, rows))
+        return study_file.expand_cells(
+            study_file.read_study(file),
+            self.conditions.runs,
+        )
+
+    def _asked_cells(self) -> list[PaperCell]:
+        return [cell for cell in self.section.cells if cell.system and not cell.lacks]
+
+    def _plan_rows(self) -> list[dict[str, Any]]:
         rows = dict[tuple[str, str], dict[str, Any]]()
-        cells = [cell for cell in self.section.cells if cell.system and not cell.lacks]
-        for cell in cells:
+        for cell in self._asked_cells():
             system = self.section.system(cell)
+            if "program" not in system:
+                continue
             row = {
                 "name": _row(system),
                 "tasks": [],
                 "split": cell.split,
                 **self.conditions.fields(system)[0],
             }
-            for task in list_tasks(cell.task) if "program" in system else ():
-                tasks = rows.setdefault((row["name"], cell.split), row)["tasks"]
-                tasks += [task] * (
-                    task not in tasks and not self._find_imported(system, task, cell.split)
-                )
-        rows = {key: row for key, row in rows.items() if row["tasks"]}
-        if not rows:
-            return []
-        name = self.section.name.replace("/", "-")
-        tasks = [task for row in rows.values() for task in row["tasks"]]
+            for task in list_tasks(cell.task):
+                tasks = rows.setdefault(
+                    (
+                        row["name"],
+                        cell.split,
+                    ),
+                    row,
+                )["tasks"]
+                if task not in tasks and not self._find_imported(
+                    system,
+                    task,
+                    cell.split,
+                ):
+                    tasks.append(task)
+        return [row for row in rows.values() if row["tasks"]]
+
+    def _write_study(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+        """Return the study of these rows as TOML."""
+        conditions = self.conditions
+        tasks = dict.fromkeys(task for row in rows for task in row["tasks"])
         head = {
             "name": name,
             "question": self.section.about["title"],
-            "tasks": [*dict.fromkeys(tasks)],
+            "tasks": [*tasks],
         }
-        # Comparisons are measured by every task that has some; a part of its queries may lack those
-        # of a kind.
-        ranked = (
-            cell.metric
-            for cell in cells
-            if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric)
-        )
-        conditions = self.conditions
-        prices = str(conditions.prices) if conditions.prices else None
+        budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
+        # Comparisons are measured by every task that has some; a part of its queries may lack a
+        # sort of comparison.
+        ranked = dict[str, None]()
+        for cell in self._asked_cells():
+            if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric):
+                ranked[cell.metric] = None
         fixed = {
             "data": conditions.data,
             "limit": conditions.limit,
-            "metrics": [*dict.fromkeys(ranked)],
+            "metrics": [*ranked],
+            "prices": str(conditions.prices) if conditions.prices else None,
         }
-        fixed["prices"] = prices
-        budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
-        sections = [_toml(head), f"[budget]\n{_toml(budget)}", f"[fixed]\n{_toml(fixed)}"]
-        sections += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
-        file = self.conditions.runs / "studies" / name / "study.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(file, "\n".join(sections))
-        return study_file.expand_cells(study_file.read_study(file), self.conditions.runs)
+        sections = [
+            _toml(head),
+            f"[budget]\n{_toml(budget)}",
+            f"[fixed]\n{_toml(fixed)}",
+        ]
+        sections += [f"[[row]]\n{_toml(row)}" for row in rows]
+        return "\n".join(sections)
 
 
 def _row(system: Mapping[str, Any]) -> str:
     return str(system.get("row", system["name"]))
+
+
+def _subtract(ours: Value, published: Value) -> float | None:
+    if isinstance(ours, int | float) and isinstance(published, int | float):
+        return ours - published
+    return None
+
+
+def _defined(column: Mapping[str, float | None]) -> dict[str, float]:
+    return {query_id: value for query_id, value in column.items() if value is not None}
 
 
 def _toml(fields: Mapping[str, Any]) -> str:

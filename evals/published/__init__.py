@@ -1,8 +1,9 @@
-"""The result tables of the four papers, and which of their figures may stand beside one of ours.
+"""The result tables of the four papers, and which of their figures may stand next to figures of
+ours.
 
 A CSV a paper, a line a figure, with the table and the row that it was read from. Values are
-fractions as printed (43.5 % is 0.435); `error` is the standard error where one is printed; `note`
-says what is odd: a misprint, a printed average that its own rows do not give. Tasks and metrics
+fractions as printed (43.5 % is 0.435); `error` is the standard error, if it is printed; `note`
+explains oddities: a misprint, a printed average that its own rows do not give. Tasks and metrics
 have our names. `crumb/*` and the like are averages over tasks.
 """
 
@@ -31,12 +32,13 @@ SYSTEMS = {
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """One number of a paper."""
+    """A number of a paper."""
 
     task: str
     system: str
     metric: str
-    judgements: str  # "gold" or "pooled" where the paper has both, else empty
+    # "gold" or "pooled" if the paper has both, else "".
+    judgements: str
     split: str
     value: float
     error: float | None
@@ -68,26 +70,46 @@ def published_values_for(config: Mapping[str, Any]) -> dict[str, PaperFigure]:
     `config` is a run's config.json. Comparable is a run over the whole of the fetched release, on
     the queries that the paper reports, as the paper asked them; a miniature or a folder never is.
     """
-    system = (config["program"], config["retriever"]["name"], config["lm"]["name"])
-    plain = config["task"].partition(":")[0]
-    name = SYSTEMS.get((plain, *system)) or SYSTEMS.get((plain.partition("/")[0], *system))
-    selection = config["asked"]
-    is_whole = config["data"] == "full" and not (selection["limit"] or selection["query_ids"])
-    # Rankings are cut where the protocol cuts them, judged as the paper judges them, by a program
-    # as it comes.
-    usual = (
-        config["depth"] == (2000 if config["max_p"] else 1000) and config["instruction"] == "task"
-    )
-    if name is None or not is_whole or not usual or config["compiled"] or config["parameters"]:
+    name = _paper_system(config)
+    if name is None or not _is_comparable(config):
         return {}
     judgements = config[PROVENANCE]["judgements"]
+    key = (
+        config["task"],
+        name,
+        config["split"],
+    )
     by_metric: dict[str, PaperFigure] = {}
     for figure in figures():
-        matches = (figure.task, figure.system, figure.split) == (
-            config["task"],
-            name,
-            config["split"],
-        )
-        if matches and figure.judgements in ("", judgements):
+        same_run = (
+            figure.task,
+            figure.system,
+            figure.split,
+        ) == key
+        if same_run and figure.judgements in ("", judgements):
             by_metric.setdefault(figure.metric, figure)
     return by_metric
+
+
+def _paper_system(config: Mapping[str, Any]) -> str | None:
+    """Return the papers' name for the system of a run, if they have it."""
+    system = (
+        config["program"],
+        config["retriever"]["name"],
+        config["lm"]["name"],
+    )
+    task = config["task"].partition(":")[0]
+    suite = task.partition("/")[0]
+    return SYSTEMS.get((task, *system)) or SYSTEMS.get((suite, *system))
+
+
+def _is_comparable(config: Mapping[str, Any]) -> bool:
+    """Return whether a run is over all queries, cut where the protocol cuts, by a plain program."""
+    selection = config["asked"]
+    if config["data"] != "full" or selection["limit"] or selection["query_ids"]:
+        return False
+    if config["depth"] != (2000 if config["max_p"] else 1000):
+        return False
+    if config["instruction"] != "task":
+        return False
+    return not config["compiled"] and not config["parameters"]

@@ -1,7 +1,7 @@
-"""The numbered tables and figures of the papers, as the TOML files beside this one have them: a
+"""The numbered tables and figures of the papers, as the TOML files of this folder have them: a
 section each.
 
-docs/guide/study.md says what the keys of a section and of a system mean.
+docs/guide/study.md explains the keys of a section and of a system.
 """
 
 import tomllib
@@ -19,32 +19,41 @@ from tools.errors import UnknownName
 
 @dataclass(frozen=True, slots=True)
 class PaperCell:
-    """One number of a table: what it is of, and the paper's value."""
+    """A number of a table: its system, task and metric, and the paper's value."""
 
-    system: str  # empty for a statistic of the data
+    # "" for a statistic of the data.
+    system: str
     task: str
     metric: str
     split: str
-    judgements: str = ""  # as in Figure
-    value: float | str | None = None  # None where the paper prints none
+    # As in PaperFigure.
+    judgements: str = ""
+    # None if the paper prints none.
+    value: float | str | None = None
     error: float | None = None
     note: str = ""
-    lacks: str = ""  # why there can be none of ours, whatever stands in
+    # The reason why there can be no value of ours, whatever stands in.
+    lacks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
     """A numbered table or figure."""
 
-    name: str  # obliq/table2
-    about: Mapping[str, Any]  # as in the file
+    # For example obliq/table2.
+    name: str
+    # Its section of the file.
+    about: Mapping[str, Any]
     systems: tuple[Mapping[str, Any], ...]
     cells: tuple[PaperCell, ...] = ()
 
     def system(self, cell: PaperCell) -> Mapping[str, Any]:
-        """Return the system that makes a cell; UnknownName where there is none."""
+        """Return the system that makes a cell; UnknownName if there is none."""
         for system in self.systems:
-            named = cell.system in (system["name"], *system.get("also", ()))
+            named = cell.system in (
+                system["name"],
+                *system.get("also", ()),
+            )
             if named and any(fnmatch(cell.task, task) for task in system.get("tasks", ["*"])):
                 return system
         raise UnknownName(
@@ -61,17 +70,24 @@ def sections() -> dict[str, PaperTable]:
         shared = content.pop("system", [])
         for name, settings in content.items():
             settings["system"] = list(_by_size(settings.get("system", ())))
-            table = PaperTable(f"{path.stem}/{name}", settings, (*settings["system"], *shared))
+            table = PaperTable(
+                f"{path.stem}/{name}",
+                settings,
+                (*settings["system"], *shared),
+            )
             cells = (
                 replace(cell, lacks=_lacks(cell, settings))
                 for cell in _cells(path.stem, name, settings)
             )
-            tables[table.name] = replace(table, cells=tuple(cells))
+            tables[table.name] = replace(
+                table,
+                cells=tuple(cells),
+            )
     return tables
 
 
 def find(name: str) -> PaperTable:
-    """Return the table or figure called `name`; UnknownName where there is none."""
+    """Return the table or figure called `name`; UnknownName if there is none."""
     if name not in sections():
         raise UnknownName("table or figure", name, sections())
     return sections()[name]
@@ -90,35 +106,47 @@ def _by_size(systems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 
 
 def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[PaperCell]:
-    tables = settings.get("from", [name.replace("table", "Table ")])
-    ours = settings.get("metrics", {})
+    yield from _figure_cells(suite, name, settings)
     split = settings.get("split", "test")
-    for figure in figures():
-        wanted = figure.metric in settings.get(
-            "only", [figure.metric]
-        ) and figure.task in settings.get("tasks", [figure.task])
-        if figure.task.startswith(f"{suite}/") and figure.table in tables and wanted:
-            values = (figure.judgements, figure.value, figure.error, figure.note)
-            yield PaperCell(
-                figure.system,
-                figure.task,
-                ours.get(figure.metric, figure.metric),
-                figure.split,
-                *values,
-            )
-    for system, by_task in {
+    by_system = {
         "": settings.get("statistics", {}),
         **settings.get("published", {}),
-    }.items():
+    }
+    for system, by_task in by_system.items():
         for task, values in by_task.items():
-            yield from (
-                PaperCell(system, task, metric, split, value=value)
-                for metric, value in values.items()
-            )
+            for metric, value in values.items():
+                yield PaperCell(system, task, metric, split, value=value)
     grid = settings.get("grid", {"tasks": ()})
     systems = grid.get("systems") or [system["name"] for system in settings["system"]]
-    for task, system, metric in product(grid["tasks"], systems, grid.get("metrics", ())):
+    for task, system, metric in product(
+        grid["tasks"],
+        systems,
+        grid.get("metrics", ()),
+    ):
         yield PaperCell(system, task, metric, split)
+
+
+def _figure_cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[PaperCell]:
+    """Yield a cell for each figure of the paper that the section takes."""
+    tables = settings.get("from", [name.replace("table", "Table ")])
+    our_names = settings.get("metrics", {})
+    for figure in figures():
+        if not figure.task.startswith(f"{suite}/") or figure.table not in tables:
+            continue
+        if figure.metric not in settings.get("only", [figure.metric]):
+            continue
+        if figure.task not in settings.get("tasks", [figure.task]):
+            continue
+        yield PaperCell(
+            figure.system,
+            figure.task,
+            our_names.get(figure.metric, figure.metric),
+            figure.split,
+            figure.judgements,
+            figure.value,
+            figure.error,
+            figure.note,
+        )
 
 
 def _lacks(cell: PaperCell, settings: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What `compare`, `curves` and `replay` print, laid out as lines and tables
+"""The output of `compare`, `curves` and `replay`, laid out as lines and tables
 (evals/text_tables.py prints them).
 """
 
@@ -21,22 +21,46 @@ from evals.text_tables import (
 from tools.number_format import abbreviate, count_failed, number, plural, queries
 
 Result = dict[str, Any]
-HEADS = ("baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")
+HEADS = (
+    "baseline",
+    "run",
+    "change",
+    "95 % interval",
+    "p",
+    "Holm",
+    "w/t/l",
+    "shows",
+)
 ALPHA = 0.05
-DIGITS = 4  # of means, as in the table of a run
-FLOWS = 10  # flows shown; --json has all
-COLUMNS = 8  # budgets in a table, beside the end
-FRONT = 12  # points of the front that are printed
-SHOWN = 10  # documents gained and lost in a replay that are printed, each
-TEXT = 70  # characters of a search that are printed
+# Decimals of means, as in the table of a run.
+DIGITS = 4
+# Flows that are shown; --json has all.
+FLOWS = 10
+# Budgets in a table, in addition to the end.
+COLUMNS = 8
+# Points of the front that are printed.
+FRONT = 12
+# Documents gained, and documents lost, in a replay that are printed.
+SHOWN = 10
+# Characters of a search that are printed.
+TEXT = 70
 
 
 def lay_out_comparison(result: Result) -> list[TextBlock]:
-    """Lay out a comparison: the task, the systems, each comparison, what a query cost, notes."""
-    labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
-    blocks: list[TextBlock] = [describe_task(result), *_verdicts(result, labels)]
+    """Lay out a comparison: the task, the systems, each comparison, the cost of a query, notes."""
+    labels = [
+        "baseline",
+        *(f"run {number}" for number in range(1, len(result["runs"]) + 1)),
+    ]
+    blocks: list[TextBlock] = [
+        describe_task(result),
+        *_verdicts(result, labels),
+    ]
     for label, system in zip(labels, result["systems"], strict=True):
-        blocks += [f"{label}: {system['run']}", f"    {describe_system(system)}"]
+        blocks += [
+            f"{label}: {system['run']}",
+            f"    {describe_system(system)}",
+        ]
         blocks += [f"    repeat: {path}" for path in system["repeats"][1:]]
     tested = sum(row["p"] is not None for row in result["comparisons"])
     explained = [
@@ -46,92 +70,153 @@ def lay_out_comparison(result: Result) -> list[TextBlock]:
         "80 % power",
     ]
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
-        blocks += ["", *_compare(result, label, run, changed["keys"], explained)]
+        blocks += [
+            "",
+            *_compare(
+                result,
+                label,
+                run,
+                changed["keys"],
+                explained,
+            ),
+        ]
     blocks += [
         *_spread(result["systems"], labels),
         _cost(result["cost"], labels, describe_task(result)),
     ]
-    return [*blocks, *explained, *result["notes"], *result["deviations"]]
+    return [
+        *blocks,
+        *explained,
+        *result["notes"],
+        *result["deviations"],
+    ]
 
 
 def _verdicts(result: Result, labels: list[str]) -> list[str]:
     """Say of each run in a sentence whether it differs from the baseline in the headline metric."""
-    base, *names = [
-        f"{system['program']} ({label})"
-        for system, label in zip(result["systems"], labels, strict=True)
-    ]
+    systems = zip(result["systems"], labels, strict=True)
+    baseline, *names = [f"{system['program']} ({label})" for system, label in systems]
+    name_of = dict(zip(result["runs"], names, strict=True))
     sentences = list[str]()
-    metric = result["metric"]
-    named = dict(zip(result["runs"], names, strict=True))
-    for row in [row for row in result["comparisons"] if row["metric"] == metric and row["queries"]]:
-        name = named[row["run"]]
-        if row["p_holm"] is None:
-            sentences.append(f"{metric} of {name} and {base} is not tested")
-            continue
-        p = _round_p(row["p_holm"])
-        tested = f"(p {'' if p[0] == '<' else '= '}{p} by Holm, {queries(row['queries'])})"
-        if row["p_holm"] < ALPHA:
-            better = "worse" if (row["difference"] > 0) is is_lower_better(metric) else "better"
+    for row in result["comparisons"]:
+        if row["metric"] == result["metric"] and row["queries"]:
             sentences.append(
-                f"{name} is {better} than {base} by {abs(row['difference']):.3f} {metric} {tested}"
-            )
-        else:
-            shows = number(
-                row["detectable"], "; one of {:.3f} would have been, in 80 % of cases", ""
-            )
-            sentences.append(
-                f"no difference between {name} and {base} in {metric} could be shown "
-                f"{tested}{shows}"
+                _verdict(
+                    row,
+                    name_of[row["run"]],
+                    baseline,
+                )
             )
     return sentences
 
 
+def _verdict(row: Result, name: str, baseline: str) -> str:
+    metric = row["metric"]
+    if row["p_holm"] is None:
+        return f"{metric} of {name} and {baseline} is not tested"
+    p = _round_p(row["p_holm"])
+    equals = "" if p.startswith("<") else "= "
+    test = f"(p {equals}{p} by Holm, {queries(row['queries'])})"
+    if row["p_holm"] >= ALPHA:
+        power = number(row["detectable"], "; one of {:.3f} would have been, in 80 % of cases", "")
+        return (
+            f"no difference between {name} and {baseline} in {metric} could be shown {test}{power}"
+        )
+    better = "worse" if (row["difference"] > 0) is is_lower_better(metric) else "better"
+    size = f"{abs(row['difference']):.3f}"
+    return f"{name} is {better} than {baseline} by {size} {metric} {test}"
+
+
 def _compare(
-    result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]
+    result: Result,
+    label: str,
+    run: str,
+    changed: dict[str, list[Any]],
+    explained: list[str],
 ) -> list[TextBlock]:
     forced = f", forced although {', '.join(result['forced'])} differ" if result["forced"] else ""
     context = f"{describe_task(result)}{forced}"
-    note = f"{label} against baseline. {context}"
-    keys = [
-        f"{key} {abbreviate(after)} (was {abbreviate(before)})"
-        for key, (before, after) in changed.items()
-    ]
-    title = f"{label} against baseline{forced}: {', '.join(keys) or 'the same configuration'}"
+    changes = _describe_changes(changed)
+    title = f"{label} against baseline{forced}: {changes}"
     rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
+    table_note = ". ".join([context, *explained])
     blocks: list[TextBlock] = [
-        TextTable(title, ["metric", *HEADS], rows, note=". ".join([context, *explained]))
+        TextTable(
+            title,
+            ["metric", *HEADS],
+            rows,
+            note=table_note,
+        )
     ]
+    note = f"{label} against baseline. {context}"
     for losses in result["losses"]:
-        blocks += _losses(losses, note) if losses["run"] == run else []
-    if moved := [row for row in result["moved"] if row["run"] == run]:
-        cells = [[row["query_id"], *_change(row, "baseline", "value")] for row in moved]
+        if losses["run"] == run:
+            blocks += _losses(losses, note)
+    moved = [row for row in result["moved"] if row["run"] == run]
+    if moved:
+        cells = [
+            [
+                row["query_id"],
+                *_change(row, "baseline", "value"),
+            ]
+            for row in moved
+        ]
         title = f"queries that moved most in {moved[0]['metric']}"
-        blocks.append(TextTable(title, ["query", "baseline", "run", "change"], cells, note=note))
+        heads = ["query", "baseline", "run", "change"]
+        blocks.append(
+            TextTable(
+                title,
+                heads,
+                cells,
+                note=note,
+            )
+        )
     return blocks
+
+
+def _describe_changes(changed: dict[str, list[Any]]) -> str:
+    changes = list[str]()
+    for key, (before, after) in changed.items():
+        changes.append(f"{key} {abbreviate(after)} (was {abbreviate(before)})")
+    return ", ".join(changes) or "the same configuration"
 
 
 def metric_rows(rows: list[Result]) -> list[list[str]]:
     """Lay out comparisons of means, a row a metric."""
-    most = max(row["queries"] for row in rows)
+    most_queries = max(row["queries"] for row in rows)
     cells = []
     for row in rows:
-        if not row["queries"]:
-            cells.append([row["metric"], "undefined", *[""] * 7])
-            continue
-        name = row["metric"] if row["queries"] == most else f"{row['metric']} ({row['queries']})"
-        means = _change(row, "baseline_mean", "mean")
-        if means[0] != means[1]:
-            better = int((row["mean"] > row["baseline_mean"]) is not is_lower_better(row["metric"]))
-            means[better] = BoldCell(means[better])
-        tests = [
-            _round_p(row["p"]),
-            _round_p(row["p_holm"]),
-            f"{row['wins']}/{row['ties']}/{row['losses']}",
-        ]
-        cells.append(
-            [name, *means, _interval(row), *tests, number(row["detectable"], "{:.3f}", "-")]
-        )
+        if row["queries"]:
+            cells.append(_metric_row(row, most_queries))
+        else:
+            cells.append(
+                [
+                    row["metric"],
+                    "undefined",
+                    *[""] * 7,
+                ]
+            )
     return cells
+
+
+def _metric_row(row: Result, most_queries: int) -> list[str]:
+    name = row["metric"]
+    if row["queries"] != most_queries:
+        name += f" ({row['queries']})"
+    means = _change(row, "baseline_mean", "mean")
+    if means[0] != means[1]:
+        run_is_higher = row["mean"] > row["baseline_mean"]
+        better = int(run_is_higher is not is_lower_better(row["metric"]))
+        means[better] = BoldCell(means[better])
+    return [
+        name,
+        *means,
+        _interval(row),
+        _round_p(row["p"]),
+        _round_p(row["p_holm"]),
+        f"{row['wins']}/{row['ties']}/{row['losses']}",
+        number(row["detectable"], "{:.3f}", "-"),
+    ]
 
 
 def _change(row: Result, before: str, after: str) -> list[str]:
@@ -147,7 +232,8 @@ def _interval(row: Result) -> str:
 
 
 def _round(value: float, digits: int, sign: str = "-") -> str:
-    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # no minus before a zero
+    # There is no minus before a zero.
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
 
 
 def _round_p(p: float | None) -> str:
@@ -157,128 +243,184 @@ def _round_p(p: float | None) -> str:
 
 
 def _losses(losses: Result, note: str) -> list[TextBlock]:
-    k = losses["cutoff"]
+    cutoff = losses["cutoff"]
     query_count = losses["queries"]
+    words = {fate.value: text.format(k=cutoff) for fate, text in FATE_LABELS.items()}
+    rows = []
+    for row in losses["changes"]:
+        interval = _interval(row | {"queries": query_count})
+        rows.append(
+            [
+                words[row["fate"]],
+                *_change(row, "baseline", "share"),
+                interval,
+            ]
+        )
+    title = f"R@{cutoff}: what became of relevant documents, {queries(query_count)}"
+    heads = ["fate", "baseline", "run", "change", "95 % interval"]
+    shares = TextTable(title, heads, rows, note=note)
     flows = losses["flows"]
-    words = {fate.value: text.format(k=k) for fate, text in FATE_LABELS.items()}
-    rows = [
+    return (
         [
-            words[row["fate"]],
-            *_change(row, "baseline", "share"),
-            _interval(row | {"queries": query_count}),
+            shares,
+            _flows_table(flows, words, note),
         ]
-        for row in losses["changes"]
-    ]
-    title = f"R@{k}: what became of relevant documents, {queries(query_count)}"
-    shares = TextTable(
-        title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note
+        if flows
+        else [shares]
     )
+
+
+def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> TextTable:
     rows = []
     for row in flows[:FLOWS]:
-        count = (
-            str(row["documents"])
-            if isinstance(row["documents"], int)
-            else f"{row['documents']:.1f}"
-        )  # a mean
+        documents = row["documents"]
+        # A mean over repeats is no whole number.
+        count = str(documents) if isinstance(documents, int) else f"{documents:.1f}"
+        examples = ", ".join(row["examples"])
         rows.append(
             [
                 count,
                 words[row["from"]],
                 words[row["to"]],
                 str(row["queries"]),
-                ", ".join(row["examples"]),
+                examples,
             ]
         )
     suffix = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
+    title = f"documents that changed their fate{suffix}"
     heads = ["documents", "baseline", "run", "queries", "e.g."]
-    moved = TextTable(
-        f"documents that changed their fate{suffix}", heads, rows, names=(1, 2, 4), note=note
+    return TextTable(
+        title,
+        heads,
+        rows,
+        names=(1, 2, 4),
+        note=note,
     )
-    return [shares, moved] if flows else [shares]
 
 
 def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
-    repeated = [
-        (label, system)
-        for label, system in zip(labels, systems, strict=True)
-        if system["spread"] is not None
-    ]
+    repeated = dict[str, Result]()
+    for label, system in zip(labels, systems, strict=True):
+        if system["spread"] is not None:
+            repeated[f"{label} ({len(system['repeats'])} runs)"] = system["spread"]
     if not repeated:
         return []
-    metrics = dict.fromkeys(metric for _, system in repeated for metric in system["spread"])
-    rows = [
-        [name, *(number(system["spread"].get(name), unknown="-") for _, system in repeated)]
-        for name in metrics
-    ]
-    heads = ["metric", *(f"{label} ({len(system['repeats'])} runs)" for label, system in repeated)]
+    metrics = dict.fromkeys(metric for spread in repeated.values() for metric in spread)
+    rows = []
+    for metric in metrics:
+        deviations = [spread.get(metric) for spread in repeated.values()]
+        rows.append(
+            [
+                metric,
+                *(number(deviation, unknown="-") for deviation in deviations),
+            ]
+        )
+    heads = ["metric", *repeated]
     return [TextTable("standard deviation of the mean between repeats", heads, rows)]
 
 
 def _cost(rows: list[Result], labels: list[str], task: str) -> TextTable:
-    heads = ["", "calls", "tokens in", "tokens out", "paid", "list price", "failed queries"]
+    heads = [
+        "",
+        "calls",
+        "tokens in",
+        "tokens out",
+        "paid",
+        "list price",
+        "failed queries",
+    ]
     cells = []
     for label, row in zip(labels, rows, strict=True):
-        amounts = [
-            number(row[f"{key}_per_query"], "{:,.1f}")
-            for key in ("calls", "input_tokens", "output_tokens")
+        tokens_out = number(row["output_tokens_per_query"], "{:,.1f}")
+        if thinking := row["reasoning_tokens_per_query"]:
+            tokens_out += f" ({thinking:,.1f} thinking)"
+        row_cells = [
+            label,
+            number(row["calls_per_query"], "{:,.1f}"),
+            number(row["input_tokens_per_query"], "{:,.1f}"),
+            tokens_out,
+            number(row["paid_usd_per_query"], "${:.5f}"),
+            number(row["list_usd_per_query"], "${:.5f}"),
+            count_failed(
+                row["failed"],
+                row["queries"],
+                row["repeats"],
+                "run",
+            ),
         ]
-        amounts[-1] += (
-            f" ({thinking:,.1f} thinking)"
-            if (thinking := row["reasoning_tokens_per_query"])
-            else ""
-        )
-        amounts += [number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")]
-        cells.append(
-            [label, *amounts, count_failed(row["failed"], row["queries"], row["repeats"], "run")]
-        )
+        cells.append(row_cells)
     return TextTable("a query cost on average", heads, cells, note=task)
 
 
 def render_curves(result: Result) -> str:
-    """Return the tables of curves for equal budgets, with the task above them and what is not
-    shown below.
-    """
+    """Return the tables of curves for equal budgets, with the task above and missing curves below."""
     blocks: list[TextBlock] = [describe_task(result)]
     blocks += [f"{run['label']}: {describe_system(run)}" for run in result["runs"]]
     for axis, curves in result["axes"].items():
-        head = (
-            f"{result['metric']} by {curves['words']} a query, mean of "
-            f"{queries(curves['curves'][0]['queries'])}"
-        )
-        blocks += ["", head, _curves_table(axis, curves), _front(axis, curves)]
+        query_count = queries(curves["curves"][0]["queries"])
+        head = f"{result['metric']} by {curves['words']} a query, mean of {query_count}"
+        blocks += [
+            "",
+            head,
+            _curves_table(axis, curves),
+            _front(axis, curves),
+        ]
     blocks += ["", "a query that has ended keeps its value; * no run does better with so much"]
-    blocks += [
-        f"{refusal['run']} has no curve by {AXES[refusal['axis']]}: {refusal['why']}"
-        for refusal in result["refused"]
-    ]
-    return render_terminal(
-        [*blocks, *(f"no run used any {AXES[axis]}" for axis in result["unused"])]
-    )
+    for refusal in result["refused"]:
+        axis = AXES[refusal["axis"]]
+        blocks.append(f"{refusal['run']} has no curve by {axis}: {refusal['why']}")
+    blocks += [f"no run used any {AXES[axis]}" for axis in result["unused"]]
+    return render_terminal(blocks)
 
 
 def _curves_table(axis: str, curves: Result) -> TextTable:
-    columns = _choose_columns(curves["budgets"])
+    budgets = curves["budgets"]
+    columns = _choose_columns(budgets)
+    best = list[float]()
+    for column in columns:
+        affordable = [p["value"] for p in curves["front"] if p["budget"] <= budgets[column]]
+        best.append(max(affordable))
     rows = []
     for row in curves["curves"]:
-        cells = []
-        for column in columns:
-            most = max(
-                point["value"]
-                for point in curves["front"]
-                if point["budget"] <= curves["budgets"][column]
-            )
+        cells = [row["label"]]
+        for column, value in zip(columns, best, strict=True):
+            mean = row["mean"][column]
             cells.append(
-                f"{row['mean'][column]:.{DIGITS}f}" + ("*" if row["mean"][column] >= most else " ")
+                _starred(
+                    mean,
+                    is_best=mean >= value,
+                )
             )
-        end = f"{row['end']:.{DIGITS}f}" + ("*" if row["front"] else " ")
-        rows.append([row["label"], *cells, end, _amount(axis, row["cost"], mean=True)])
-    heads = [
-        curves["words"],
-        *(_amount(axis, curves["budgets"][column]) for column in columns),
-        "at its end",
-        "after",
+        cells.append(
+            _starred(
+                row["end"],
+                is_best=row["front"],
+            )
+        )
+        cells.append(
+            _amount(
+                axis,
+                row["cost"],
+                mean=True,
+            )
+        )
+        rows.append(cells)
+    amounts = [
+        _amount(
+            axis,
+            budgets[column],
+        )
+        for column in columns
     ]
-    return TextTable("", heads, rows)
+    return TextTable(
+        "",
+        [curves["words"], *amounts, "at its end", "after"],
+        rows,
+    )
+
+
+def _starred(mean: float, *, is_best: bool) -> str:
+    return f"{mean:.{DIGITS}f}" + ("*" if is_best else " ")
 
 
 def _choose_columns(budgets: list[float]) -> list[int]:
@@ -315,19 +457,32 @@ def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
 def curves_csv(result: Result) -> str:
     """Return curves for equal budgets as CSV: a line for each run, axis and budget."""
     columns = ("mean", "low", "high", "spent", "ended")
-    rows: list[list[object]] = [["run", "axis", "metric", "budget", *columns, "queries", "front"]]
+    rows: list[list[object]] = [
+        [
+            "run",
+            "axis",
+            "metric",
+            "budget",
+            *columns,
+            "queries",
+            "front",
+        ]
+    ]
     for axis, curves in result["axes"].items():
         best = {point["budget"]: point["value"] for point in curves["front"]}
         for row in curves["curves"]:
-            for column, budget in enumerate(curves["budgets"]):
-                on_front = best.get(budget) == row["mean"][column]
-                cells = [row[name][column] for name in columns]
+            for position, budget in enumerate(curves["budgets"]):
+                on_front = best.get(budget) == row["mean"][position]
+                cells = [row[name][position] for name in columns]
+                about = [
+                    row["run"],
+                    axis,
+                    result["metric"],
+                    budget,
+                ]
                 rows.append(
                     [
-                        row["run"],
-                        axis,
-                        result["metric"],
-                        budget,
+                        *about,
                         *cells,
                         row["queries"],
                         int(on_front),
@@ -337,74 +492,110 @@ def curves_csv(result: Result) -> str:
 
 
 def render_replay(result: Result) -> str:
-    """Return a replay as text: what surfaced then and now, in which hop, and which documents
-    were gained and lost.
-    """
-    replayed = result["replayed"]
-    test = result["recall"]["paired"]
-    on = replayed["retriever"] or "the retriever that each had"
-    depth = (
-        f"{replayed['depth']} documents each" if replayed["depth"] else "to the depth that each had"
-    )
-    searched = (
-        f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on "
-        f"{on}, {depth}"
-    )
+    """Return a replay as text: documents that surfaced then and now, and those that moved."""
     blocks: list[TextBlock] = [
         describe_task(result),
         describe_system(result),
-        f"{searched}; {result['same']} bring the same",
+        _describe_searches(result),
     ]
+    test = result["recall"]["paired"]
     if test is None:
-        return render_terminal(
-            [*blocks, "none of the queries has a relevant document, so there is nothing to surface"]
-        )
-    counts = result["documents"]
-    total = sum(result["documents"].values())
-    words = {
-        "both": "then and now",
-        "only_then": "only then",
-        "only_now": "only now",
-        "neither": "neither",
-    }
-    rows = [[label, str(counts[key]), f"{counts[key] / total:.4f}"] for key, label in words.items()]
-    blocks += ["", TextTable("", ["relevant documents that surfaced", "documents", "share"], rows)]
-    interval = "" if test["low"] is None else f" ({test['low']:+.4f} to {test['high']:+.4f})"
-    means = (
-        f"{result['recall']['then']:.4f} then, {result['recall']['now']:.4f} now: "
-        f"{test['difference']:+.4f}"
-    )
-    won = f"{test['wins']} queries won, {test['ties']} tied, {test['losses']} lost"
+        blocks.append("none of the queries has a relevant document, so there is nothing to surface")
+        return render_terminal(blocks)
     blocks += [
-        f"recall of all that surfaced: {means}{interval}, p {_round_p(test['p'])}; {won}",
+        "",
+        _surfaced_table(result["documents"]),
+        _describe_recall(result["recall"]),
         "",
     ]
-    rows = []
-    for hop in result["hops"]:
-        cells = [
-            [str(hop[when]["first"]), f"{hop[when]['recall']:.4f}"] for when in ("then", "now")
-        ]
-        rows.append([str(hop["hop"] or "none"), str(hop["searches"]), *cells[0], *cells[1]])
-    blocks.append(
-        TextTable(
-            "",
-            ["hop", "searches", "first then", "recall so far", "first now", "recall so far"],
-            rows,
-        )
-    )
-    for word, when, reference in (("gained", "now", "then"), ("lost", "then", "now")):
-        if moved := [row for row in result["relevant"] if row[when] and not row[reference]]:
+    blocks.append(_hops_table(result["hops"]))
+    for word, when, before in (
+        ("gained", "now", "then"),
+        ("lost", "then", "now"),
+    ):
+        moved = [row for row in result["relevant"] if row[when] and not row[before]]
+        if moved:
             suffix = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
-            blocks += [f"{word}: {len(moved)} relevant documents{suffix}", _moved(moved, when)]
+            blocks.append(f"{word}: {len(moved)} relevant documents{suffix}")
+            blocks.append(_moved(moved, when))
     blocks.append(
         "the searches are the run's: with other results, its searcher would have gone on otherwise"
     )
     return render_terminal(blocks)
 
 
+def _describe_searches(result: Result) -> str:
+    replayed = result["replayed"]
+    retriever = replayed["retriever"] or "the retriever that each had"
+    depth = "to the depth that each had"
+    if replayed["depth"]:
+        depth = f"{replayed['depth']} documents each"
+    return (
+        f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on "
+        f"{retriever}, {depth}; {result['same']} bring the same"
+    )
+
+
+def _surfaced_table(counts: dict[str, int]) -> TextTable:
+    labels = {
+        "both": "then and now",
+        "only_then": "only then",
+        "only_now": "only now",
+        "neither": "neither",
+    }
+    total = sum(counts.values())
+    rows = []
+    for key, label in labels.items():
+        count = counts[key]
+        rows.append(
+            [
+                label,
+                str(count),
+                f"{count / total:.4f}",
+            ]
+        )
+    return TextTable("", ["relevant documents that surfaced", "documents", "share"], rows)
+
+
+def _describe_recall(recall: Result) -> str:
+    test = recall["paired"]
+    change = f"{test['difference']:+.4f}"
+    if test["low"] is not None:
+        change += f" ({test['low']:+.4f} to {test['high']:+.4f})"
+    won = f"{test['wins']} queries won, {test['ties']} tied, {test['losses']} lost"
+    return (
+        f"recall of all that surfaced: {recall['then']:.4f} then, {recall['now']:.4f} now: "
+        f"{change}, p {_round_p(test['p'])}; {won}"
+    )
+
+
+def _hops_table(hops: Sequence[Result]) -> TextTable:
+    rows = []
+    for hop in hops:
+        row = [
+            str(hop["hop"] or "none"),
+            str(hop["searches"]),
+        ]
+        for when in ("then", "now"):
+            counts = hop[when]
+            row += [
+                str(counts["first"]),
+                f"{counts['recall']:.4f}",
+            ]
+        rows.append(row)
+    heads = ["hop", "searches", "first then", "recall so far", "first now", "recall so far"]
+    return TextTable("", heads, rows)
+
+
 def _moved(moved: Sequence[Result], when: str) -> TextTable:
     rows = []
-    for row in sorted(moved, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
+    for row in sorted(
+        moved,
+        key=lambda row: (
+            row[when]["hop"],
+            row[when]["rank"],
+        ),
+    )[:SHOWN]:
         at = row[when]
         text = " ".join(abbreviate(at["search"], TEXT).split())
         rows.append(
@@ -418,5 +609,15 @@ def _moved(moved: Sequence[Result], when: str) -> TextTable:
             ]
         )
     return TextTable(
-        "", ["query", "document", "search", "grade", "hop", "rank"], rows, names=(0, 1, 2)
+        "",
+        [
+            "query",
+            "document",
+            "search",
+            "grade",
+            "hop",
+            "rank",
+        ],
+        rows,
+        names=(0, 1, 2),
     )

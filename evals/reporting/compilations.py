@@ -1,5 +1,5 @@
-"""What optimizers gained and what they cost: a row for each compilation (learnt.json) beside
-the runs of a report.
+"""Gain and cost of optimizers: a row for each compilation (learnt.json) next to the runs of a
+report.
 """
 
 from collections.abc import Iterable
@@ -31,8 +31,8 @@ NOTES = [
 
 
 def compilations_table(paths: Iterable[Path]) -> CsvTable | None:
-    """Return what the compilations in these folders and below them came to; None where there
-    are none.
+    """Return the results of the compilations in these folders and below them; None if there are
+    none.
     """
     rows = [
         _row(file)
@@ -41,7 +41,15 @@ def compilations_table(paths: Iterable[Path]) -> CsvTable | None:
         )
     ]
     return (
-        CsvTable("optimizers", "Optimizers", NAMES + CSV_NAMES, rows, {1}, {11}, notes=NOTES)
+        CsvTable(
+            "optimizers",
+            "Optimizers",
+            NAMES + CSV_NAMES,
+            rows,
+            {1},
+            {11},
+            notes=NOTES,
+        )
         if rows
         else None
     )
@@ -57,8 +65,16 @@ def _row(file: Path) -> list[str]:
             f"({record['after']['queries']})"
         )
         interval = "" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"
-        row = [f"{record['program']}, {record['optimizer']}, {record['lm']}", record["task"], means]
-        row += [f"{gain['difference']:+.4f}", interval, number(gain["p_corrected"], "{:.3g}")]
+        row = [
+            f"{record['program']}, {record['optimizer']}, {record['lm']}",
+            record["task"],
+            means,
+        ]
+        row += [
+            f"{gain['difference']:+.4f}",
+            interval,
+            number(gain["p_corrected"], "{:.3g}"),
+        ]
         tested = held_out.get("tasks") or held_out.get("comparisons", [])[-1:]
         for compiled_on in (True, False):
             changes = [

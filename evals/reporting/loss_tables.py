@@ -1,8 +1,8 @@
-"""What runs miss: floor and ceiling of each program, and where relevant documents were lost; tables
-and plots.
+"""Losses of runs: floor and ceiling of each program, and the steps at which relevant documents
+were lost.
 
-The shares of a row of losses sum to 1: what was found in the first k is R@k, the rest is what it
-misses (evals/scoring/attribution.py). A system's mean over its tasks stands below them, each task
+The shares of a row of losses sum to 1: the documents found in the first k are R@k, the rest are
+its misses (evals/scoring/attribution.py). A system's mean over its tasks stands below them, each task
 counted once. Runs that an earlier version scored have no row.
 """
 
@@ -52,7 +52,8 @@ NOTES = [
     "closed has none where the ceiling is not clearly above the floor",
 ]
 
-_COLOURS = {  # as in the page: what was found in blue, then the warmer, the earlier it was lost
+# As in the page: found documents in blue, then the warmer, the earlier they were lost.
+_COLOURS = {
     Fate.FOUND: "#4a67dd",
     Fate.UNKNOWN: "#c4c4c4",
     Fate.ERROR: "#55516b",
@@ -66,38 +67,72 @@ _COLOURS = {  # as in the page: what was found in blue, then the warmer, the ear
 LOSSES = "What became of relevant documents"
 SEARCHERS = "What searchers do"
 MEAN = "mean of tasks"
-LONGEST = 70  # characters of a bar's name
+# Characters of a bar's name.
+LONGEST = 70
 
 
 def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | None:
-    """A row for each program and metric; None where nobody has run a bound."""
-    rows = [
-        (bounds.metric, *_row(group, bounds))
-        for group in groups
-        for name in metrics or ("",)
-        for bounds in references_per_program(group.runs, name)
-        if {"best", "ceiling"} & bounds.bounds.keys()
-    ]
+    """A row for each program and metric; None if no bound was run."""
+    rows = list[tuple[str, list[str], list[str]]]()
+    for group in groups:
+        for name in metrics or ("",):
+            for bounds in references_per_program(group.runs, name):
+                if {"best", "ceiling"} & bounds.bounds.keys():
+                    rows.append(
+                        (
+                            bounds.metric,
+                            *_row(group, bounds),
+                        )
+                    )
     if not rows:
         return None
     title = "Floor and ceiling"
     metric_names = {metric for metric, _, _ in rows}
-    if len(metric_names) > 1:
-        cells = [[*shown[:2], metric, *shown[2:], *hidden] for metric, shown, hidden in rows]
+    if len(metric_names) == 1:
+        # The metric is named once.
+        cells = [
+            [
+                *shown,
+                *hidden,
+                metric,
+            ]
+            for metric, shown, hidden in rows
+        ]
+        notes = [f"by {metric_names.pop()}", *NOTES]
+        csv_heads = [*CSV_HEADS, "metric"]
         return CsvTable(
             "gap",
             title,
-            [*HEADS[:2], "metric", *HEADS[2:]],
+            HEADS,
             cells,
-            {1, 2},
-            {len(HEADS)},
-            CSV_HEADS,
-            NOTES,
+            {1},
+            {len(HEADS) - 1},
+            csv_heads,
+            notes,
         )
-    cells = [[*shown, *hidden, metric] for metric, shown, hidden in rows]  # the metric is said once
-    notes = [f"by {metric_names.pop()}", *NOTES]
+    cells = [
+        [
+            *shown[:2],
+            metric,
+            *shown[2:],
+            *hidden,
+        ]
+        for metric, shown, hidden in rows
+    ]
+    heads = [
+        *HEADS[:2],
+        "metric",
+        *HEADS[2:],
+    ]
     return CsvTable(
-        "gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*CSV_HEADS, "metric"], notes
+        "gap",
+        title,
+        heads,
+        cells,
+        {1, 2},
+        {len(HEADS)},
+        CSV_HEADS,
+        NOTES,
     )
 
 
@@ -123,7 +158,15 @@ def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:
         bounds.others,
     ]
     floor, best, union, ceiling = (bounds.describe(label) for label in LABELS)
-    return shown, [task, floor, _figure(bounds.mean("best")), best, union, ceiling, run.name]
+    return shown, [
+        task,
+        floor,
+        _figure(bounds.mean("best")),
+        best,
+        union,
+        ceiling,
+        run.name,
+    ]
 
 
 def _figure(value: float | None) -> str:
@@ -144,13 +187,14 @@ class _Row(NamedTuple):
     system: System
     task: str
     cutoff: int
-    shares: Mapping[str, float]  # fate -> share of recall
+    # Fate -> share of recall.
+    shares: Mapping[str, float]
     queries: str = ""
     run: str = ""
 
 
 def losses_table(groups: Sequence[Group]) -> CsvTable | None:
-    """Every run's shares; None where no run has them."""
+    """Every run's shares; None if no run has them."""
     labelled_rows = [(group, row) for group in groups for row in _rows(group)]
     if not labelled_rows:
         return None
@@ -169,7 +213,12 @@ def losses_table(groups: Sequence[Group]) -> CsvTable | None:
                 row.run,
             ]
         )
-    names = ["system", "task", "of", *(fate.replace("_", " ") for fate in fates)]
+    names = [
+        "system",
+        "task",
+        "of",
+        *(fate.replace("_", " ") for fate in fates),
+    ]
     notes = [
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
@@ -180,13 +229,23 @@ def losses_table(groups: Sequence[Group]) -> CsvTable | None:
 
 
 def systems_table(groups: Sequence[Group]) -> CsvTable | None:
-    """What the searcher of each run does; None where no run has a search in its traces."""
+    """What the searcher of each run does; None if no run has a search in its traces."""
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         with suppress(DataError):  # an earlier version has scored it
-            figures = behaviour.summarize(run, behaviour.observe_run(run))["figures"]
+            figures = behaviour.summarize(
+                run,
+                behaviour.observe_run(run),
+            )["figures"]
             if figures["searches"]["mean"]:
-                means = [number(estimate["mean"], "{:.3f}", "") for estimate in figures.values()]
+                means = [
+                    number(
+                        estimate["mean"],
+                        "{:.3f}",
+                        "",
+                    )
+                    for estimate in figures.values()
+                ]
                 rows.append(
                     [
                         str(group.system(run)),
@@ -196,17 +255,30 @@ def systems_table(groups: Sequence[Group]) -> CsvTable | None:
                         run.name,
                     ]
                 )
-    names = ["system", "task", *(name.replace("_", " ") for name in behaviour.FIGURES)]
+    names = [
+        "system",
+        "task",
+        *(name.replace("_", " ") for name in behaviour.FIGURES),
+    ]
     notes = [f"{name.replace('_', ' ')}: {meaning}" for name, meaning in behaviour.FIGURES.items()]
     return (
-        CsvTable("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes)
+        CsvTable(
+            "searchers",
+            SEARCHERS,
+            names,
+            rows,
+            {1},
+            set(),
+            ["group", "run"],
+            notes,
+        )
         if rows
         else None
     )
 
 
 def plot_losses(group: Group) -> Plot | None:
-    """The same of a group as bars, one for each system and task; None where no run has shares."""
+    """The same of a group as bars, a bar for each system and task; None if no run has shares."""
     rows = list(_rows(group))
     if not rows:
         return None
@@ -217,7 +289,12 @@ def plot_losses(group: Group) -> Plot | None:
         "The blue part is recall; the others sum to what it misses, the redder the earlier it was "
         "lost."
     )
-    return draw(f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
+    return draw(
+        f"{group.stem}-losses",
+        title,
+        caption,
+        lambda: _draw_bars(rows),
+    )
 
 
 def _rows(group: Group) -> Iterator[_Row]:
@@ -229,7 +306,14 @@ def _rows(group: Group) -> Iterator[_Row]:
             cutoff = losses["cutoff"]
             shares = losses["at"][str(losses["cutoff"])]
             by_system.setdefault(system, []).append(
-                _Row(system, short_task_name(task), cutoff, shares, str(query_count), run.name)
+                _Row(
+                    system,
+                    short_task_name(task),
+                    cutoff,
+                    shares,
+                    str(query_count),
+                    run.name,
+                )
             )
     for system, rows in by_system.items():
         yield from rows
@@ -242,30 +326,29 @@ def _rows(group: Group) -> Iterator[_Row]:
 
 
 def _draw_bars(rows: Sequence[_Row]) -> Figure:
-    drawing = figure((INCHES[0] + 1.5, 1.1 + 0.26 * len(rows)))
+    drawing = figure(
+        (
+            INCHES[0] + 1.5,
+            1.1 + 0.26 * len(rows),
+        )
+    )
     axes = drawing.add_subplot()
-    places = range(len(rows))
+    positions = range(len(rows))
     starts = [0.0] * len(rows)
     for fate, colour in _COLOURS.items():
         widths = [row.shares.get(fate, 0.0) for row in rows]
         if any(widths):
-            label = (
-                "found" if fate is Fate.FOUND else FATE_LABELS[fate].replace(" the first {k}", " k")
-            )
             axes.barh(
-                places,
+                positions,
                 widths,
                 left=starts,
                 color=colour,
-                label=label,
+                label=_fate_label(fate),
                 edgecolor=PAPER,
                 linewidth=0.6,
             )
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    names = [f"{row.task}: {row.system}" for row in rows]
-    axes.set_yticks(
-        places, [name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..." for name in names]
-    )
+    axes.set_yticks(positions, [_bar_name(row) for row in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.margins(y=0.01)
@@ -273,3 +356,14 @@ def _draw_bars(rows: Sequence[_Row]) -> Figure:
     axes.tick_params(axis="y", length=0)
     drawing.legend(loc="outside lower center", ncols=3, handlelength=1.2)
     return drawing
+
+
+def _fate_label(fate: Fate) -> str:
+    if fate is Fate.FOUND:
+        return "found"
+    return FATE_LABELS[fate].replace(" the first {k}", " k")
+
+
+def _bar_name(row: _Row) -> str:
+    name = f"{row.task}: {row.system}"
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."

@@ -20,13 +20,15 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#767676"
 INCHES = (7.0, 4.2)
+# Widths in papers, in inches.
 COLUMNS = {
     "acl-column": 3.03,
     "acl-page": 6.3,
     "acm-column": 3.33,
     "acm-page": 7.0,
-}  # widths in papers, in inches
-Table = Mapping[str, Mapping[str, float | None]]  # row -> column -> value
+}
+# Row -> column -> value.
+Table = Mapping[str, Mapping[str, float | None]]
 
 
 def figure(inches: tuple[float, float] = INCHES) -> Figure:
@@ -43,9 +45,7 @@ def style(number: int) -> dict[str, str]:
 
 
 def svg(drawing: Figure, title: str) -> str:
-    """Return the figure as SVG, the same for the same data; `title` is what a screen reader
-    says.
-    """
+    """Return the figure as SVG, the same for the same data; a screen reader says `title`."""
     text = io.StringIO()
     with matplotlib.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}
@@ -69,35 +69,86 @@ def curves_svg(result: dict[str, Any]) -> str:
     the front.
     """
     axes = result["axes"]
-    drawing = figure((7.0, 1.0 + 3.0 * len(axes)))
+    drawing = figure(
+        (
+            7.0,
+            1.0 + 3.0 * len(axes),
+        )
+    )
     numbers = {run["label"]: number for number, run in enumerate(result["runs"])}
-    panels = drawing.subplots(len(axes), 1, squeeze=False)[:, 0]
+    panels = drawing.subplots(
+        len(axes),
+        1,
+        squeeze=False,
+    )[:, 0]
     for panel, (axis, curves) in zip(panels, axes.items(), strict=True):
         _draw_panel(panel, axis, curves, numbers)
         panel.set_ylabel(_escape(result["metric"]))
-    return svg(_finish(drawing, 2), f"{result['metric']} of {result['task']} for equal budgets")
+    return svg(
+        _finish(drawing, 2),
+        f"{result['metric']} of {result['task']} for equal budgets",
+    )
 
 
 def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str, int]) -> None:
     budgets = curves["budgets"]
     for row in curves["curves"]:
-        until = row["ended"].index(1.0) + 1
-        mean = row["mean"][:until]
-        at = budgets[:until]
-        look = style(numbers[row["label"]])
-        panel.step(at, mean, where="post", color=look["color"], label=_escape(row["label"]))
-        panel.plot(at[-1:], mean[-1:], linestyle="", **look)
-        if None not in row["low"]:
-            low = row["low"][:until]
-            high = row["high"][:until]
-            panel.fill_between(at, low, high, step="post", color=look["color"], alpha=0.12, lw=0)
-    front = curves["front"]
-    ends = (
-        [*(point["budget"] for point in front), budgets[-1]],
-        [*(point["value"] for point in front), front[-1]["value"]],
-    )
+        _draw_curve(
+            panel,
+            row,
+            budgets,
+            style(numbers[row["label"]]),
+        )
+    _draw_front(panel, curves["front"], budgets[-1])
+    first = next(budget for budget in budgets if budget)
+    if budgets[-1] > 50 * first:
+        panel.set_xscale("symlog", linthresh=first)
+    elif axis != "usd":
+        # There is no half of a call.
+        panel.locator_params(axis="x", integer=True)
+    panel.set_xlabel(f"{curves['words']} a query, at most")
+    panel.set_ylim(bottom=0)
+
+
+def _draw_curve(
+    panel: Any, row: Mapping[str, Any], budgets: Sequence[float], look: Mapping[str, Any]
+) -> None:
+    end = row["ended"].index(1.0) + 1
+    mean = row["mean"][:end]
+    x = budgets[:end]
     panel.step(
-        *ends,
+        x,
+        mean,
+        where="post",
+        color=look["color"],
+        label=_escape(row["label"]),
+    )
+    panel.plot(
+        x[-1:],
+        mean[-1:],
+        linestyle="",
+        **look,
+    )
+    if None not in row["low"]:
+        low = row["low"][:end]
+        high = row["high"][:end]
+        panel.fill_between(
+            x,
+            low,
+            high,
+            step="post",
+            color=look["color"],
+            alpha=0.12,
+            lw=0,
+        )
+
+
+def _draw_front(panel: Any, front: Sequence[Mapping[str, float]], last_budget: float) -> None:
+    x = [point["budget"] for point in front] + [last_budget]
+    y = [point["value"] for point in front] + [front[-1]["value"]]
+    panel.step(
+        x,
+        y,
         where="post",
         color=MUTED,
         linestyle=(0, (1, 1.5)),
@@ -105,13 +156,6 @@ def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str
         zorder=1,
         label="Pareto front",
     )
-    first = next(budget for budget in budgets if budget)
-    if budgets[-1] > 50 * first:
-        panel.set_xscale("symlog", linthresh=first)
-    elif axis != "usd":
-        panel.locator_params(axis="x", integer=True)  # nobody makes half a call
-    panel.set_xlabel(f"{curves['words']} a query, at most")
-    panel.set_ylim(bottom=0)
 
 
 def draw_table(chart: str, panels: Mapping[str, Table], value: str) -> Figure:
@@ -119,35 +163,51 @@ def draw_table(chart: str, panels: Mapping[str, Table], value: str) -> Figure:
     cell (KINDS).
 
     Or `pools`, whose columns are sizes, and whose rows are "MODEL, POOL": a colour for each model,
-    dashes for its second pool. What ends before the largest size is drawn on as a projection, see
-    `project`.
+    dashes for its second pool. A curve that ends before the largest size goes on as a projection,
+    see `project`.
     """
-    drawing = figure((7.0, 1.2 + 3.2 * len(panels)))
-    numbers: dict[str, int] = {}
-    for panel, (name, table) in zip(
-        drawing.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
-    ):
-        columns = list(dict.fromkeys(column for row in table.values() for column in row))
-        cells = np.array(
-            [[row.get(column) for column in columns] for row in table.values()], dtype=float
+    drawing = figure(
+        (
+            7.0,
+            1.2 + 3.2 * len(panels),
         )
+    )
+    numbers: dict[str, int] = {}
+    axes = drawing.subplots(
+        len(panels),
+        1,
+        squeeze=False,
+    )[:, 0]
+    for panel, (name, table) in zip(axes, panels.items(), strict=True):
         for row in table:
             numbers.setdefault(row, len(numbers))
         panel.set_title(_escape(name), fontsize="medium")
-        if chart == "pools":
-            _draw_pools(panel, list(table), cells, list(map(int, columns)))
-        else:
-            panel.set_xticks(
-                range(len(columns)),
-                map(_escape, columns),
-                rotation=25,
-                ha="right",
-                fontsize="small",
-            )
-            KINDS[chart](panel, list(table), cells, numbers)
+        _fill_panel(panel, chart, table, numbers)
         if chart != "squares":
             panel.set_ylabel(_escape(value))
     return _finish(drawing, 3)
+
+
+def _fill_panel(panel: Any, chart: str, table: Table, numbers: Mapping[str, int]) -> None:
+    columns = list(dict.fromkeys(column for row in table.values() for column in row))
+    values = [[row.get(column) for column in columns] for row in table.values()]
+    cells = np.array(values, dtype=float)
+    if chart == "pools":
+        _draw_pools(
+            panel,
+            list(table),
+            cells,
+            list(map(int, columns)),
+        )
+        return
+    panel.set_xticks(
+        range(len(columns)),
+        map(_escape, columns),
+        rotation=25,
+        ha="right",
+        fontsize="small",
+    )
+    KINDS[chart](panel, list(table), cells, numbers)
 
 
 def _finish(drawing: Figure, ncols: int) -> Figure:  # with a legend of what is in all panels
@@ -169,20 +229,36 @@ def _finish(drawing: Figure, ncols: int) -> Figure:  # with a legend of what is 
 
 def _draw_lines(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
     for row, values in zip(rows, cells, strict=True):
-        panel.plot(values, label=_escape(row), lw=1.4, markersize=4, **style(numbers[row]))
+        panel.plot(
+            values,
+            label=_escape(row),
+            lw=1.4,
+            markersize=4,
+            **style(numbers[row]),
+        )
 
 
 def _draw_bars(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
     width = 0.8 / len(rows)
     for position, (row, values) in enumerate(zip(rows, cells, strict=True)):
         at = np.arange(len(values)) + (position - (len(rows) - 1) / 2) * width
-        panel.bar(at, values, width, label=_escape(row), color=style(numbers[row])["color"])
+        panel.bar(
+            at,
+            values,
+            width,
+            label=_escape(row),
+            color=style(numbers[row])["color"],
+        )
     panel.axhline(0, color=MUTED, lw=0.8)
 
 
 def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, int]) -> None:
     panel.imshow(cells, cmap="Blues", aspect="auto", vmin=0)
-    panel.set_yticks(range(len(rows)), map(_escape, rows), fontsize="small")
+    panel.set_yticks(
+        range(len(rows)),
+        map(_escape, rows),
+        fontsize="small",
+    )
     middle = np.nanmax(cells, initial=0) / 2
     for (y, x), value in np.ndenumerate(cells):
         panel.text(
@@ -199,21 +275,35 @@ def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int
     models = list(dict.fromkeys(row.partition(", ")[0] for row in rows))
     drawn_models = list[str]()
     ends = set[int]()
-    order = np.argsort(sizes)
+    largest = max(sizes)
     for row, values in zip(rows, cells, strict=True):
         model = row.partition(", ")[0]
-        look = style(models.index(model)) | {
-            "linestyle": "--" if model in drawn_models else "-",
-            "markersize": 4,
-        }
+        look: dict[str, Any] = dict(style(models.index(model)))
+        look["linestyle"] = "--" if model in drawn_models else "-"
+        look["markersize"] = 4
         drawn_models.append(model)
-        measured = [(sizes[index], values[index]) for index in order if not np.isnan(values[index])]
-        panel.plot(*zip(*measured, strict=True), label=_escape(row), **look)
-        if measured[-1][0] < max(sizes) and len(measured) > 1:
-            ends.add(measured[-1][0])
-            to = [measured[-1], (max(sizes), project(measured, max(sizes)))]
+        measured = [
+            (
+                sizes[i],
+                values[i],
+            )
+            for i in np.argsort(sizes)
+            if not np.isnan(values[i])
+        ]
+        panel.plot(
+            *zip(*measured, strict=True),
+            label=_escape(row),
+            **look,
+        )
+        last_size = measured[-1][0]
+        if last_size < largest and len(measured) > 1:
+            ends.add(last_size)
+            projected = [
+                measured[-1],
+                (largest, project(measured, largest)),
+            ]
             panel.plot(
-                *zip(*to, strict=True),
+                *zip(*projected, strict=True),
                 label="projected",
                 color=look["color"],
                 linestyle=":",
@@ -229,14 +319,24 @@ def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int
 
 
 def project(measured: Sequence[tuple[float, float]], size: float) -> float:
-    """Return where the line through the last three (size, share) would be, by least squares over
-    log(size).
+    """Return the value at `size` of the line through the last three (size, share), fitted by least
+    squares over log(size).
 
-    It begins at the last one, and stays between 0 and 1.
+    It begins at the last share, and stays between 0 and 1.
     """
     sizes, shares = np.array(measured[-3:]).T
-    slope = np.polyfit(np.log(sizes), shares, 1)[0]
-    return float(np.clip(shares[-1] + slope * np.log(size / sizes[-1]), 0, 1))
+    slope = np.polyfit(
+        np.log(sizes),
+        shares,
+        1,
+    )[0]
+    return float(
+        np.clip(
+            shares[-1] + slope * np.log(size / sizes[-1]),
+            0,
+            1,
+        )
+    )
 
 
 KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
@@ -251,8 +351,18 @@ def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | Non
     drawing = figure((5.6, 5.6) if axes else (4.2, 4.2))
     panel: Any = drawing.add_subplot(**{} if axes else {"xticks": [], "yticks": []})
     if axes:
-        panel.set(xlim=(0, 1), ylim=(0, 1), xlabel=_escape(axes[0]), ylabel=_escape(axes[1]))
-        panel.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
+        panel.set(
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xlabel=_escape(axes[0]),
+            ylabel=_escape(axes[1]),
+        )
+        panel.plot(
+            [0, 1],
+            [0, 1],
+            color=MUTED,
+            linestyle=":",
+        )
         for point in points:
             placement = {
                 "xytext": (0, 5),
@@ -260,10 +370,26 @@ def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | Non
                 "ha": "center",
                 "fontsize": "x-small",
             }
-            panel.annotate(_escape(point["id"]), (point["x"], point["y"]), **placement)
+            panel.annotate(
+                _escape(point["id"]),
+                (point["x"], point["y"]),
+                **placement,
+            )
     for number, label in enumerate(dict.fromkeys(point["kind"] for point in points)):
-        places = [(point["x"], point["y"]) for point in points if point["kind"] == label]
-        panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(label), **style(number))
+        places = [
+            (
+                point["x"],
+                point["y"],
+            )
+            for point in points
+            if point["kind"] == label
+        ]
+        panel.plot(
+            *zip(*places, strict=True),
+            linestyle="",
+            label=_escape(label),
+            **style(number),
+        )
     return _finish(drawing, 2)
 
 

@@ -1,6 +1,6 @@
 """A report made of runs: which tables and plots it has, and in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from evals.reporting.compilations import compilations_table
@@ -18,72 +18,102 @@ from evals.reporting.run_groups import Group, group_runs, short_task_name
 from evals.run_folder import check_file
 from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import check_metric
-from evals.scoring.scored_run import find_scored_runs
+from evals.scoring.scored_run import ScoredRun, find_scored_runs
 from evals.text_tables import model_name
 from tools.errors import DataError, UnknownName
 from tools.number_format import number, plural
+
+_RUN_HEADS = [
+    "system",
+    "task",
+    "data",
+    "split",
+    "queries",
+    "failed",
+    "calls",
+    "tokens",
+    "list price",
+    "run",
+]
+_RUN_CSV_HEADS = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
 
 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
     """The report of the runs in `paths` and below them.
 
-    DataError where no run has scores; UnknownName for a metric that is none; UsageError where runs
-    of one column are over different data, unless `force`.
+    DataError if no run has scores; UnknownName for a metric that no run has; UsageError if runs of
+    one column are over different data, unless `force`.
     """
     for name in metrics:
         check_metric(name.partition(" [")[0])
     runs, unscored = find_scored_runs(paths)
     if not runs:
-        raise DataError(
-            f"none of the {len(unscored)} run folders has scores, e.g. {next(iter(unscored.values()))}"
-        )
+        reason = next(iter(unscored.values()))
+        raise DataError(f"none of the {len(unscored)} run folders has scores, e.g. {reason}")
     runs, problems = fill_metrics(runs, metrics)
     metric_names = {name for run in runs for name in run.columns if "[" not in name}
-    if strange := [name for name in metrics if name not in metric_names]:
-        raise (
-            problems[0]
-            if problems
-            else UnknownName("metric of these runs", strange[0], metric_names)
-        )
+    for name in metrics:
+        if name not in metric_names:
+            unknown = UnknownName("metric of these runs", name, metric_names)
+            raise problems[0] if problems else unknown
     groups, forced = group_runs(runs, force=force)
-    sections = [_section(group, metrics) for group in groups]
     left_out = {path.as_posix(): reason for path, reason in sorted(unscored.items())}
-    reasons = CsvTable(
-        "left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1}
-    )
-    groups_of_items: list[list[Plot | CsvTable | None]] = [[gap_table(groups, metrics)]]
-    groups_of_items += [
-        [*map(plot_losses, groups), losses_table(groups)],
-        [systems_table(groups)],
-        [compilations_table(paths)],
-    ]
-    groups_of_items += [[_runs_table(groups)], [reasons if left_out else None]]
-    for items in groups_of_items:
-        if shown := [
-            item for item in items if item
-        ]:  # a section is called as its table, after the plots
-            sections.append(ReportSection(shown[-1].stem, shown[-1].title, shown))
+    sections = [_section(group, metrics) for group in groups]
+    sections += _shared_sections(groups, metrics, paths, left_out)
     tasks = {task for group in groups for task in group.tasks}
-    fewer = (
-        f"; {plural(len(unscored), 'folder')} left out, for the reasons given below"
-        if unscored
-        else ""
-    )
-    summary = (
-        f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m "
-        f"evals.report."
-    )
+    summary = f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}"
+    if unscored:
+        folders = plural(len(unscored), "folder")
+        summary += f"; {folders} left out, for the reasons given below"
     warnings = [f"Forced: {problem}" for problem in forced]
     warnings += [str(problem) for problem in problems if isinstance(problem, DataError)]
     for run in runs:
-        try:
-            check_file(run.path / "attribution.jsonl", run.scores)
-        except (ValueError, OSError) as error:
-            warnings.append(f"{run.name}: {error}; python -m evals.score {run.path} makes it again")
-        if run.errors:
-            failures = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
-            warnings.append(f"{run.name}: {failures}, e.g. {next(iter(run.errors.values()))[:200]}")
+        warnings += _warnings(run)
+    summary += ". Made by python -m evals.report."
     return Report(summary, warnings, sections, len(runs), left_out)
+
+
+def _shared_sections(
+    groups: Sequence[Group],
+    metrics: Sequence[str],
+    paths: Sequence[Path],
+    left_out: Mapping[str, str],
+) -> list[ReportSection]:
+    rows = [[path, reason] for path, reason in left_out.items()]
+    reasons = CsvTable(
+        "left-out",
+        "Left out",
+        ["run", "why"],
+        rows,
+        long={1},
+    )
+    groups_of_items: list[list[Plot | CsvTable | None]] = [
+        [gap_table(groups, metrics)],
+        [*map(plot_losses, groups), losses_table(groups)],
+        [systems_table(groups)],
+        [compilations_table(paths)],
+        [_runs_table(groups)],
+        [reasons if left_out else None],
+    ]
+    sections = list[ReportSection]()
+    for items in groups_of_items:
+        shown = [item for item in items if item]
+        if shown:
+            # A section has the name of its table, which comes after the plots.
+            table = shown[-1]
+            sections.append(ReportSection(table.stem, table.title, shown))
+    return sections
+
+
+def _warnings(run: ScoredRun) -> Iterator[str]:
+    try:
+        check_file(run.path / "attribution.jsonl", run.scores)
+    except (ValueError, OSError) as error:
+        yield f"{run.name}: {error}; python -m evals.score {run.path} makes it again"
+    if run.errors:
+        first_error = next(iter(run.errors.values()))[:200]
+        failures = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
+        yield f"{run.name}: {failures}, e.g. {first_error}"
 
 
 def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
@@ -91,67 +121,76 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
     headlines = {run.metric for run in group.runs}
     items: list[ResultTable | CsvTable | Plot | None] = []
     for table in sorted(tables, key=lambda table: table.title not in headlines):
-        items += [
-            table,
-            plot_by_task(group, table) if table.title in (metrics or headlines) else None,
-        ]
+        items.append(table)
+        if table.title in (metrics or headlines):
+            items.append(plot_by_task(group, table))
     items.append(plot_conditions(group))
-    for name in metrics or ("",):
+    for name in metrics or (SWEPT,):
         for task in sweep_tasks(group):
-            swept = sweep_table(group, task, name or SWEPT)
-            items += [swept, plot_sweep(group, swept)] if swept.rows else []
+            swept = sweep_table(group, task, name)
+            if swept.rows:
+                items += [swept, plot_sweep(group, swept)]
     notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
     notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
-    notes += filter(None, [explain_missing_published(group, tables)])
-    shown = [item for item in items if item]
+    if missing := explain_missing_published(group, tables):
+        notes.append(missing)
+    capitalized = [note[:1].upper() + note[1:] for note in notes]
     return ReportSection(
-        group.stem, group.title, shown, [note[:1].upper() + note[1:] for note in notes]
+        group.stem,
+        group.title,
+        [item for item in items if item],
+        capitalized,
     )
 
 
 def _runs_table(groups: Sequence[Group]) -> CsvTable:
-    names = [
-        "system",
-        "task",
-        "data",
-        "split",
-        "queries",
-        "failed",
-        "calls",
-        "tokens",
-        "list price",
-        "run",
-    ]
-    csv_heads = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
-    rows = []
-    for group, run in [(owner, run) for owner in groups for run in owner.runs]:
-        config = run.config
-        scores = run.scores
-        usage = run.scores["usage"]
-        query_count = run.scores["queries"]
-        about_data = [
-            short_task_name(config["task"]),
-            config["data"],
-            config["split"],
-            str(query_count),
-            str(scores["failed"]),
-        ]
-        cost = ["unknown"] * 3  # of an imported run
-        if run.usage_known:
-            price = None if usage["list_usd"] is None else usage["list_usd"] / query_count
-            tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / query_count:,.0f}"
-            tokens += (
-                f" ({thinking / query_count:,.0f} thinking)"
-                if (thinking := usage.get("reasoning_tokens"))
-                else ""
-            )
-            cost = [f"{usage['calls'] / query_count:,.1f}", tokens, number(price, "${:.5f}")]
-        exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
-        exact += [
-            str(config["retriever"].get("with", "")),
-            config["lm"]["name"],
-            str(config.get("code", "")),
-        ]
-        rows.append([str(group.system(run)), *about_data, *cost, run.name, *exact])
+    rows = [_run_row(group, run) for group in groups for run in group.runs]
     notes = ["calls, tokens and list price are those of a query on average"]
-    return CsvTable("runs", "Runs", names, rows, {1, 2, 3}, {9}, csv_heads, notes)
+    return CsvTable(
+        "runs",
+        "Runs",
+        _RUN_HEADS,
+        rows,
+        {1, 2, 3},
+        {9},
+        _RUN_CSV_HEADS,
+        notes,
+    )
+
+
+def _run_row(group: Group, run: ScoredRun) -> list[str]:
+    config = run.config
+    scores = run.scores
+    return [
+        str(group.system(run)),
+        short_task_name(config["task"]),
+        config["data"],
+        config["split"],
+        str(scores["queries"]),
+        str(scores["failed"]),
+        *_cost_cells(run),
+        run.name,
+        config["task"],
+        config["data_fingerprint"],
+        scores["judgements"],
+        str(config["retriever"].get("with", "")),
+        config["lm"]["name"],
+        str(config.get("code", "")),
+    ]
+
+
+def _cost_cells(run: ScoredRun) -> list[str]:
+    """Return calls, tokens and list price of a query on average, which imported runs may lack."""
+    if not run.usage_known:
+        return ["unknown"] * 3
+    usage = run.scores["usage"]
+    query_count = run.scores["queries"]
+    tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / query_count:,.0f}"
+    if thinking := usage.get("reasoning_tokens"):
+        tokens += f" ({thinking / query_count:,.0f} thinking)"
+    price = None if usage["list_usd"] is None else usage["list_usd"] / query_count
+    return [
+        f"{usage['calls'] / query_count:,.1f}",
+        tokens,
+        number(price, "${:.5f}"),
+    ]

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from evals import text_tables as tables
 from evals.formats.export_run import fill_folder
 from evals.reporting.report_plots import Plot
-from evals.reporting.report_tables import HEADS, ResultTable
+from evals.reporting.report_tables import HEADS, ResultCell, ResultColumn, ResultTable
 from evals.reporting.run_groups import printable, short_task_name
 from tools import files as disk
 from tools.errors import UsageError
@@ -31,21 +31,24 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(slots=True)
 class CsvTable:
-    """A table of text and numbers that were written before; cells beyond the names are in its CSV file only."""
+    """A table of texts and formatted numbers; cells beyond the names are in its CSV file only."""
 
     stem: str
     title: str
     names: list[str]
     rows: list[list[str]]
-    words: set[int] = field(default_factory=set)  # columns of short words, beside the first
-    long: set[int] = field(default_factory=set)  # columns of text that may need several lines
-    more: list[str] = field(default_factory=list)  # names of the columns that only the CSV file has
+    # Columns of short words, in addition to the first.
+    words: set[int] = field(default_factory=set)
+    # Columns of text that may need several lines.
+    long: set[int] = field(default_factory=set)
+    # Names of the columns that only the CSV file has.
+    more: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ReportSection:
-    """A part of the report under one heading."""
+    """A part of the report under a heading."""
 
     stem: str
     title: str
@@ -61,7 +64,8 @@ class Report:
     warnings: list[str]
     sections: list[ReportSection]
     runs: int
-    left_out: dict[str, str]  # run folder -> why it is not in the report
+    # Run folder -> the reason why it is not in the report.
+    left_out: dict[str, str]
     title: str = "Sextant report"
 
     @property
@@ -100,7 +104,7 @@ def check(out: Path) -> None:
 def write(
     report: Report, out: Path, extra_files: Mapping[str, str | bytes] | None = None
 ) -> list[Path]:
-    """Write the report, and `more` files, into a folder, in place of an earlier one; the
+    """Write the report and `extra_files` into a folder, in place of an earlier report; return the
     files, index.html first.
     """
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
@@ -121,9 +125,13 @@ def write(
             (folder / name).write_bytes(
                 text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
             )
-    for old in (*out.glob("tables/*.*"), *out.glob("plots/*.*")):
+    for old in (
+        *out.glob("tables/*.*"),
+        *out.glob("plots/*.*"),
+    ):
         if old.relative_to(out).as_posix() not in files:
-            old.unlink()  # of an earlier report: a reader would take it for a part of this one
+            # It is of an earlier report: a reader would take it for a part of this one.
+            old.unlink()
     return [out / name for name in files]
 
 
@@ -145,9 +153,7 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
 
 
 def _to_markdown(text: object) -> str:
-    return (
-        tables.in_markdown(printable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
-    )  # for lax readers as well
+    return tables.in_markdown(printable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
 
 
 _HEAD = [
@@ -170,34 +176,49 @@ _HEAD += ["source", "note", "resampled_mean", "resampled_error", "answers"]
 def to_csv(table: ResultTable | CsvTable) -> str:
     """Return a table as CSV, with all that is known of its figures."""
     if isinstance(table, CsvTable):
-        rows: list[Sequence[object]] = [[*table.names, *table.more], *table.rows]
+        rows: list[Sequence[object]] = [
+            [*table.names, *table.more],
+            *table.rows,
+        ]
     else:
         rows = [_HEAD]
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if cell is not None:
-                    mean = f"mean of {', '.join(map(short_task_name, column.tasks))}"
-                    subject = [
-                        column.tasks[0] if len(column.tasks) == 1 else mean,
-                        column.judgements,
-                        column.metric,
-                    ]
-                    numbers = [
-                        cell.value,
-                        cell.low,
-                        cell.high,
-                        cell.error,
-                        cell.queries,
-                        cell.failed,
-                    ]
-                    marks = [
-                        "yes" if cell.best else "",
-                        cell.source,
-                        cell.note,
-                        *(cell.resampled or (None, None)),
-                    ]
-                    rows.append([row.kind, row.label, *subject, *numbers, *marks, cell.answers])
+                    rows.append(
+                        [
+                            row.kind,
+                            row.label,
+                            *_column_cells(column),
+                            *_figures(cell),
+                        ]
+                    )
     return tables.to_csv([_defuse(cell) for cell in row] for row in rows)
+
+
+def _column_cells(column: ResultColumn) -> list[str]:
+    task = column.tasks[0]
+    if len(column.tasks) > 1:
+        task = f"mean of {', '.join(map(short_task_name, column.tasks))}"
+    return [task, column.judgements, column.metric]
+
+
+def _figures(cell: ResultCell) -> list[object]:
+    resampled_mean, resampled_error = cell.resampled or (None, None)
+    return [
+        cell.value,
+        cell.low,
+        cell.high,
+        cell.error,
+        cell.queries,
+        cell.failed,
+        "yes" if cell.best else "",
+        cell.source,
+        cell.note,
+        resampled_mean,
+        resampled_error,
+        cell.answers,
+    ]
 
 
 # A number, and one with its interval as the table of gaps has it; nothing that could be reckoned
@@ -211,6 +232,16 @@ def _defuse(cell: object) -> object:  # what no spreadsheet takes for a formula 
     text = printable(cell)
     return (
         f"'{text}"
-        if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)
+        if text.startswith(
+            (
+                "=",
+                "+",
+                "-",
+                "@",
+                "\t",
+                "\r",
+            )
+        )
+        and not _NUMBER.fullmatch(text)
         else text
     )

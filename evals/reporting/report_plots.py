@@ -1,11 +1,12 @@
 """The plots of a report, each in the form of a paper's figure.
 
-Drawn on white and for a dark page. Published values are hollow, and only where the tables have
-them. Figure 3's smoothing and projections are left out, because what is drawn here was measured.
+Drawn on white and for a dark page. Published values are hollow, and only there if the tables have
+them. Figure 3's smoothing and projections are left out, because only measured values are drawn
+here.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple
@@ -28,7 +29,8 @@ from evals.reporting.run_groups import Group, System, printable, short_task_name
 from evals.scoring.scored_run import ScoredRun
 from tools.number_format import abbreviate
 
-SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
+# The metric of OBLIQ-Bench's Figure 3.
+SWEPT = "R@10"
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
 HOLLOW = " Hollow: the systems of the paper."
 
@@ -36,10 +38,12 @@ HOLLOW = " Hollow: the systems of the paper."
 class Plot(NamedTuple):
     """A plot, drawn."""
 
-    stem: str  # of its file's name
+    # The beginning of its file's name.
+    stem: str
     title: str
     caption: str
-    light: str  # SVG, on white
+    # SVG on white, and for a dark page.
+    light: str
     dark: str
 
 
@@ -63,17 +67,17 @@ class Series(NamedTuple):
 
 @dataclass(slots=True)
 class Panel:
-    """One pair of axes."""
+    """A pair of axes."""
 
     x: str
     y: str
     series: list[Series]
-    ticks: dict[float, str] = field(
-        default_factory=dict
-    )  # where the axis has names instead of numbers
+    # By position, if the axis has names instead of numbers.
+    ticks: dict[float, str] = field(default_factory=dict)
     published: list[Point] = field(default_factory=list)
     lines: bool = False
-    zero: bool = False  # a line at 0: values are differences
+    # A line at 0: values are differences.
+    zero: bool = False
 
 
 # Ink, faint lines and paper, on white and on a dark page; nothing else in a plot has one of these
@@ -88,7 +92,8 @@ _SETTINGS: Any = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
     **{"grid.color": FAINT, "axes.spines.top": False, "axes.spines.right": False},
     **{"legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5, "font.size": 9.5},
-    "text.parse_math": False,  # names may have a dollar in them
+    # Names may have a dollar in them.
+    "text.parse_math": False,
 }
 
 
@@ -97,14 +102,19 @@ def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure])
     exchanged for the dark page.
     """
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # a glyph that the font lacks is the reader's browser's affair
+        # A glyph that the font lacks is left to the reader's browser.
+        warnings.simplefilter("ignore")
         light = svg(draw_figure(), printable(title))
     dark = light
     for of_light, of_dark in zip(LIGHT, DARK, strict=True):
         dark = dark.replace(f": {of_light}", f": {of_dark}")
-    return Plot(stem, printable(title), printable(caption), light, dark)
+    return Plot(
+        stem,
+        printable(title),
+        printable(caption),
+        light,
+        dark,
+    )
 
 
 def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | bytes]:
@@ -115,40 +125,41 @@ def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | byte
             _SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}
         ):
             drawing = draw_panel(panel, width)
-            files[f"plots/{stem}-{width_name}.svg"] = svg(drawing, printable(title))
-            files[f"plots/{stem}-{width_name}.pdf"] = pdf(drawing, printable(title))
+            files[f"plots/{stem}-{width_name}.svg"] = svg(
+                drawing,
+                printable(title),
+            )
+            files[f"plots/{stem}-{width_name}.pdf"] = pdf(
+                drawing,
+                printable(title),
+            )
     return files
 
 
 def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
     """Draw a panel, as wide as a page of ours or as a paper's column, with a legend below."""
-    longest = max((len(line.label) for line in panel.series), default=0)
-    columns = max(1, int((1 if longest > 44 else 2 if longest > 24 else 3) * width / INCHES[0]))
+    columns = _legend_columns(panel, width)
     rows = ceil((len(panel.series) + bool(panel.published)) / columns)
-    drawing = figure((width, min(INCHES[1] - 0.2, 0.8 * width) + 0.21 * rows))
-    axes = drawing.add_subplot()
-    axes.set(xlabel=panel.x, ylabel=panel.y)
-    axes.grid(axis="y", linewidth=0.7)
-    axes.set_axisbelow(True)
-    if panel.ticks:
-        room = 64 * min(1, width / INCHES[0])  # characters that fit beside each other
-        turned: Any = (
-            {"rotation": 30, "ha": "right"} if sum(map(len, panel.ticks.values())) > room else {}
+    drawing = figure(
+        (
+            width,
+            min(INCHES[1] - 0.2, 0.8 * width) + 0.21 * rows,
         )
-        axes.set_xticks(list(panel.ticks), list(panel.ticks.values()), **turned)
-        axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
-    if panel.zero:
-        axes.axhline(0, color=INK, linewidth=0.8)
+    )
+    axes = drawing.add_subplot()
+    _prepare_axes(axes, panel, width)
     handles: dict[str, Any] = {}
     if panel.published:
-        x = [point.x for point in panel.published]
-        y = [point.y for point in panel.published]
-        hollow = axes.plot(
-            x, y, "o", markersize=5, markerfacecolor="none", color=MUTED, linestyle="none"
-        )
-        handles["published"] = hollow[0]
+        handles["published"] = _draw_published(axes, panel.published)
     for line in panel.series:
-        handles.setdefault(line.label, _draw_series(axes, line, lines=panel.lines))
+        handles.setdefault(
+            line.label,
+            _draw_series(
+                axes,
+                line,
+                lines=panel.lines,
+            ),
+        )
     if not panel.zero:
         axes.set_ylim(bottom=0)
     if not panel.ticks and panel.lines:
@@ -163,24 +174,100 @@ def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
     return drawing
 
 
+def _legend_columns(panel: Panel, width: float) -> int:
+    longest = max((len(line.label) for line in panel.series), default=0)
+    columns = 3
+    if longest > 24:
+        columns = 1 if longest > 44 else 2
+    return max(1, int(columns * width / INCHES[0]))
+
+
+def _prepare_axes(axes: Axes, panel: Panel, width: float) -> None:
+    axes.set(xlabel=panel.x, ylabel=panel.y)
+    axes.grid(axis="y", linewidth=0.7)
+    axes.set_axisbelow(True)
+    if panel.ticks:
+        # Characters that fit next to each other.
+        room = 64 * min(1, width / INCHES[0])
+        turned: Any = {}
+        if (
+            sum(
+                map(
+                    len,
+                    panel.ticks.values(),
+                )
+            )
+            > room
+        ):
+            turned = {"rotation": 30, "ha": "right"}
+        axes.set_xticks(
+            list(panel.ticks),
+            list(panel.ticks.values()),
+            **turned,
+        )
+        axes.set_xlim(
+            min(panel.ticks) - 0.5,
+            max(panel.ticks) + 0.5,
+        )
+    if panel.zero:
+        axes.axhline(0, color=INK, linewidth=0.8)
+
+
+def _draw_published(axes: Axes, points: Sequence[Point]) -> Any:
+    x = [point.x for point in points]
+    y = [point.y for point in points]
+    lines = axes.plot(
+        x,
+        y,
+        "o",
+        markersize=5,
+        markerfacecolor="none",
+        color=MUTED,
+        linestyle="none",
+    )
+    return lines[0]
+
+
 def _draw_series(axes: Axes, line: Series, *, lines: bool) -> Any:
     look = style(line.number)
-    look["color"] = look["color"].replace("#000000", INK)  # black would not be seen on a dark page
+    # Black would not be seen on a dark page.
+    look["color"] = look["color"].replace("#000000", INK)
     x = [point.x for point in line.points]
     y = [point.y for point in line.points]
     low = [point.y if point.low is None else point.low for point in line.points]
     high = [point.y if point.high is None else point.high for point in line.points]
     if lines:
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.07, linewidth=0)
+        axes.fill_between(
+            x,
+            low,
+            high,
+            color=look["color"],
+            alpha=0.07,
+            linewidth=0,
+        )
     else:
-        axes.vlines(x, low, high, color=look["color"], linewidth=1.4, alpha=0.75)
+        axes.vlines(
+            x,
+            low,
+            high,
+            color=look["color"],
+            linewidth=1.4,
+            alpha=0.75,
+        )
     shape = ("--" if line.dashed else "-") if lines else "none"
     filled: Any = look | ({"markerfacecolor": axes.get_facecolor()} if line.dashed else {})
-    return axes.plot(x, y, linestyle=shape, linewidth=1.6, markersize=5, **filled)[0]
+    return axes.plot(
+        x,
+        y,
+        linestyle=shape,
+        linewidth=1.6,
+        markersize=5,
+        **filled,
+    )[0]
 
 
 def shorten(label: str) -> str:
-    """A name in a legend: not too long, and not begun with what hides it there."""
+    """A name in a legend: not too long, and not begun with an underscore, which would hide it."""
     label = abbreviate(label)
     return f" {label}" if label.startswith("_") else label
 
@@ -195,19 +282,37 @@ def plot_by_task(group: Group, table: ResultTable) -> Plot | None:
         return None
 
     def dots(row: ResultRow, offset: float = 0.0) -> list[Point]:
-        return _points(
-            [at + offset for at in range(len(leading))], [row.cells[index] for index in leading]
-        )
+        positions = [x + offset for x in range(len(leading))]
+        return _points(positions, [row.cells[index] for index in leading])
 
-    apart = min(0.12, 0.7 / len(rows))
+    distance = min(0.12, 0.7 / len(rows))
     middle = (len(rows) - 1) / 2
-    series = [Series(row.label, dots(row, (n - middle) * apart), n) for n, row in enumerate(rows)]
-    ticks = {float(at): table.columns[index].label for at, index in enumerate(leading)}
+    series = list[Series]()
+    for index, row in enumerate(rows):
+        series.append(
+            Series(
+                row.label,
+                dots(row, (index - middle) * distance),
+                index,
+            )
+        )
+    ticks = {float(x): table.columns[index].label for x, index in enumerate(leading)}
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
-    panel = Panel("", table.columns[0].metric, series, ticks, published)
-    caption = INTERVALS + (HOLLOW if published else "")
+    panel = Panel(
+        "",
+        table.columns[0].metric,
+        series,
+        ticks,
+        published,
+    )
+    caption = INTERVALS + HOLLOW if published else INTERVALS
     title = f"{table.title} by task: {group.title}"
-    return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panel(panel))
+    return draw(
+        f"{table.stem}-by-task",
+        title,
+        caption,
+        lambda: draw_panel(panel),
+    )
 
 
 def _points(places: Sequence[float], cells: Sequence[ResultCell | None]) -> list[Point]:
@@ -230,12 +335,22 @@ def plot_sweep(group: Group, table: ResultTable) -> Plot:
         for row, system in systems
     ]
     x = "documents in the pool, gold that was put in aside"
-    panel = Panel(x, table.columns[0].metric, series, lines=True)
+    panel = Panel(
+        x,
+        table.columns[0].metric,
+        series,
+        lines=True,
+    )
     caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
     caption += (
         f"Solid: the same with every missing relevant document put in, an upper bound. {INTERVALS}"
     )
-    return draw(table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panel(panel))
+    return draw(
+        table.stem,
+        f"{table.title}: {group.title}",
+        caption,
+        lambda: draw_panel(panel),
+    )
 
 
 def plot_conditions(group: Group) -> Plot | None:
@@ -253,40 +368,62 @@ def plot_conditions(group: Group) -> Plot | None:
         tasks = [task for task in tasks if all(task in runs for runs in by_system.values())]
     if not tasks:
         return None
+    panel = _conditions_panel(group, chosen, tasks)
+    excluded = sorted(str(system) for system in by_system if system not in chosen)
+    caption = _conditions_caption(group, tasks, hollow=bool(panel.published))
+    if excluded:
+        caption += f" Not run in all of these domains: {'; '.join(excluded)}."
+    subject = "conditions met" if group.variant in LADDERS else "number of conditions"
+    title = f"Win by {subject}: {group.title}"
+    return draw(
+        f"{group.stem}-Win-by-conditions",
+        title,
+        caption,
+        lambda: draw_panel(panel),
+    )
+
+
+def _conditions_panel(
+    group: Group, systems: Mapping[System, Mapping[str, ScoredRun]], tasks: Sequence[str]
+) -> Panel:
     columns = condition_columns(group, tuple(tasks))[:10]
     series = list[Series]()
-    for index, (system, runs) in enumerate(chosen.items()):
-        wins = [mean_over([runs[task] for task in tasks], column.metric, "") for column in columns]
-        points = [
-            Point(at, win["mean"], win["low"], win["high"])
-            for at, win in enumerate(wins, start=1)
-            if win
-        ]
+    for index, (system, runs) in enumerate(systems.items()):
+        points = list[Point]()
+        for x, column in enumerate(columns, start=1):
+            win = mean_over(
+                [runs[task] for task in tasks],
+                column.metric,
+                "",
+            )
+            if win:
+                points.append(
+                    Point(
+                        x,
+                        win["mean"],
+                        win["low"],
+                        win["high"],
+                    )
+                )
         series.append(Series(str(system), points, index))
-    published = [
-        Point(at, paper_figure.value)
-        for at, column in enumerate(columns, 1)
-        for paper_figure in figures_for(group, column)
-    ]
-    ladder = group.variant in LADDERS
-    x = (
-        "conditions met: the better document over the one that meets one less"
-        if ladder
-        else "conditions in the query"
-    )
-    ticks = {float(k): f"{k} : {k - 1}" if ladder else str(k) for k in range(1, 11)}
-    panel = Panel(x, "Win", series, ticks, published, lines=True)
-    left_out = sorted(str(system) for system in by_system if system not in chosen)
-    title = f"Win by {'conditions met' if ladder else 'number of conditions'}: {group.title}"
-    number = "4" if group.variant == "monotonicity" else "5" if ladder else "3"
-    over = (
-        f"mean over {', '.join(map(short_task_name, tasks))}"
-        if len(tasks) > 1
-        else short_task_name(tasks[0])
-    )
-    caption = (
-        f"As MultiConIR's Figure {number}, without its smoothing; {over}. "
-        f"{INTERVALS}{HOLLOW * bool(published)}"
-    )
-    caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
-    return draw(f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panel(panel))
+    published = list[Point]()
+    for x, column in enumerate(columns, start=1):
+        published += [Point(x, printed.value) for printed in figures_for(group, column)]
+    if group.variant in LADDERS:
+        label = "conditions met: the better document over the one that meets one less"
+        ticks = {float(k): f"{k} : {k - 1}" for k in range(1, 11)}
+    else:
+        label = "conditions in the query"
+        ticks = {float(k): str(k) for k in range(1, 11)}
+    return Panel(label, "Win", series, ticks, published, lines=True)
+
+
+def _conditions_caption(group: Group, tasks: Sequence[str], *, hollow: bool) -> str:
+    number = "3"
+    if group.variant in LADDERS:
+        number = "4" if group.variant == "monotonicity" else "5"
+    domains = ", ".join(map(short_task_name, tasks))
+    if len(tasks) > 1:
+        domains = f"mean over {domains}"
+    caption = f"As MultiConIR's Figure {number}, without its smoothing; {domains}. {INTERVALS}"
+    return caption + HOLLOW if hollow else caption

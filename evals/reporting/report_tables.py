@@ -1,9 +1,9 @@
 """The tables of a group of runs: tasks are columns, systems are rows, and the papers' rows stand
 apart from ours.
 
-There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols one
-with the conditions as columns (its Tables 1 and 13 to 20). Published rows are there only beside
-runs over whole splits of the full release, for the same split and judgements. Whether a difference
+There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols a
+table with the conditions as columns (its Tables 1 and 13 to 20). Published rows are there only
+next to runs over whole splits of the full release, for the same split and judgements. Whether a difference
 is significant is for `python -m evals.compare`.
 """
 
@@ -22,15 +22,18 @@ from evals.scoring.scored_run import ScoredRun
 from evals.scoring.statistics import TIE
 from tools.number_format import plural
 
-DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
+# Win(1) - Win(10), in Table 1 of MultiConIR.
+DECLINE = "Decline"
 CONDITIONS = tuple(range(1, 11))
+# Win(k) is the k-th rung of a ladder of documents.
 LADDERS = (
     "monotonicity",
     "format",
     "length512",
     "length1024",
-)  # Win(k) is the k-th rung of a ladder of documents
-DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
+)
+# Decimals that the papers print; other papers print 3.
+DECIMALS = {"multiconir": 4}
 
 NOTES = {
     "Win": "Win: the share of comparisons in which the better document is scored strictly higher",
@@ -42,8 +45,11 @@ NOTES = {
     "the CSV file has both",
 }
 
+# Index of the column -> the figure of a paper.
+_PaperRow = dict[int, published.PaperFigure]
 RowKind = Literal["ours", "union", "gold", "computed", "published"]
-HEADS: dict[RowKind, str] = {  # what stands above the rows of a kind
+# The headings above the rows of each kind.
+HEADS: dict[RowKind, str] = {
     "ours": "",
     "union": "Over pools as retrieved: lower bounds",
     "gold": "Over pools with gold put in: upper bounds",
@@ -59,48 +65,70 @@ class ResultColumn(NamedTuple):
     metric: str
     judgements: str
     label: str
-    below: str = ""  # a second line under it
-    figure_task: str = ""  # what evals.published calls it
-    leads: bool = True  # by the judgements that lead its task; others stand beside them
+    # A second line under the label.
+    below: str = ""
+    # The name of the task in evals.published.
+    figure_task: str = ""
+    # Whether these judgements lead the task.
+    leads: bool = True
 
 
 @dataclass(slots=True)
 class ResultCell:
-    """One figure with where it comes from."""
+    """A figure with its source."""
 
     value: float
     text: str
-    source: str  # a run folder, or a paper's table and row
+    # A run folder, or a paper's table and row.
+    source: str
     low: float | None = None
     high: float | None = None
-    error: float | None = None  # the standard error that a paper prints
+    # The standard error that a paper prints.
+    error: float | None = None
     queries: int | None = None
     failed: int | None = None
-    resampled: tuple[float, float] | None = (
-        None  # BIRCO's mean over bootstrap resamples, and its error
-    )
+    # BIRCO's mean over bootstrap resamples, and its error.
+    resampled: tuple[float, float] | None = None
     note: str = ""
     best: bool = False
-    answers: int | None = None  # to the queries: each seed gives one
+    # Answers to the queries, of which each seed gives one.
+    answers: int | None = None
     seeds: int = 1
 
     @property
     def title(self) -> str:
-        """What is behind the figure, in a line."""
-        interval = "" if self.low is None else f"95 % interval {self.low:.4f} to {self.high:.4f}"
-        error = "" if self.error is None else f"standard error {self.error}"
+        """The sources of the figure, in a line."""
+        parts = list[str]()
+        if self.low is not None:
+            parts.append(f"95 % interval {self.low:.4f} to {self.high:.4f}")
+        if self.error is not None:
+            parts.append(f"standard error {self.error}")
         size = "" if self.queries is None else plural(self.queries, "query", "queries")
-        size += f", {self.seeds} seeds" if self.seeds > 1 else ""
-        answers = self.queries if self.answers is None else self.answers
-        failed = ""
-        if self.failed:
-            share = (
-                f"{self.failed} of {answers} answers"
-                if answers != self.queries
-                else f"{self.failed} of them"
+        if self.seeds > 1:
+            size += f", {self.seeds} seeds"
+        return "; ".join(
+            filter(
+                None,
+                [
+                    *parts,
+                    size,
+                    self._failures,
+                    self.note,
+                    self.source,
+                ],
             )
-            failed = f"{share} failed and {'has' if self.failed == 1 else 'have'} the worst value"
-        return "; ".join(filter(None, [interval, error, size, failed, self.note, self.source]))
+        )
+
+    @property
+    def _failures(self) -> str:
+        if not self.failed:
+            return ""
+        answers = self.queries if self.answers is None else self.answers
+        share = f"{self.failed} of them"
+        if answers != self.queries:
+            share = f"{self.failed} of {answers} answers"
+        verb = "has" if self.failed == 1 else "have"
+        return f"{share} failed and {verb} the worst value"
 
 
 @dataclass(slots=True)
@@ -110,15 +138,18 @@ class ResultRow:
     kind: RowKind
     label: str
     cells: list[ResultCell | None]
-    system: System | None = None  # None for a paper's
-    ranked: bool = True  # may be the best of its column: not a bound
+    # None for a system of a paper.
+    system: System | None = None
+    # Whether it may be the best of its column, as a bound may not.
+    ranked: bool = True
 
 
 @dataclass(slots=True)
 class ResultTable:
-    """One table of a report."""
+    """A table of a report."""
 
-    stem: str  # of its file's name
+    # The beginning of its file's name.
+    stem: str
     title: str
     columns: list[ResultColumn]
     rows: list[ResultRow]
@@ -141,7 +172,12 @@ def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[ResultTable]:
             if any("Win(1)" in run.columns for run in group.of_task(task))
         ]
         if len(tasks) > 1:
-            tables.append(_by_condition(group, tuple(tasks)))
+            tables.append(
+                _by_condition(
+                    group,
+                    tuple(tasks),
+                )
+            )
         if len(tasks) == 1 or group.variant == "complexity":
             tables += [_by_condition(group, (task,)) for task in tasks]
     for table in tables:
@@ -173,7 +209,14 @@ def _by_task(group: Group, metric: str) -> ResultTable:
         suite_tasks
     ):  # as papers print it
         columns.append(
-            ResultColumn(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
+            ResultColumn(
+                tuple(group.tasks),
+                metric,
+                "",
+                "mean",
+                "of tasks",
+                _mean_task(group),
+            )
         )
     rows = _our_rows(group, columns)
     notes = [NOTES[metric]] if metric in NOTES else []
@@ -189,34 +232,55 @@ def _by_task(group: Group, metric: str) -> ResultTable:
 
 
 def task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
-    """A task in a metric: by the judgements that lead, which are the paper's, then by the
-    others.
+    """A task in a metric: by the judgements that lead, which are the paper's, then by other
+    judgements.
     """
-    scored = [(run, *name.partition(" [")) for run in group.of_task(task) for name in run.columns]
-    named = dict.fromkeys(
-        suffix.removesuffix("]") or run.scores["judgements"]
-        for run, plain, _, suffix in scored
-        if plain == metric
+    judged_by = dict[str, None]()
+    for run in group.of_task(task):
+        for name in run.columns:
+            plain, _, suffix = name.partition(" [")
+            if plain == metric:
+                judged_by[suffix.removesuffix("]") or run.scores["judgements"]] = None
+    names = sorted(
+        judged_by,
+        key=lambda name: name not in ("gold", "document"),
     )
-    names = sorted(named, key=lambda name: name not in ("gold", "document"))
     if is_pairwise(metric):
-        names = names[:1]  # comparisons depend on no judgements
+        # Comparisons depend on no judgements.
+        names = names[:1]
     columns = []
     for name in names:
-        printed = task if name in ("gold", "pooled", names[0]) else ""
-        below = name if len(names) > 1 else ""
-        columns.append(
-            ResultColumn(
-                (task,), metric, name, short_task_name(task), below, printed, leads=name == names[0]
+        column = ResultColumn(
+            (task,),
+            metric,
+            name,
+            short_task_name(task),
+            below=name if len(names) > 1 else "",
+            figure_task=task
+            if name
+            in (
+                "gold",
+                "pooled",
+                names[0],
             )
+            else "",
+            leads=name == names[0],
         )
+        columns.append(column)
     return columns
 
 
 def sweep_tasks(group: Group) -> list[str]:
     """The tasks that a system was run on over pools of one kind and several sizes."""
     pooled = {
-        task: {system for system in map(group.system, group.of_task(task)) if system.pool}
+        task: {
+            system
+            for system in map(
+                group.system,
+                group.of_task(task),
+            )
+            if system.pool
+        }
         for task in group.tasks
     }
     return [
@@ -227,11 +291,19 @@ def sweep_tasks(group: Group) -> list[str]:
 
 
 def sweep_table(group: Group, task: str, metric: str) -> ResultTable:
-    """A task's metric with sizes of pools as columns: what a plot of the sweep is drawn from."""
+    """A task's metric with sizes of pools as columns, from which a plot of the sweep is drawn."""
     systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
     sizes = sorted({system.size for system in systems})
     judgements = leading_judgements(group.of_task(task)[0])
-    columns = [ResultColumn((task,), metric, judgements, str(size)) for size in sizes]
+    columns = [
+        ResultColumn(
+            (task,),
+            metric,
+            judgements,
+            str(size),
+        )
+        for size in sizes
+    ]
     rows = []
     for plain in dict.fromkeys(system.resized(0) for system in systems):
         runs = [systems.get(plain.resized(size)) for size in sizes]
@@ -254,21 +326,32 @@ def sweep_table(group: Group, task: str, metric: str) -> ResultTable:
 
 def _by_condition(group: Group, tasks: tuple[str, ...]) -> ResultTable:
     columns = condition_columns(group, tasks)
-    domain = short_task_name(tasks[0]) if len(tasks) == 1 else ""
-    ladder = group.variant in LADDERS
-    heading = "Win by conditions met" if ladder else "Win by conditions in the query"
-    met = (
-        "columns: the document that meets so many of the query's ten conditions, over the one "
-        "that meets one less"
-    )
-    notes = [met if ladder else NOTES[DECLINE]]
     rows = _our_rows(group, columns)
+    title = "Win by conditions in the query"
+    note = NOTES[DECLINE]
+    if group.variant in LADDERS:
+        title = "Win by conditions met"
+        note = (
+            "columns: the document that meets so many of the query's ten conditions, over the one "
+            "that meets one less"
+        )
+    notes = [note]
     systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
     if lacking := sorted(systems - {row.label for row in rows}):
         notes.append(f"not run in all of these domains, so not in the mean: {'; '.join(lacking)}")
-    stem = f"{group.stem}-Win-by-conditions" + (f"-{file_slug(domain)}" if domain else "")
-    title = f"{heading}, {domain or f'mean over {len(tasks)} domains'}"
-    return ResultTable(stem, title, columns, [*rows, *_published_rows(group, columns)], notes)
+    stem = f"{group.stem}-Win-by-conditions"
+    domains = f"mean over {len(tasks)} domains"
+    if len(tasks) == 1:
+        domains = short_task_name(tasks[0])
+        stem += f"-{file_slug(domains)}"
+    published_rows = _published_rows(group, columns)
+    return ResultTable(
+        stem,
+        f"{title}, {domains}",
+        columns,
+        [*rows, *published_rows],
+        notes,
+    )
 
 
 def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColumn]:
@@ -276,19 +359,42 @@ def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColumn
 
     On a ladder Win(1) is its top, so the columns go from 10 to 1.
     """
-    is_whole = {short_task_name(task) for task in tasks} == set(
-        environments.suite("multiconir").tasks
-    )
-    printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if is_whole else ""
+    printed = ""
+    if len(tasks) == 1:
+        printed = tasks[0]
+    else:
+        domains = {short_task_name(task) for task in tasks}
+        if domains == set(environments.suite("multiconir").tasks):
+            printed = _mean_task(group)
+    columns = list[ResultColumn]()
     if group.variant in LADDERS:
-        return [
-            ResultColumn(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed)
-            for k in reversed(CONDITIONS)
-        ]
-    wins = [ResultColumn(tasks, f"Win({k})", "", str(k), "", printed) for k in CONDITIONS]
-    return wins + [ResultColumn(tasks, DECLINE, "", DECLINE, "", printed)] * (
-        group.variant == "complexity"
-    )
+        for k in reversed(CONDITIONS):
+            label = str(11 - k)
+            columns.append(
+                ResultColumn(
+                    tasks,
+                    f"Win({k})",
+                    "",
+                    label,
+                    f"over {10 - k}",
+                    printed,
+                )
+            )
+        return columns
+    for k in CONDITIONS:
+        columns.append(
+            ResultColumn(
+                tasks,
+                f"Win({k})",
+                "",
+                str(k),
+                "",
+                printed,
+            )
+        )
+    if group.variant == "complexity":
+        columns.append(ResultColumn(tasks, DECLINE, "", DECLINE, "", printed))
+    return columns
 
 
 def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
@@ -297,89 +403,132 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
         by_system.setdefault(group.system(run), {})[run.config["task"]] = run
     rows = []
     for system, runs in by_system.items():
-        cells = [_our_cell([runs.get(task) for task in column.tasks], column) for column in columns]
-        sizes = [sibling.size for sibling in by_system if sibling.resized(0) == system.resized(0)]
-        # Of a sweep over sizes of pools, the largest has a row, and those of several tasks.
-        if any(cells) and (system.size == max(sizes) or len(runs) > 1):
-            row_kind: RowKind = (
-                "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
+        cells = [
+            _our_cell(
+                [runs.get(task) for task in column.tasks],
+                column,
             )
-            rows.append(ResultRow(row_kind, str(system), cells, system, ranked=row_kind == "ours"))
+            for column in columns
+        ]
+        sizes = [sibling.size for sibling in by_system if sibling.resized(0) == system.resized(0)]
+        # Of a sweep over sizes of pools, the largest has a row, and a size of several tasks.
+        if any(cells) and (system.size == max(sizes) or len(runs) > 1):
+            row_kind = _row_kind(system)
+            rows.append(
+                ResultRow(
+                    row_kind,
+                    str(system),
+                    cells,
+                    system,
+                    ranked=row_kind == "ours",
+                )
+            )
     return rows
+
+
+def _row_kind(system: System) -> RowKind:
+    if system.pool == "oracle":
+        return "gold"
+    return "union" if system.pool else "ours"
 
 
 def _our_cell(runs: Sequence[ScoredRun | None], column: ResultColumn) -> ResultCell | None:
     finished = [run for run in runs if run is not None]
     if len(finished) < len(runs):
         return None
-    measured = mean_over(finished, column.metric, column.judgements)
-    if column.metric == DECLINE:
-        first, last = (mean_over(finished, f"Win({k})", "") for k in (1, 10))
-        measured = {"mean": first["mean"] - last["mean"]} if first and last else None
+    measured = _measure(finished, column)
     if measured is None:
         return None
     resampled = measured.get("resampled")
-    paper_figure = (
-        published.published_values_for(finished[0].config).get(measured.get("name", ""))
-        if len(finished) == 1
-        else None
-    )
+    answers = sum(run.scores["queries"] for run in finished)
     return ResultCell(
         measured["mean"],
         f"{measured['mean'] + 0.0:.4f}",
         ", ".join(run.name for run in finished),
         measured.get("low"),
         measured.get("high"),
-        queries=sum(run.scores["queries"] for run in finished),
+        queries=answers,
         failed=sum(run.scores["failed"] for run in finished),
-        answers=sum(run.scores["queries"] for run in finished),
-        resampled=(resampled["mean"], resampled["error"]) if resampled else None,
-        note=f"the paper's {paper_figure.system}, {paper_figure.table}, is {paper_figure.value}"
-        if paper_figure
-        else "",
+        answers=answers,
+        resampled=(
+            resampled["mean"],
+            resampled["error"],
+        )
+        if resampled
+        else None,
+        note=_name_published(finished, measured.get("name", "")),
     )
 
 
-def _name_figure(figure: published.PaperFigure) -> str:
+def _measure(runs: Sequence[ScoredRun], column: ResultColumn) -> dict[str, Any] | None:
+    if column.metric == DECLINE:
+        return _decline(runs)
+    return mean_over(runs, column.metric, column.judgements)
+
+
+def _decline(runs: Sequence[ScoredRun]) -> dict[str, Any] | None:
+    first = mean_over(runs, "Win(1)", "")
+    last = mean_over(runs, "Win(10)", "")
+    return {"mean": first["mean"] - last["mean"]} if first and last else None
+
+
+def _name_published(runs: Sequence[ScoredRun], metric: str) -> str:
+    """Return the paper's figure for the same system as a note, "" if there is none."""
+    if len(runs) != 1:
+        return ""
+    figure = published.published_values_for(runs[0].config).get(metric)
+    if figure is None:
+        return ""
     return f"the paper's {figure.system}, {figure.table}, is {figure.value}"
 
 
 def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> dict[str, Any] | None:
-    """Mean and interval of one run, or of the mean over several tasks' runs; None where one
-    of them has no value.
+    """Mean and interval of a run, or of the mean over several tasks' runs; None if a run has no
+    value.
     """
-    measurements = list[
-        tuple[str, dict[str, Any]]
-    ]()  # the name in the run's scores, and what it measured
+    measurements = dict[str, dict[str, Any]]()
+    columns = list[list[float]]()
     for run in runs:
-        by = judgements or leading_judgements(run)
-        name = (
-            metric if by == run.scores["judgements"] or is_pairwise(metric) else f"{metric} [{by}]"
-        )
+        name = _metric_name(run, metric, judgements)
         measured = run.scores["metrics"].get(name, {})
         if measured.get("mean") is None:
             return None
-        measurements.append((name, measured))
-    if len(measurements) == 1:
-        return measurements[0][1] | {"name": measurements[0][0]}
-    columns = []
-    for run, (name, _) in zip(runs, measurements, strict=True):
+        if len(runs) == 1:
+            return {**measured, "name": name}
+        measurements[run.name] = measured
         columns.append([value for value in run.columns[name].values() if value is not None])
-    if is_weighted(
-        metric
-    ):  # over tasks each query counts once, as in the interval and in every test
+    if is_weighted(metric):
+        # Over tasks each query counts once, as in the interval and in every test.
         means = [fmean(column) for column in columns]
     else:
-        means = [measured["mean"] for _, measured in measurements]
+        means = [measured["mean"] for measured in measurements.values()]
     low, high = stratified(columns)
-    return {"mean": sum(means) / len(means), "low": low, "high": high}
+    return {
+        "mean": sum(means) / len(means),
+        "low": low,
+        "high": high,
+    }
+
+
+def _metric_name(run: ScoredRun, metric: str, judgements: str) -> str:
+    """Return the name in the run's scores of a metric by some judgements."""
+    judged_by = judgements or leading_judgements(run)
+    if judged_by == run.scores["judgements"] or is_pairwise(metric):
+        return metric
+    return f"{metric} [{judged_by}]"
 
 
 def leading_judgements(run: ScoredRun) -> str:
     """The judgements that a mean over tasks takes: the paper's, whichever lead the run."""
     leading = str(run.scores["judgements"])
-    names = {leading, *(name.partition(" [")[2].removesuffix("]") for name in run.columns)}
-    return next((name for name in ("gold", "document") if name in names), leading)
+    names = {
+        leading,
+        *(name.partition(" [")[2].removesuffix("]") for name in run.columns),
+    }
+    return next(
+        (name for name in ("gold", "document") if name in names),
+        leading,
+    )
 
 
 def stratified(
@@ -392,20 +541,33 @@ def stratified(
     means = np.zeros(resamples)
     for column in columns:
         values = np.asarray(column, dtype=np.float64)
-        draws = generator.integers(0, len(values), size=(resamples, len(values)))
+        draws = generator.integers(
+            0,
+            len(values),
+            size=(resamples, len(values)),
+        )
         means += values[draws].mean(axis=1) / len(columns)
-    low, high = np.quantile(means, [0.025, 0.975])
+    low, high = np.quantile(
+        means,
+        [0.025, 0.975],
+    )
     return float(low), float(high)
 
 
 def _mark_best(table: ResultTable) -> None:
-    for rows in (table.of_kind("ours"), table.of_kind("published")):
+    for rows in (
+        table.of_kind("ours"),
+        table.of_kind("published"),
+    ):
         for index, column in enumerate(table.columns):
             cells = [cell for row in rows if row.ranked and (cell := row.cells[index]) is not None]
             if column.metric == DECLINE:
                 continue
             choose = min if is_lower_better(column.metric) else max
-            best = choose((cell.value for cell in cells), default=0.0)
+            best = choose(
+                (cell.value for cell in cells),
+                default=0.0,
+            )
             for cell in cells:
                 cell.best = len(cells) > 1 and abs(cell.value - best) < TIE
 
@@ -415,69 +577,81 @@ def _mean_task(group: Group) -> str:
 
 
 def figures_for(group: Group, column: ResultColumn) -> list[published.PaperFigure]:
-    """What the paper prints for a column, whatever the system; nothing for runs that it may
-    not stand beside.
+    """The paper's figures for a column, of every system; none for runs that they may not stand
+    next to.
     """
     if not group.whole or not column.figure_task:
         return []
     key = (column.figure_task, column.metric, group.split)
     judged = ("", column.judgements)
     figures = [figure for figure in published.figures() if figure.judgements in judged]
-    return [figure for figure in figures if (figure.task, figure.metric, figure.split) == key]
+    return [
+        figure
+        for figure in figures
+        if (
+            figure.task,
+            figure.metric,
+            figure.split,
+        )
+        == key
+    ]
 
 
 def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
-    """The papers' rows for these columns, by system; several of one where the paper's tables
+    """The papers' rows for these columns, by system; several of a system if the paper's tables
     contradict each other.
     """
-    by_system: dict[
-        str, dict[str, dict[int, published.PaperFigure]]
-    ] = {}  # system -> table -> column -> figure
+    # system -> table -> index of the column -> figure
+    by_system: dict[str, dict[str, _PaperRow]] = {}
     for index, column in enumerate(columns):
         for figure in figures_for(group, column):
-            by_system.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(
-                index, figure
-            )
-    paper = PAPERS.get(group.suite, group.suite)
-    decimals = DECIMALS.get(group.suite, 3)
-    rows = []
+            row = by_system.setdefault(figure.system, {}).setdefault(figure.table, {})
+            row.setdefault(index, figure)
+    rows = list[ResultRow]()
     for system in sorted(by_system):
         for members in _together(by_system[system].values()):
-            cells: list[ResultCell | None] = [None] * len(columns)
-            for index, figure in (
-                (index, figure) for row in members for index, figure in row.items()
-            ):
-                source = f"{paper}, {figure.table}, row {figure.row}"
-                text = f"{figure.value:.{decimals}f}"
-                cells[index] = cells[index] or ResultCell(
-                    figure.value, text, source, error=figure.error, note=figure.note
+            rows.append(
+                _published_row(
+                    group,
+                    system,
+                    members,
+                    len(columns),
                 )
-            figures = [figure for row in members for figure in row.values()]
-            numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
-            label = (
-                f"{system} ({paper}, Table{'s' if len(numbers) > 1 else ''} "
-                f"{', '.join(map(str, numbers))})"
             )
-            # The maximum and rankings of pools with gold in them are no system's.
-            ranked = not any("bound, not a" in figure.note for figure in figures)
-            rows.append(ResultRow("published", label, cells, ranked=ranked))
     return rows
 
 
-def _together(
-    rows: Collection[dict[int, published.PaperFigure]],
-) -> list[list[dict[int, published.PaperFigure]]]:
-    """Rows of several tables in as few as hold them: what continues or repeats a row goes
-    with it.
+def _published_row(
+    group: Group, system: str, members: Sequence[_PaperRow], width: int
+) -> ResultRow:
+    paper = PAPERS.get(group.suite, group.suite)
+    decimals = DECIMALS.get(group.suite, 3)
+    cells: list[ResultCell | None] = [None] * width
+    figures = list[published.PaperFigure]()
+    for member in members:
+        for index, figure in member.items():
+            figures.append(figure)
+            source = f"{paper}, {figure.table}, row {figure.row}"
+            text = f"{figure.value:.{decimals}f}"
+            cells[index] = cells[index] or ResultCell(
+                figure.value, text, source, error=figure.error, note=figure.note
+            )
+    numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
+    tables = "Tables" if len(numbers) > 1 else "Table"
+    label = f"{system} ({paper}, {tables} {', '.join(map(str, numbers))})"
+    # The maximum and rankings of pools with gold in them are no system's.
+    ranked = not any("bound, not a" in figure.note for figure in figures)
+    return ResultRow("published", label, cells, ranked=ranked)
+
+
+def _together(rows: Collection[_PaperRow]) -> list[list[_PaperRow]]:
+    """Merge rows of several tables into as few as possible: a row joins the row that it continues
+    or repeats.
     """
-    merged: list[list[dict[int, published.PaperFigure]]] = []
+    merged: list[list[_PaperRow]] = []
     for row in sorted(rows, key=len, reverse=True):
         for members in merged:
-            if all(
-                row[index].value == member[index].value
-                for member in members
-                for index in row.keys() & member.keys()
-            ):
+            if all(_agree(row, member) for member in members):
                 members.append(row)
                 break
         else:
@@ -485,23 +659,22 @@ def _together(
     return merged
 
 
+def _agree(row: _PaperRow, member: _PaperRow) -> bool:
+    return all(row[index].value == member[index].value for index in row.keys() & member.keys())
+
+
 def explain_missing_published(group: Group, tables: Sequence[ResultTable]) -> str:
-    """Why a group has no published row; empty where it has some."""
+    """The reason why a group has no published row; "" if it has some."""
     if any(table.of_kind("published") for table in tables):
         return ""
-    splits = {
-        figure.split
-        for figure in published.figures()
-        if figure.task in (*group.tasks, _mean_task(group))
-    }
+    tasks = (*group.tasks, _mean_task(group))
+    splits = {figure.split for figure in published.figures() if figure.task in tasks}
     reason = "the paper has none for this variant and these metrics"
     if group.data == "mini":
         reason = (
             "these are the bundled miniatures, which are invented. They stand beside runs over "
-            "the full release: "
-        )
-        reason += (
-            f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
+            f"the full release: python -m environments fetch {group.tasks[0]}, then python -m "
+            "evals.run --data full"
         )
     elif group.data != "full":
         reason = "the data is a folder's, not the pinned release that evals.run --data full reads"

@@ -21,14 +21,29 @@ from programs import FLOOR
 from tools.cli import strip_control_characters
 from tools.errors import UsageError
 
-PAPERS = {"obliq": "OBLIQ-Bench", "crumb": "CRUMB", "birco": "BIRCO", "multiconir": "MultiConIR"}
-DATA = {"mini": "mini (bundled, invented)", "full": "full release", "folder": "a folder's data"}
-SPLITS = {"all": "all queries", "test": "test split", "dev": "dev split"}
+PAPERS = {
+    "obliq": "OBLIQ-Bench",
+    "crumb": "CRUMB",
+    "birco": "BIRCO",
+    "multiconir": "MultiConIR",
+}
+DATA = {
+    "mini": "mini (bundled, invented)",
+    "full": "full release",
+    "folder": "a folder's data",
+}
+SPLITS = {
+    "all": "all queries",
+    "test": "test split",
+    "dev": "dev split",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What answered, whatever the task; the pool apart, because a sweep goes over it."""
+    """The program, retriever and model that answered, whatever the task. The pool is apart,
+    because a sweep goes over it.
+    """
 
     # As a reader sees it, without the pool.
     name: str
@@ -54,7 +69,10 @@ class System:
 
     def resized(self, size: int) -> "System":
         """The same over another size of its pool."""
-        return replace(self, size=size if self.pool else 0)
+        return replace(
+            self,
+            size=size if self.pool else 0,
+        )
 
 
 class Group(NamedTuple):
@@ -79,7 +97,11 @@ class Group(NamedTuple):
         paper = PAPERS.get(self.suite, self.suite)
         if self.variant:
             paper += f":{self.variant}"
-        labels = [paper, DATA.get(self.data, self.data), SPLITS.get(self.split, self.split)]
+        labels = [
+            paper,
+            DATA.get(self.data, self.data),
+            SPLITS.get(self.split, self.split),
+        ]
         if self.queries:
             labels.append(self.queries)
         return printable(", ".join(labels))
@@ -87,7 +109,12 @@ class Group(NamedTuple):
     @property
     def stem(self) -> str:
         """The beginning of its files' names, which differs by the queries that were asked."""
-        names = [self.suite, self.variant, self.data, self.split]
+        names = [
+            self.suite,
+            self.variant,
+            self.data,
+            self.split,
+        ]
         stem = file_slug("-".join(filter(None, names)))
         if self.queries:
             digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
@@ -105,7 +132,10 @@ class Group(NamedTuple):
     @property
     def tasks(self) -> list[str]:
         """Full names, in the suite's order."""
-        return sorted({str(run.config["task"]) for run in self.runs}, key=_task_order)
+        return sorted(
+            {str(run.config["task"]) for run in self.runs},
+            key=_task_order,
+        )
 
     def of_task(self, task: str) -> list[ScoredRun]:
         """The runs of a column."""
@@ -136,18 +166,27 @@ def short_task_name(task: str) -> str:
 def file_slug(text: str) -> str:
     """A name as a part of a file's name: letters and digits, with hyphens between them."""
     plain = printable(text).replace("@", "")
-    slug = re.sub(r"[^\w.-]+", "-", plain, flags=re.ASCII)
+    slug = re.sub(
+        r"[^\w.-]+",
+        "-",
+        plain,
+        flags=re.ASCII,
+    )
     return slug.strip("-.") or "other"
 
 
 def _task_order(task: str) -> tuple[int, int, str]:
     suite, name, _ = environments.split_name(task)
     tasks = environments.suite(suite).tasks if suite in environments.SUITES else ()
-    return (_position(environments.SUITES, suite), _position(tasks, name), task)
+    return (
+        _position(environments.SUITES, suite),
+        _position(tasks, name),
+        task,
+    )
 
 
 def _position(names: Iterable[str], name: str) -> int:
-    """Return the index of a name; one after the last if it is not there."""
+    """Return the index of a name; the number of names if it is not there."""
     ordered = list(names)
     return ordered.index(name) if name in ordered else len(ordered)
 
@@ -161,13 +200,28 @@ def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns
     for run in sorted(runs, key=lambda run: run.name):
         config = run.config
         suite, _, variant = environments.split_name(config["task"])
-        key = (suite, variant, config["data"], config["split"], _queries(config))
+        key = (
+            suite,
+            variant,
+            config["data"],
+            config["split"],
+            _queries(config),
+        )
         members[key].append(run)
     differences = _find_different_data(members)
     if differences and not force:
         raise UsageError(f"{differences[0]}; report them apart, or give --force")
     keys = sorted(members, key=_group_order)
-    return GroupedRuns([_group(key, members[key]) for key in keys], differences)
+    return GroupedRuns(
+        [
+            _group(
+                key,
+                members[key],
+            )
+            for key in keys
+        ],
+        differences,
+    )
 
 
 def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]]) -> list[str]:
@@ -177,7 +231,14 @@ def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]])
     for key, runs in members.items():
         for run in runs:
             task = run.config["task"]
-            before = first.setdefault((key, task, run.config["instruction"]), run)
+            before = first.setdefault(
+                (
+                    key,
+                    task,
+                    run.config["instruction"],
+                ),
+                run,
+            )
             expected = before.config["data_fingerprint"]
             fingerprint = run.config["data_fingerprint"]
             if expected != fingerprint:
@@ -211,7 +272,10 @@ def _queries(config: Config) -> str:
 
 def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
-    systems = _systems(runs, name_models=len(models) > 1)
+    systems = _systems(
+        runs,
+        name_models=len(models) > 1,
+    )
 
     def order(run: ScoredRun) -> tuple[Any, ...]:
         """Bare retrievers come first, pools by size after everything else."""
@@ -244,7 +308,10 @@ def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, Syste
         for run in members:
             system = _system(run, with_model=name_models)
             if suffix := suffixes[run.name]:
-                system = replace(system, name=printable(f"{system.name} ({suffix})"))
+                system = replace(
+                    system,
+                    name=printable(f"{system.name} ({suffix})"),
+                )
             systems[run.name] = system
     return systems
 
@@ -288,13 +355,22 @@ def _shorten(text: str) -> str:
 # The keys of a configuration that may tell runs of one name apart: first those that a reader wants
 # to know, then those that are there to be exact.
 _LEVELS = (
-    ("parameters", "compiled", "lm", "retriever", "files", "depth", "max_p", "judgements"),
+    (
+        "parameters",
+        "compiled",
+        "lm",
+        "retriever",
+        "files",
+        "depth",
+        "max_p",
+        "judgements",
+    ),
     ("code", "versions"),
 )
 
 
 def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
-    """Return for each run.name what is added to the system's name, "" if nothing has to be."""
+    """Return by run.name the words that are added to the system's name, "" for none."""
     by_task: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         by_task[run.config["task"]].append(run.name)

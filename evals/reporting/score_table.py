@@ -1,4 +1,4 @@
-"""The table of one run's scores: what `python -m evals.score` and the end of a run print."""
+"""The table of a run's scores, as `python -m evals.score` and the end of a run print it."""
 
 import json
 from collections.abc import Iterator
@@ -18,18 +18,31 @@ Scores = dict[str, Any]
 
 
 def show_scores(scores: Scores, *, as_json: bool = False) -> None:
-    """Print a run's scores, or what is known of an unfinished run, on stdout."""
+    """Print a run's scores, or the partial scores of an unfinished run, on stdout."""
     if as_json:
-        print_stdout(json.dumps(scores) + "\n", kept="in the run folder")
+        print_stdout(
+            json.dumps(scores) + "\n",
+            kept="in the run folder",
+        )
         return
     blocks: list[TextBlock] = [*_headings(scores)]
     partial = scores.get("partial", {})
     if partial.get("queries"):
         answered = f"{partial['queries']} of {queries(scores['queries'])}"
         blocks.append(f"partial: over the {answered} that are answered; no score of the run")
-        blocks.append(_metrics_table(partial["metrics"], partial))
+        blocks.append(
+            _metrics_table(
+                partial["metrics"],
+                partial,
+            )
+        )
     elif scores["metrics"]:
-        blocks.append(_metrics_table(scores["metrics"], scores))
+        blocks.append(
+            _metrics_table(
+                scores["metrics"],
+                scores,
+            )
+        )
     if scores.get("losses", {}).get("queries"):
         blocks.append(_losses_table(scores["losses"]))
     blocks += _footings(scores)
@@ -59,7 +72,11 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> TextTa
     names = [name for name in metrics if "[" not in name]
     judgements = dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name)
     resampled = any("resampled" in metrics[name] for name in names)
-    heads = ["metric", scores["judgements"] if judgements else "mean", "95 % interval"]
+    heads = [
+        "metric",
+        scores["judgements"] if judgements else "mean",
+        "95 % interval",
+    ]
     if resampled:
         heads.append("mean of 1,000 resamples")
     heads += judgements
@@ -71,7 +88,14 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> TextTa
         value = metrics[name]
         if value["mean"] is None:
             blanks = [""] * (len(heads) - 3)
-            rows.append([name, "undefined", "for all of these queries", *blanks])
+            rows.append(
+                [
+                    name,
+                    "undefined",
+                    "for all of these queries",
+                    *blanks,
+                ]
+            )
             continue
         row = _metric_cells(name, value)
         if resampled:
@@ -79,8 +103,16 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> TextTa
         means = [metrics.get(f"{name} [{judged_by}]", {}).get("mean") for judged_by in judgements]
         if unjudged:
             shares = unjudged.get(name, {})
-            means += [shares.get("judged"), shares.get("right")]
-        rows.append([*row, *(number(mean, unknown="") for mean in means)])
+            means += [
+                shares.get("judged"),
+                shares.get("right"),
+            ]
+        rows.append(
+            [
+                *row,
+                *(number(mean, unknown="") for mean in means),
+            ]
+        )
     return TextTable("", heads, rows)
 
 
@@ -92,7 +124,11 @@ def _metric_cells(name: str, value: dict[str, Any]) -> list[str]:
         interval = f"{low:.4f} to {high:.4f}"
     if "queries" in value:
         name += f" ({queries(value['queries'])})"
-    return [name, f"{value['mean']:.4f}", interval]
+    return [
+        name,
+        f"{value['mean']:.4f}",
+        interval,
+    ]
 
 
 def _resampled(means: dict[str, float] | None) -> str:
@@ -112,9 +148,26 @@ def _losses_table(losses: dict[str, Any]) -> TextTable:
             end = round(BAR * total)
             bar = " " * start + "█" * max(end - start, 1)
             label = words.format(k=cutoff)
-            rows.append([label, f"{shares[fate]:.4f}", str(documents[fate]), bar])
-    heads = [f"R@{cutoff}: what became of relevant documents", "share", "documents", ""]
-    return TextTable("", heads, rows, names=(0, 3))
+            rows.append(
+                [
+                    label,
+                    f"{shares[fate]:.4f}",
+                    str(documents[fate]),
+                    bar,
+                ]
+            )
+    heads = [
+        f"R@{cutoff}: what became of relevant documents",
+        "share",
+        "documents",
+        "",
+    ]
+    return TextTable(
+        "",
+        heads,
+        rows,
+        names=(0, 3),
+    )
 
 
 def _footings(scores: Scores) -> Iterator[str]:
@@ -172,7 +225,7 @@ def _model_troubles(scores: Scores) -> Iterator[str]:
 
 
 def _work(scores: Scores) -> str:
-    """Return what the run used, in words."""
+    """Return the calls, tokens and seconds of the run, in words."""
     usage = scores["usage"]
     calls = usage["calls"]
     text = "what it used is not known" if calls is None else f"{calls} calls"

@@ -8,16 +8,21 @@ from tools.errors import SextantError
 
 
 class CommandResult(NamedTuple):
-    """What came of a study, or of a paper's table."""
+    """The result of a study, or of a paper's table."""
 
-    json: dict[str, Any]  # as --json prints it
-    text: str  # as a person reads it
-    problem: SextantError | None = None  # why cells are unfinished, if any are
-    failed: int = 0  # queries that programs failed, which score 0
-    reasons: Sequence[str] = ()  # a line for each problem, where there are several
+    # As --json prints it.
+    json: dict[str, Any]
+    # As a person reads it.
+    text: str
+    # The reason why cells are unfinished, if any are.
+    problem: SextantError | None = None
+    # Queries that programs failed, which score 0.
+    failed: int = 0
+    # A line for each problem, if there are several.
+    reasons: Sequence[str] = ()
 
     def end(self) -> int:
-        """Return the exit code, or raise the problem after the reasons: 7 where queries failed."""
+        """Return the exit code, or raise the problem after the reasons: 7 if queries failed."""
         for reason in self.reasons:
             print_stderr(reason)
         if self.problem:

@@ -1,14 +1,15 @@
-"""The results of a study, from the run folders of its cells: what was found, and a report around
-it.
+"""The results of a study, from the run folders of its cells: the findings, and a report around
+them.
 
 RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, and the study's own
 plots as SVG and PDF in the widths of papers' columns. After the study's tables come those of
-`evals.report` over the same runs, with floors and ceilings, and the papers' rows where the data are
+`evals.report` over the same runs, with floors and ceilings, and the papers' rows if the data are
 the release. Seconds depend on the machine, so they are in a table of their own,
 tables/study-seconds.csv: all else is the same whenever and however often the study was run.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -54,16 +55,19 @@ FILES = (
     "columns and pages of ACL's and ACM's papers (plots/), and the seconds "
     "(tables/study-seconds.csv)"
 )
-NOT_DIFFERENT = "†"  # beside a mean that cannot be told from the best of its column
+# Stands next to a mean that cannot be told from the best of its column.
+NOT_DIFFERENT = "†"
 
 
 class StudyResults(NamedTuple):
-    """The finished cells of a study, and what they say."""
+    """The finished cells of a study, with their tests and findings."""
 
     study: StudyFile
     cells: Sequence[CellResult]
-    runs: dict[tuple[str, str], list[ScoredRun]]  # (row, task) -> one run for each seed
-    metrics: dict[str, str]  # of each task
+    # (row, task) -> a run for each seed.
+    runs: dict[tuple[str, str], list[ScoredRun]]
+    # task -> its metric.
+    metrics: dict[str, str]
     values: significance.Values
     baseline: str
     tests: list[significance.RowTest]
@@ -103,19 +107,11 @@ class StudyResults(NamedTuple):
 
 
 def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults:
-    """Read the finished cells, test the rows, and put into words what they say."""
-    named = study.compare.get("metric", "")
+    """Read the finished cells, test the rows, and put the findings into words."""
+    metric = study.compare.get("metric", "")
     baseline = study.compare.get("baseline", cell_results[0].cell.row)
-    runs: dict[tuple[str, str], list[ScoredRun]] = {}
-    for result in cell_results:
-        if result.folder and result.folder not in [
-            run.path for run in runs.get(result.cell[:2], ())
-        ]:  # offline has no seed
-            [run], problems = fill_metrics([read_scored_run(result.folder)], [named] * bool(named))
-            if problems:
-                raise problems[0]
-            runs.setdefault(result.cell[:2], []).append(run)
-    metrics = {task: named or repeats[0].metric for (_, task), repeats in runs.items()}
+    runs = _read_runs(cell_results, metric)
+    metrics = {task: metric or repeats[0].metric for (_, task), repeats in runs.items()}
     values: dict[str, dict[str, dict[str, float]]] = {task: {} for task in metrics}
     for (row, task), repeats in runs.items():
         values[task][row] = ComparedSystem(tuple(repeats)).values(metrics[task])
@@ -124,10 +120,30 @@ def gather(study: StudyFile, cell_results: Sequence[CellResult]) -> StudyResults
     tests = significance.test_rows(tested, baseline, metrics)
     sentences = [
         *say_failures(runs),
-        *significance.describe_tests(tests, baseline, named),
+        *significance.describe_tests(tests, baseline, metric),
         *untested.values(),
     ]
     return StudyResults(study, cell_results, runs, metrics, values, baseline, tests, sentences)
+
+
+def _read_runs(
+    cell_results: Sequence[CellResult], metric: str
+) -> dict[tuple[str, str], list[ScoredRun]]:
+    runs: dict[tuple[str, str], list[ScoredRun]] = {}
+    for result in cell_results:
+        key = result.cell[:2]
+        # The offline engine has no seed, so that several cells may have one folder.
+        folders = [run.path for run in runs.get(key, ())]
+        if result.folder and result.folder not in folders:
+            metrics = [metric] if metric else []
+            [run], problems = fill_metrics(
+                [read_scored_run(result.folder)],
+                metrics,
+            )
+            if problems:
+                raise problems[0]
+            runs.setdefault(key, []).append(run)
+    return runs
 
 
 def note_untested(
@@ -154,69 +170,108 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[st
     """Return a sentence on the queries that programs failed, with each row that has some;
     none if no query failed.
     """
-    rows = []
-    for row in dict.fromkeys(row for row, _ in runs):
-        of_row = [repeats for (row_of_runs, _), repeats in runs.items() if row_of_runs == row]
-        every = [run for repeats in of_row for run in repeats]
-        failed = sum(run.scores["failed"] for run in every)
-        answers = sum(run.scores["queries"] for run in every)
-        seeds = {len(repeats) for repeats in of_row}
+    by_row: dict[str, list[Sequence[ScoredRun]]] = {}
+    for (row, _), repeats in runs.items():
+        by_row.setdefault(row, []).append(repeats)
+    failures = list[str]()
+    for row, of_tasks in by_row.items():
+        failed = sum(run.scores["failed"] for repeats in of_tasks for run in repeats)
+        answers = sum(run.scores["queries"] for repeats in of_tasks for run in repeats)
+        seeds = {len(repeats) for repeats in of_tasks}
         if failed and len(seeds) == 1:
-            rows.append(f"{row} {count_failed(failed, answers, seeds.pop())}")
-        elif failed:  # a seed of one of the tasks is still to be run
-            rows.append(f"{row} {failed} of {answers} answers")
-    return (
-        [f"Failed queries, which have the worst value of each metric: {'; '.join(rows)}"]
-        if rows
-        else []
-    )
+            failures.append(f"{row} {count_failed(failed, answers, seeds.pop())}")
+        elif failed:
+            # A seed of one of the tasks is still to be run.
+            failures.append(f"{row} {failed} of {answers} answers")
+    if not failures:
+        return []
+    return [f"Failed queries, which have the worst value of each metric: {'; '.join(failures)}"]
 
 
 def lay_out(results: StudyResults) -> ResultTable:
-    """Return the table of the study: rows by tasks, and the mean over tasks where a row has
+    """Return the table of the study: rows by tasks, and the mean over tasks of a row that has
     all of them.
     """
-    columns = [
-        ResultColumn((task,), metric, "", short_task_name(task), metric)
-        for task, metric in results.metrics.items()
-    ]
     families = significance.group_by_family(results.metrics, results.metrics)
+    columns = _columns(results, families)
+    rows = list[ResultRow]()
+    for row in dict(results.runs.keys()):
+        rows.append(
+            ResultRow(
+                "ours",
+                row,
+                [_cell(results, row, column) for column in columns],
+            )
+        )
+    untested = note_untested(results.runs, results.metrics)
+    for index, column in enumerate(columns):
+        if untested.keys().isdisjoint(column.tasks):
+            _mark_column(
+                results,
+                column,
+                {row.label: row.cells[index] for row in rows},
+            )
+    notes = _table_notes(results, families)
+    bounds = _bounds(results, columns)
+    return ResultTable(
+        "study",
+        results.study.name,
+        columns,
+        [*rows, *bounds],
+        notes,
+    )
+
+
+def _columns(results: StudyResults, families: Mapping[str, tuple[str, ...]]) -> list[ResultColumn]:
+    columns = list[ResultColumn]()
+    for task, metric in results.metrics.items():
+        columns.append(
+            ResultColumn(
+                (task,),
+                metric,
+                "",
+                short_task_name(task),
+                metric,
+            )
+        )
     for family, tasks in families.items():
         if len(tasks) > 1:
             label = "mean" if len(families) == 1 else f"mean {family}"
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
-            columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
-    rows = [
-        ResultRow("ours", row, [_cell(results, row, column) for column in columns])
-        for row in dict(results.runs.keys())
+            columns.append(
+                ResultColumn(
+                    tasks,
+                    ", ".join(metrics),
+                    "",
+                    label,
+                )
+            )
+    return columns
+
+
+def _mark_column(
+    results: StudyResults, column: ResultColumn, cells: Mapping[str, ResultCell | None]
+) -> None:
+    """Mark the best cell of a column, and those that cannot be told from it."""
+    values = {task: results.values[task] for task in column.tasks}
+    best, tests = significance.find_best(values, results.metrics)
+    for row, cell in cells.items():
+        if cell and row == best:
+            cell.best = True
+        elif cell and row in tests and not tests[row].significant:
+            cell.text += NOT_DIFFERENT
+            cell.note = f"cannot be told from {best} ({tests[row]})"
+
+
+def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]]) -> list[str]:
+    notes = [
+        "in brackets the 95 % interval",
+        f"bold is the best of a column; {NOT_DIFFERENT} cannot be told from it by paired "
+        "permutation tests, corrected by Holm",
     ]
-    untested = note_untested(results.runs, results.metrics)
-    for index, column in enumerate(columns):
-        if not untested.keys().isdisjoint(column.tasks):
-            continue
-        best, tests = significance.find_best(
-            {task: results.values[task] for task in column.tasks}, results.metrics
-        )
-        for row, cell in [(row.label, row.cells[index]) for row in rows]:
-            if cell and row == best:
-                cell.best = True
-            elif cell and row in tests and not tests[row].significant:
-                cell.text = cell.text + NOT_DIFFERENT
-                cell.note = f"cannot be told from {best} ({tests[row]})"
-    marks_note = (
-        f"bold is the best of a column; {NOT_DIFFERENT} cannot be told from it by paired permutation "
-        f"tests, corrected by Holm"
-    )
-    programs = {
-        row
-        for (row, _), repeats in results.runs.items()
-        if not all(run.is_floor for run in repeats)
-    }
-    notes = ["in brackets the 95 % interval", marks_note]
     if len(families) > 1:
-        notes.append(
-            f"no mean over all tasks, since their metrics differ in kind: {', '.join(families)}"
-        )
+        kinds = ", ".join(families)
+        notes.append(f"no mean over all tasks, since their metrics differ in kind: {kinds}")
     if any(map(is_lower_better, results.metrics.values())):
         notes.append("less of Flip is better")
     if any(map(is_weighted, results.metrics.values())):
@@ -224,62 +279,78 @@ def lay_out(results: StudyResults) -> ResultTable:
             "Triplets: each query counts once here, and as often as it has triplets in a run's "
             "own table"
         )
-    if bare := [row.label for row in rows if row.label not in programs]:
+    programs = set[str]()
+    for (row, _), repeats in results.runs.items():
+        if not all(run.is_floor for run in repeats):
+            programs.add(row)
+    bare = [row for row in dict(results.runs.keys()) if row not in programs]
+    if bare:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
-    return ResultTable(
-        "study", results.study.name, columns, [*rows, *_bounds(results, columns)], notes
-    )
+    return notes
 
 
 def _bounds(results: StudyResults, columns: Sequence[ResultColumn]) -> list[ResultRow]:
-    """Return the rows of floors and ceilings: a task's are those of its first cell that
-    searches the same.
+    """Return the rows of floors and ceilings.
+
+    The bounds of a task are those of its first cell that searches the same.
     """
     by_name: dict[str, dict[str, float | None]] = {}
     for result in results.cells:
         for name, value in (result.bounds or {}).items():
             by_name.setdefault(name, {}).setdefault(result.cell.task, value)
-    rows = []
+    rows = list[ResultRow]()
     for name, by_task in by_name.items():
-        cells = list[ResultCell | None]()
-        for column in columns:
-            bounds = [value for task in column.tasks if (value := by_task.get(task)) is not None]
-            mean = fmean(bounds) if len(bounds) == len(column.tasks) else None
-            cells.append(
-                None if mean is None else ResultCell(mean, f"{mean:.4f}", "computed, not run")
-            )
-        rows += [ResultRow("computed", name, cells, ranked=False)] if any(cells) else []
+        cells = [_bound_cell(by_task, column.tasks) for column in columns]
+        if any(cells):
+            rows.append(ResultRow("computed", name, cells, ranked=False))
     return rows
 
 
+def _bound_cell(by_task: Mapping[str, float | None], tasks: Sequence[str]) -> ResultCell | None:
+    bounds = list[float]()
+    for task in tasks:
+        bound = by_task.get(task)
+        if bound is None:
+            return None
+        bounds.append(bound)
+    mean = fmean(bounds)
+    return ResultCell(mean, f"{mean:.4f}", "computed, not run")
+
+
 def _cell(results: StudyResults, row: str, column: ResultColumn) -> ResultCell | None:
-    runs = [results.runs.get((row, task), []) for task in column.tasks]
+    by_task = [results.runs.get((row, task), []) for task in column.tasks]
     values = [list(results.values[task].get(row, {}).values()) for task in column.tasks]
     if not all(values):
         return None
-    every = [run for task_runs in runs for run in task_runs]
-    if len(every) == 1 and not is_weighted(column.metric):
-        mean, low, high = (
-            every[0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high")
-        )
-    elif len(runs) == 1:
-        mean, low, high = bootstrap_mean(values[0])
-    else:
-        mean = sum(sum(task_values) / len(task_values) for task_values in values) / len(values)
-        (low, high) = stratified(values)
+    runs = [run for task_runs in by_task for run in task_runs]
+    mean, low, high = _mean_and_interval(runs, values, column.metric)
     text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
-    repeats = {len(task_runs) for task_runs in runs}
+    seeds = {len(task_runs) for task_runs in by_task}
     return ResultCell(
         mean,
         text,
-        ", ".join(run.name for run in every),
+        ", ".join(run.name for run in runs),
         low,
         high,
         queries=sum(map(len, values)),
-        failed=sum(run.scores["failed"] for run in every),
-        answers=sum(run.scores["queries"] for run in every),
-        seeds=repeats.pop() if len(repeats) == 1 else 1,
+        failed=sum(run.scores["failed"] for run in runs),
+        answers=sum(run.scores["queries"] for run in runs),
+        seeds=seeds.pop() if len(seeds) == 1 else 1,
     )
+
+
+def _mean_and_interval(
+    runs: Sequence[ScoredRun], values: Sequence[Sequence[float]], metric: str
+) -> tuple[float, float | None, float | None]:
+    """Return the mean and the ends of its interval; `values` are of queries, by task."""
+    if len(runs) == 1 and not is_weighted(metric):
+        scores = runs[0].scores["metrics"][metric]
+        return scores["mean"], scores["low"], scores["high"]
+    if len(values) == 1:
+        return bootstrap_mean(values[0])
+    means = [sum(task_values) / len(task_values) for task_values in values]
+    low, high = stratified(values)
+    return sum(means) / len(means), low, high
 
 
 def _tests_table(results: StudyResults) -> CsvTable:
@@ -291,9 +362,21 @@ def _tests_table(results: StudyResults) -> CsvTable:
             else f"mean of {len(test.tasks)} {test.metric}".strip()
         )
         shown = number(test.detectable, unknown="none")
-        figures = [test.difference, test.low, test.high, test.p, test.p_holm]
+        figures = [
+            test.difference,
+            test.low,
+            test.high,
+            test.p,
+            test.p_holm,
+        ]
         rows.append(
-            [test.row, over, *(f"{figure:.4f}" for figure in figures), str(test.queries), shown]
+            [
+                test.row,
+                over,
+                *(f"{figure:.4f}" for figure in figures),
+                str(test.queries),
+                shown,
+            ]
         )
     names = [
         "row",
@@ -313,45 +396,43 @@ def _tests_table(results: StudyResults) -> CsvTable:
 
 
 def _cost_table(results: StudyResults) -> CsvTable:
+    usages: dict[str, list[Mapping[str, Any]]] = {}
+    for (row, _), repeats in results.runs.items():
+        usages.setdefault(row, []).extend(run.scores["usage"] for run in repeats)
     rows = []
-    for row in dict(results.runs.keys()):
-        usages = [
-            run.scores["usage"]
-            for (row_of_runs, _), repeats in results.runs.items()
-            if row_of_runs == row
-            for run in repeats
-        ]
-        by_key = [
-            [usage.get(key) for usage in usages]
-            for key in ("calls", "input_tokens", "output_tokens", "list_usd")
-        ]
-        *sums, usd = [None if None in amounts else sum(amounts) for amounts in by_key]
-        rows.append(
-            [
-                row,
-                str(len(usages)),
-                *(number(amount, "{:,}") for amount in sums),
-                number(usd, "${:.4f}"),
-            ]
-        )
-    return CsvTable(
-        "study-cost",
-        "Cost",
-        ["row", "runs", "calls", "tokens in", "tokens out", "list price"],
-        rows,
-    )
+    for row, of_runs in usages.items():
+        cells = [row, str(len(of_runs))]
+        for key in ("calls", "input_tokens", "output_tokens"):
+            cells.append(number(_sum(of_runs, key), "{:,}"))
+        cells.append(number(_sum(of_runs, "list_usd"), "${:.4f}"))
+        rows.append(cells)
+    heads = ["row", "runs", "calls", "tokens in", "tokens out", "list price"]
+    return CsvTable("study-cost", "Cost", heads, rows)
+
+
+def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """Return the sum over runs; None if it is not known of a run."""
+    amounts = [usage.get(key) for usage in usages]
+    return None if None in amounts else sum(amounts)
 
 
 def lay_out_costs(results: StudyResults) -> TextTable:
-    """Return what the rows cost and how long they took, for the terminal."""
+    """Return cost and seconds of the rows, for the terminal."""
     table = _cost_table(results)
-    seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
+    seconds = dict.fromkeys(
+        dict(results.runs.keys()),
+        0.0,
+    )
     for (row, _), repeats in results.runs.items():
         seconds[row] += sum(
             outcome["seconds"] for run in repeats for outcome in run.outcomes.values()
         )
     rows = [
-        [*cells, f"{took:,.1f}"] for cells, took in zip(table.rows, seconds.values(), strict=True)
+        [
+            *cells,
+            f"{took:,.1f}",
+        ]
+        for cells, took in zip(table.rows, seconds.values(), strict=True)
     ]
     return TextTable("", [*table.names, "seconds"], rows)
 
@@ -388,71 +469,103 @@ def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[s
     changes = list[Series]()
     for index, row in enumerate(rows):
         shift = (index - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
-        points = [
-            Point(x + shift, cell.value, cell.low, cell.high)
-            for x, cell in enumerate(row.cells)
-            if cell
-        ]
-        means.append(Series(row.label, points, index))
-        row_tests = [
-            (x, tests.get((row.label, column.tasks))) for x, column in enumerate(table.columns)
-        ]
-        points = [
-            Point(x + shift, test.difference, test.low, test.high) for x, test in row_tests if test
-        ]
-        changes += [Series(row.label, points, index)] if points else []
+        mean_points = list[Point]()
+        change_points = list[Point]()
+        for x, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+            if cell:
+                mean_points.append(
+                    Point(
+                        x + shift,
+                        cell.value,
+                        cell.low,
+                        cell.high,
+                    )
+                )
+            if test := tests.get((row.label, column.tasks)):
+                change_points.append(
+                    Point(
+                        x + shift,
+                        test.difference,
+                        test.low,
+                        test.high,
+                    )
+                )
+        means.append(Series(row.label, mean_points, index))
+        if change_points:
+            changes.append(Series(row.label, change_points, index))
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
+    change = f"less {results.baseline}"
+    panels = {
+        "study-means": Panel(
+            "",
+            table.columns[-1].metric,
+            means,
+            ticks,
+        ),
+        "study-differences": Panel("", change, changes, ticks, zero=True),
+    }
     plots = list[Plot]()
     files = dict[str, str | bytes]()
-    change = f"less {results.baseline}"
-    drawn = {
-        "study-means": (table.columns[-1].metric, means),
-        "study-differences": (change, changes),
-    }
-    for stem, (value_label, series) in drawn.items():
-        if series:
-            panel = Panel("", value_label, series, ticks, zero=value_label == change)
-            title = f"{results.study.name}: {value_label}"
-            plots.append(draw(stem, title, INTERVALS, lambda panel=panel: draw_panel(panel)))  # type: ignore[misc]
+    for stem, panel in panels.items():
+        if panel.series:
+            title = f"{results.study.name}: {panel.y}"
+            plots.append(
+                draw(
+                    stem,
+                    title,
+                    INTERVALS,
+                    partial(draw_panel, panel),
+                )
+            )
             files |= draw_for_papers(stem, title, panel)
     return plots, files
 
 
 def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
-    """Return the report of a study, and the files that go beside it."""
-    report = build.build(
-        [run.path for repeats in results.runs.values() for run in repeats], force=True
-    )
+    """Return the report of a study, and the files that go with it."""
+    paths = [run.path for repeats in results.runs.values() for run in repeats]
+    report = build.build(paths, force=True)
     table = lay_out(results)
-    seconds = _seconds_table(results)
     plots, files = _draw(results, table)
     report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
     missing = list_missing(results.cells)
-    further = [_tests_table(results), _cost_table(results), *missing]
     for missing_table in missing:
-        report.warnings.insert(
-            0,
-            f"{plural(len(missing_table.rows), 'cell')} of {len(results.cells)} are not there, see below",
+        count = plural(len(missing_table.rows), "cell")
+        warning = f"{count} of {len(results.cells)} are not there, see below"
+        report.warnings.insert(0, warning)
+    notes = [*results.findings, *results.deviations, FILES]
+    sections = [
+        ReportSection(
+            "findings",
+            "Findings",
+            [table, *plots],
+            notes,
         )
-    first = ReportSection(
-        "findings", "Findings", [table, *plots], [*results.findings, *results.deviations, FILES]
-    )
-    report.sections[:0] = [
-        first,
-        *(ReportSection(extra.stem, extra.title, [extra]) for extra in further),
     ]
-    files |= {
-        f"tables/{printed.stem}.tex": to_latex([lay_out_plainly(printed)])
-        for printed in [*report.tables, seconds]
-    }
-    return report, files | {"tables/study-seconds.csv": report_page.to_csv(seconds)}
+    for further in (_tests_table(results), _cost_table(results), *missing):
+        sections.append(
+            ReportSection(
+                further.stem,
+                further.title,
+                [further],
+            )
+        )
+    report.sections[:0] = sections
+    seconds = _seconds_table(results)
+    for printed in [*report.tables, seconds]:
+        files[f"tables/{printed.stem}.tex"] = to_latex([lay_out_plainly(printed)])
+    files["tables/study-seconds.csv"] = report_page.to_csv(seconds)
+    return report, files
 
 
 def list_missing(cell_results: Sequence[CellResult]) -> list[CsvTable]:
-    """Return a table of the cells that are not there, with the reasons; none where all are."""
+    """Return a table of the cells that are not there, with the reasons; none if all are there."""
     rows = [
-        [*result.cell[:2], result.unfit or str(result.problem)]
+        [
+            *result.cell[:2],
+            result.unfit or str(result.problem),
+        ]
         for result in cell_results
         if not result.folder
     ]
@@ -468,25 +581,35 @@ def list_missing(cell_results: Sequence[CellResult]) -> list[CsvTable]:
 
 
 def lay_out_plainly(table: ResultTable | CsvTable) -> TextTable:
-    """Return a table of a report as one for the terminal or LaTeX."""
+    """Return a table of a report as a table for the terminal or LaTeX."""
     note = ". ".join(table.notes)
     if isinstance(table, CsvTable):
         rows = [row[: len(table.names)] for row in table.rows]
-        return TextTable(table.title, table.names, rows, [0, *table.words, *table.long], note)
-    heads = ["system", *(f"{column.label} {column.below}".strip() for column in table.columns)]
+        return TextTable(
+            table.title,
+            table.names,
+            rows,
+            [0, *table.words, *table.long],
+            note,
+        )
+    heads = ["system"]
+    heads += [f"{column.label} {column.below}".strip() for column in table.columns]
     shown = list[list[str]]()
     for row in table.rows:
-        label = row.label + " (computed, not run)" * (row.kind == "computed")
+        label = f"{row.label} (computed, not run)" if row.kind == "computed" else row.label
         shown.append(
             [
                 label,
-                *(
-                    (BoldCell if cell.best else str)(cell.text) if cell else ""
-                    for cell in row.cells
-                ),
+                *map(_plain_cell, row.cells),
             ]
         )
     return TextTable(table.title, heads, shown, note=note)
+
+
+def _plain_cell(cell: ResultCell | None) -> str:
+    if cell is None:
+        return ""
+    return BoldCell(cell.text) if cell.best else cell.text
 
 
 def write(results: StudyResults, runs: Path) -> Path | None:

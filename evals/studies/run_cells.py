@@ -1,10 +1,11 @@
-"""Run the cells of a study one after another, each as the run that `evals.run` makes; or say ahead
-what they take.
+"""Run the cells of a study one after another, each as the run that `evals.run` makes; or estimate
+their cost.
 
 All cells share a budget, and cells of one model its gate. Cells of a task follow each other, so
-that its data are read and its retrievers opened once; what the next cell does not need is dropped.
-A finished run is taken as it is. A cell that another process is at is left for later. Where a
-provider refuses, or that of a model is out, all cells that need this model or this retriever stay
+that its data are read and its retrievers opened once; data that the next cell does not need are
+dropped.
+A finished run is taken as it is. A cell that another process is at is left for later. If a
+provider refuses, or the provider of a model is out, all cells that need this model or this retriever stay
 pending; once the budget is used up, all that would send something. The others go on.
 """
 
@@ -56,26 +57,30 @@ from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import plural
 from tools.retrievers.base import Retriever
 
-POLL = 1.0  # seconds until cells that other processes are at are looked at again
+# Seconds until cells that other processes are at are looked at again.
+POLL = 1.0
+# The figures of an estimate, with their decimals.
 FIGURES = {
     "calls": 0,
     "input_tokens": 0,
     "output_tokens": 0,
     "list_usd": 4,
     "hours": 3,
-}  # ahead, with their decimals
+}
 
 
 class CellResult(NamedTuple):
-    """What came of a cell."""
+    """The result of a cell."""
 
     cell: StudyCell
-    folder: Path | None = None  # of its finished run
-    problem: SextantError | None = None  # why it is not finished
-    unfit: str = ""  # why the row cannot be run on the task
-    bounds: Mapping[str, float | None] | None = (
-        None  # floor and ceiling of what it searches, by what they are called
-    )
+    # The folder of its finished run.
+    folder: Path | None = None
+    # The reason why it is not finished.
+    problem: SextantError | None = None
+    # The reason why the row cannot be run on the task.
+    unfit: str = ""
+    # Floor and ceiling of the data that it searches, by name.
+    bounds: Mapping[str, float | None] | None = None
 
 
 class Unfinished(NamedTuple):
@@ -140,13 +145,16 @@ class StudyProgress:
         self.live = Live(console=console, auto_refresh=False)
 
     def report(self, cell: StudyCell) -> Callable[..., RunMonitor]:
-        """Return what follows the run of a cell."""
+        """Return the monitor of a cell's run."""
         last_line = 0.0
 
         def tell(event: Event, *, last: bool = False) -> None:
             nonlocal last_line
             if isinstance(event, Progress) and self.draws:
-                self._show(cell, f"{event.done}/{event.queries}")
+                self._show(
+                    cell,
+                    f"{event.done}/{event.queries}",
+                )
             elif (
                 isinstance(event, Progress)
                 and event.elapsed - last_line >= STILL_SECONDS
@@ -158,7 +166,7 @@ class StudyProgress:
         return lambda ready, folder: RunMonitor(ready, folder, tell)
 
     def end(self, result: CellResult) -> None:
-        """Show what came of a cell."""
+        """Show the result of a cell."""
         run = result.folder and read_scored_run(result.folder, load_data=False)
         text = (
             f"{run.mean(run.metric) or 0:.4f}"
@@ -179,12 +187,16 @@ class StudyProgress:
     def _show(self, cell: StudyCell, text: str) -> None:
         self._texts[cell.row, cell.task] = text
         tasks = list(dict.fromkeys(task for _, task in self._texts))
-        table = Table("", *map(strip_control_characters, tasks), box=None, pad_edge=False)
+        table = Table(
+            "",
+            *map(strip_control_characters, tasks),
+            box=None,
+            pad_edge=False,
+        )
         rows = list(dict.fromkeys(row for row, _ in self._texts))
         room = self.live.console.height - 3
-        first = max(
-            0, min(rows.index(cell.row) - room // 2, len(rows) - room)
-        )  # where the screen is lower than it
+        # The screen may be lower than the table.
+        first = max(0, min(rows.index(cell.row) - room // 2, len(rows) - room))
         for row in rows[first : first + room]:
             table.add_row(
                 Text(strip_control_characters(row)),
@@ -194,22 +206,23 @@ class StudyProgress:
 
 
 class SharedRunState:
-    """Opens the runs of cells; what one of them leaves open, the next may use."""
+    """Opens the runs of cells; a cell may use the data and retrievers of the cell before."""
 
     def __init__(self, cells: Sequence[StudyCell], metric: str = "") -> None:
-        self._metric = metric  # of the bounds; each task's own without it
+        # The metric of the bounds; "" for each task's own.
+        self._metric = metric
         self._bounds = dict[str, dict[str, float | None]]()
         self._budget = make_resources(cells[0].request).budget
         self._gates = dict[str, ConcurrencyLimiter]()
         self._loaded: tuple[str, Environment] | None = None
         self._built: dict[str, Retriever] = {}
-        self._out = dict[
-            str, SextantError
-        ]()  # models and retrievers that nothing more is sent to, and why
-        self._unpaid: SextantError | None = None  # why nothing is sent at all any more
+        # Models and retrievers that nothing more is sent to, with the reason.
+        self._out = dict[str, SextantError]()
+        # The reason why nothing at all is sent any more.
+        self._unpaid: SextantError | None = None
 
     def open(self, request: Request) -> LoadedRun:
-        """Open a run on what the study shares."""
+        """Open a run with the budget, data and retrievers that the study shares."""
         terms = make_resources(request)
         terms.budget, terms.gate = self._budget, self._gates.setdefault(request.lm, terms.gate)
         resolved, environment = load_task(request, self._load)
@@ -240,7 +253,7 @@ class SharedRunState:
     def find(self, opened: LoadedRun) -> ScoredRun | None:
         """Return the finished run of a request.
 
-        One over pools is found when its retrievers are open.
+        A run over pools is found when its retrievers are open.
         """
         request = opened.resolved.request
         path = earlier.find_folder(opened)
@@ -262,7 +275,11 @@ class SharedRunState:
 
         def answer(ready: PreparedRun, *words: Any) -> str | None:
             nonlocal bounds
-            bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
+            bounds = self._bound(
+                request,
+                ready.environment,
+                str(ready.resolved.pool or ""),
+            )
             return answer_queries(ready, *words)
 
         def open_once(request: Request) -> LoadedRun:
@@ -272,11 +289,8 @@ class SharedRunState:
 
         try:
             opened = self.open(request)
-            if run := self.find(opened):
-                earlier.count(self._budget, run.path)
-                return CellResult(cell, run.path, bounds=self._bound(request, opened.environment))
-            if problem := self._find_obstacle(request, opened):
-                return CellResult(cell, problem=problem)
+            if known := self._find_result(cell, opened):
+                return known
             result = run_request(request, report, answer=answer, opening=open_once)
             problem = result.problem
         except RunBusy:
@@ -289,12 +303,23 @@ class SharedRunState:
             if opened is None and does_not_apply(error):
                 return CellResult(cell, unfit=str(error))
             problem = error
-        except OSError as fault:  # a folder that cannot be read: other cells may be elsewhere
+        except OSError as fault:
+            # A folder that cannot be read: other cells may be elsewhere.
             problem = DataError(f"{fault.filename or request.runs}: {fault.strerror or fault}")
         if problem:
             self._note(problem, request)
             return CellResult(cell, problem=problem)
         return CellResult(cell, result.folder, bounds=bounds)
+
+    def _find_result(self, cell: StudyCell, opened: LoadedRun) -> CellResult | None:
+        """Return the result of a cell that is finished, or that cannot be run in this sitting."""
+        if run := self.find(opened):
+            earlier.count(self._budget, run.path)
+            bounds = self._bound(cell.request, opened.environment)
+            return CellResult(cell, run.path, bounds=bounds)
+        if problem := self._find_obstacle(cell.request, opened):
+            return CellResult(cell, problem=problem)
+        return None
 
     def _find_obstacle(self, request: Request, opened: LoadedRun | None) -> SextantError | None:
         """Return why a run cannot be finished in this sitting: another cell has met a
@@ -303,7 +328,12 @@ class SharedRunState:
         sources = {request.lm}
         sends = request.lm != "offline"
         if opened:
-            sources.update(*map(retrievers.sources, opened.resolved.all_retrievers))
+            sources.update(
+                *map(
+                    retrievers.sources,
+                    opened.resolved.all_retrievers,
+                )
+            )
             sends = opened.resolved.sends
         for source in sorted(sources):
             if source in self._out:
@@ -311,13 +341,14 @@ class SharedRunState:
         return self._unpaid if sends else None
 
     def _note(self, problem: SextantError, request: Request) -> None:
-        """Keep what the cells that are left would meet, too."""
+        """Keep a problem that the remaining cells would meet, too."""
         gate = self._gates.get(request.lm)
-        reason = (
-            problem.__cause__ if isinstance(problem.__cause__, SextantError) else problem
-        )  # without its queries
+        # The cause has the message without the queries.
+        cause = problem.__cause__
+        reason = cause if isinstance(cause, SextantError) else problem
         if isinstance(problem, ProviderRefused):
-            if problem.source:  # a cassette that lacks an answer says nothing about the model
+            # A cassette that lacks an answer has no source: it says nothing about the model.
+            if problem.source:
                 self._out[problem.source] = reason
         elif isinstance(problem, BudgetReached):
             self._unpaid = reason
@@ -345,20 +376,24 @@ class SharedRunState:
         return self._bounds[key]
 
     def count_earlier(self, cells: Sequence[StudyCell]) -> None:
-        """Count what the runs of all cells have used in earlier sittings, as the budget is
-        for all of them.
+        """Count the calls and dollars of all cells in earlier sittings, as the budget is for all
+        of them.
         """
-        earlier.count_all((cell.request for cell in cells), self._budget, self.open)
+        earlier.count_all(
+            (cell.request for cell in cells),
+            self._budget,
+            self.open,
+        )
 
 
 def does_not_apply(error: SextantError) -> bool:
-    """Return whether an error says that the row does not fit the task. Any other one is a fault."""
+    """Return whether an error says that the row does not fit the task. Any other error is a fault."""
     return isinstance(error, NotApplicable)
 
 
 def validate_rows(cells: Sequence[StudyCell]) -> None:
-    """Look up every name of the rows before anything is run. UsageError, with the row, for what is
-    asked wrongly.
+    """Look up every name of the rows before anything is run. UsageError, with the row, for a wrong
+    name.
 
     Weights or data that are not there are no reason to refuse the other rows; their cells will say
     so.
@@ -374,8 +409,8 @@ def validate_rows(cells: Sequence[StudyCell]) -> None:
 def run_cells(
     cells: Sequence[StudyCell], board: StudyProgress | None = None, metric: str = ""
 ) -> list[CellResult]:
-    """Run all cells that have no finished run; return what came of each, in their order, with
-    bounds by a metric.
+    """Run all cells that have no finished run; return their results in order, with bounds by a
+    metric.
     """
     shop = SharedRunState(cells, metric)
     results = dict[int, CellResult]()
@@ -388,7 +423,10 @@ def run_cells(
             busy = []
             for number in waiting:
                 check_interrupts()
-                if result := shop.make(cells[number], board and board.report(cells[number])):
+                if result := shop.make(
+                    cells[number],
+                    board and board.report(cells[number]),
+                ):
                     results[number] = result
                     if board:
                         board.end(result)
@@ -419,8 +457,8 @@ def order_cells(cells: Sequence[StudyCell]) -> list[int]:
 
 
 def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[CellResult]]:
-    """Return what is there of the cells, what the rest takes by cell, row and in all, and what
-    cannot be made.
+    """Return the state of the cells with the cost of the rest, by cell, row and in all, and the
+    results of cells that cannot be made.
 
     Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
@@ -428,36 +466,45 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[Cel
     by_number = dict[int, dict[str, Any]]()
     results = list[CellResult]()
     for number in order_cells(cells):
-        row, task, request = cell = cells[number]
-        estimate: dict[str, Any] = {
-            "row": row,
-            "task": task,
-            "seed": request.seed,
-            "state": "there",
-        }
-        try:
-            estimate |= forecast(request, shop.open)
-            if estimate["queries"]:
-                estimate["state"] = f"{estimate['queries']} to ask, {estimate['answered']} there"
-            results.append(CellResult(cell))
-        except SextantError as error:
-            unfit = does_not_apply(error)
-            estimate |= {
-                "state": "does not apply" if unfit else "cannot be made",
-                "why": str(error),
-                "queries": 0,
-            }
-            estimate |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
-            results.append(
-                CellResult(cell, unfit=str(error)) if unfit else CellResult(cell, problem=error)
-            )
-        by_number[number] = estimate
-    every = [by_number[number] for number in range(len(cells))]
-    rows = {
-        row: _add([estimate for estimate in every if estimate["row"] == row])
-        for row in dict.fromkeys(cell.row for cell in cells)
+        by_number[number], result = _estimate_cell(
+            cells[number],
+            shop,
+        )
+        results.append(result)
+    estimates = [by_number[number] for number in range(len(cells))]
+    rows = dict[str, dict[str, Any]]()
+    for row in dict.fromkeys(cell.row for cell in cells):
+        rows[row] = _add([estimate for estimate in estimates if estimate["row"] == row])
+    whole = {
+        "dry_run": True,
+        "cells": estimates,
+        "rows": rows,
+        "all": _add(estimates),
     }
-    return {"dry_run": True, "cells": every, "rows": rows, "all": _add(every)}, results
+    return whole, results
+
+
+def _estimate_cell(cell: StudyCell, shop: SharedRunState) -> tuple[dict[str, Any], CellResult]:
+    estimate: dict[str, Any] = {
+        "row": cell.row,
+        "task": cell.task,
+        "seed": cell.request.seed,
+        "state": "there",
+    }
+    try:
+        estimate |= forecast(cell.request, shop.open)
+    except SextantError as error:
+        unfit = does_not_apply(error)
+        estimate["state"] = "does not apply" if unfit else "cannot be made"
+        estimate["why"] = str(error)
+        estimate["queries"] = 0
+        estimate |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
+        if unfit:
+            return estimate, CellResult(cell, unfit=str(error))
+        return estimate, CellResult(cell, problem=error)
+    if estimate["queries"]:
+        estimate["state"] = f"{estimate['queries']} to ask, {estimate['answered']} there"
+    return estimate, CellResult(cell)
 
 
 def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -473,55 +520,78 @@ def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def lay_out_ahead(estimate: dict[str, Any]) -> list[TextBlock]:
-    """Return what `estimate_cells` found as a person reads it: the matrix, and what the cells
-    take that are to be run.
+    """Return the result of `estimate_cells` as a person reads it: the matrix of states, and the
+    cost of the cells that are to be run.
     """
-    causes = list(dict.fromkeys(cell["why"] for cell in estimate["cells"] if "why" in cell))
+    cells = estimate["cells"]
+    causes = list(dict.fromkeys(cell["why"] for cell in cells if "why" in cell))
+    blocks: list[TextBlock] = ["dry run: nothing was sent", _states_table(cells, causes)]
+    blocks += [f"({number}) {cause}" for number, cause in enumerate(causes, start=1)]
+    if estimate["all"]["queries"]:
+        blocks.append(_cost_table(estimate))
+    else:
+        blocks.append("nothing is left to ask")
+    return blocks
+
+
+def _states_table(cells: Sequence[dict[str, Any]], causes: Sequence[str]) -> TextTable:
+    # row -> task -> states, which seeds often share.
     matrix = dict[str, dict[str, dict[str, None]]]()
-    tasks = list(dict.fromkeys(cell["task"] for cell in estimate["cells"]))
-    for cell in estimate["cells"]:
-        state = (
-            f"{cell['state']} ({causes.index(cell['why']) + 1})" if "why" in cell else cell["state"]
+    tasks = list(dict.fromkeys(cell["task"] for cell in cells))
+    for cell in cells:
+        state = cell["state"]
+        if "why" in cell:
+            state += f" ({causes.index(cell['why']) + 1})"
+        states = matrix.setdefault(cell["row"], {}).setdefault(cell["task"], {})
+        states[state] = None
+    rows = []
+    for row, by_task in matrix.items():
+        rows.append(
+            [
+                row,
+                *("; ".join(by_task.get(task, ())) for task in tasks),
+            ]
         )
-        matrix.setdefault(cell["row"], {}).setdefault(cell["task"], {})[state] = (
-            None  # seeds are often alike
-        )
-    states = [
-        [row, *("; ".join(by_task.get(task, ())) for task in tasks)]
-        for row, by_task in matrix.items()
-    ]
+    return TextTable(
+        "",
+        ["", *tasks],
+        rows,
+        range(len(tasks) + 1),
+    )
+
+
+def _cost_table(estimate: dict[str, Any]) -> TextTable:
+    cells = estimate["cells"]
     rows = [
-        [cell["row"], cell["task"], *_figures(cell)]
-        for cell in estimate["cells"]
+        [
+            cell["row"],
+            cell["task"],
+            *_figures(cell),
+        ]
+        for cell in cells
         if cell["queries"]
     ]
-    rows += [
-        [row, "all tasks", *_figures(total)]
-        for row, total in estimate["rows"].items()
-        if total["queries"] and tasks[1:]
-    ]
-    rows.append(["all", "", *_figures(estimate["all"])])
-    heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
-    ahead = (
-        TextTable("low, likely and high:", heads, rows, (0, 1))
-        if estimate["all"]["queries"]
-        else "nothing is left to ask"
+    if len({cell["task"] for cell in cells}) > 1:
+        for row, total in estimate["rows"].items():
+            if total["queries"]:
+                rows.append([row, "all tasks", *_figures(total)])
+    rows.append(
+        [
+            "all",
+            "",
+            *_figures(estimate["all"]),
+        ]
     )
-    reasons = [f"({number}) {cause}" for number, cause in enumerate(causes, start=1)]
-    return [
-        "dry run: nothing was sent",
-        TextTable("", ["", *tasks], states, range(len(tasks) + 1)),
-        *reasons,
-        ahead,
-    ]
+    heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
+    return TextTable("low, likely and high:", heads, rows, (0, 1))
 
 
 def _figures(row: dict[str, Any]) -> list[str]:
-    values = [
-        row[key] and [f"{value:,.{digits}f}" for value in row[key].values()]
-        for key, digits in FIGURES.items()
-    ]
-    return [
-        "unknown" if not levels else " ".join(levels) if len({*levels}) > 1 else levels[0]
-        for levels in values
-    ]
+    figures = list[str]()
+    for key, digits in FIGURES.items():
+        levels = [f"{value:,.{digits}f}" for value in row[key].values()] if row[key] else []
+        if not levels:
+            figures.append("unknown")
+        else:
+            figures.append(" ".join(levels) if len({*levels}) > 1 else levels[0])
+    return figures

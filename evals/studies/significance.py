@@ -90,7 +90,16 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
             if len(members) > 1:
                 label = family if len(families) > 1 else ""
                 contrasts.append(_contrast(values, baseline, row, members, metrics, label))
-        contrasts += [_contrast(values, baseline, row, (task,), metrics) for task in tasks]
+        contrasts += [
+            _contrast(
+                values,
+                baseline,
+                row,
+                (task,),
+                metrics,
+            )
+            for task in tasks
+        ]
     return _test_together(contrasts)
 
 
@@ -100,7 +109,10 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     "" if no row has values on all tasks.
     """
     metrics = metrics or {}
-    first_task: Mapping[str, Mapping[str, float]] = next(iter(values.values()), {})
+    first_task: Mapping[str, Mapping[str, float]] = next(
+        iter(values.values()),
+        {},
+    )
     rows = [row for row in first_task if all(by_row.get(row) for by_row in values.values())]
 
     def signed_mean(row: str) -> float:
@@ -114,7 +126,15 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     for row in rows:
         paired_on_all = all(_differences(values, task, best, row, metrics) for task in values)
         if row != best and paired_on_all:
-            contrasts.append(_contrast(values, best, row, tuple(values), metrics))
+            contrasts.append(
+                _contrast(
+                    values,
+                    best,
+                    row,
+                    tuple(values),
+                    metrics,
+                )
+            )
     return best, {test.row: test for test in _test_together(contrasts)}
 
 
@@ -163,7 +183,10 @@ def _test_together(contrasts: Sequence[Contrast]) -> list[RowTest]:
             p=sign_flip(shares, tests=len(contrasts)),
             queries=len(shares),
             metric=metric,
-            detectable=detectable_over([np.asarray(group) for group in groups], len(contrasts)),
+            detectable=detectable_over(
+                [np.asarray(group) for group in groups],
+                len(contrasts),
+            ),
         )
         tests.append(test)
     corrected = holm([test.p for test in tests])
@@ -171,7 +194,9 @@ def _test_together(contrasts: Sequence[Contrast]) -> list[RowTest]:
 
 
 def describe_tests(tests: Sequence[RowTest], baseline: str, metric: str = "") -> list[str]:
-    """Return the results in words: a sentence for each row that differs, and one for all others."""
+    """Return the results in words: a sentence for each row that differs, and a sentence for all
+    others.
+    """
     if not tests:
         return []
     by_row: dict[str, list[RowTest]] = {}
@@ -189,7 +214,10 @@ def describe_tests(tests: Sequence[RowTest], baseline: str, metric: str = "") ->
         if not lines:
             subject = "No row differs from"
         results = "; ".join(map(_say_equal, equal))
-        power = _say_power([row_tests[0] for row_tests in equal], len(tests))
+        power = _say_power(
+            [row_tests[0] for row_tests in equal],
+            len(tests),
+        )
         lines.append(f"{subject} {baseline} {_scope(equal[0])}: {results}. {power}")
     by = f"by {metric}" if metric else "each task by its own metric"
     lines.append(

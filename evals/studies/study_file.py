@@ -1,8 +1,7 @@
-"""What a study is: its TOML file (docs/guide/study.md has the form), and the cells that the file
-makes.
+"""A study: its TOML file (docs/guide/study.md has the form), and the cells that the file makes.
 
-A cell is a row, a task, and the request of a run. A row that has no name gets one of the fields in
-which the unnamed rows differ; rows of one name are one row, on other tasks or with other seeds.
+A cell is a row, a task, and the request of a run. A row without a name is named by the fields in
+which the unnamed rows differ; rows of the same name are a row, on other tasks or with other seeds.
 Whether a row fits a task is known only when the task's data is there (work.py).
 """
 
@@ -24,9 +23,14 @@ from tools.installation import find_page
 
 # Fields whose value is itself a list: only a list of lists multiplies.
 _LISTS = {option.name for option in fields(Request) if option.default == ()} | {"tasks"}
-_ELSEWHERE = {"task": "tasks", "runs": "--runs", "shard": "evals.run --shard"}
+_ELSEWHERE = {
+    "task": "tasks",
+    "runs": "--runs",
+    "shard": "evals.run --shard",
+}
 _ELSEWHERE |= {f"budget_{unit}": "[budget]" for unit in ("usd", "calls", "tokens")}
-_PLAIN = ("program", "retriever", "lm", "pool")  # whose values say in a name what they are
+# Fields whose values need no field name in the name of a row.
+_PLAIN = ("program", "retriever", "lm", "pool")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ class StudyFile:
 
 
 class StudyCell(NamedTuple):
-    """One run of a study; those of one row and task differ in their seeds alone."""
+    """A run of a study; the runs of a row and task differ in their seeds alone."""
 
     row: str
     task: str
@@ -57,7 +61,10 @@ class StudyCell(NamedTuple):
 def read_study(file: Path) -> StudyFile:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
     try:
-        return schemas.build_dataclass(StudyFile, files.read_toml(file))
+        return schemas.build_dataclass(
+            StudyFile,
+            files.read_toml(file),
+        )
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
@@ -73,45 +80,68 @@ def read_study(file: Path) -> StudyFile:
 def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]:
     """Return the cells of a study, row by row.
 
-    UsageError or UnknownName for what no run can be asked for.
+    UsageError or UnknownName for a row that no run can be asked for.
     """
-    if named := study.compare.get("metric"):
-        check_metric(named)
+    if metric := study.compare.get("metric"):
+        check_metric(metric)
     rows = _name_rows(study)
-    columns = _list_tasks(study, study.tasks)
-    shared: dict[str, Any] = {f"budget_{name}": most for name, most in study.budget.items()} | {
-        "runs": runs
-    }
+    tasks = _list_tasks(study, study.tasks)
+    shared: dict[str, Any] = {f"budget_{name}": limit for name, limit in study.budget.items()}
+    shared["runs"] = runs
     cells = list[StudyCell]()
     first = dict[tuple[str, str], Request]()
     for row, row_fields in rows:
-        settings = {
-            key: value for key, value in row_fields.items() if key not in ("name", "tasks")
-        } | shared
         try:
-            tasks = _list_tasks(study, row_fields["tasks"]) if "tasks" in row_fields else columns
-            if strange := [task for task in tasks if task not in columns]:
-                raise UnknownName("task of the study", strange[0], columns)
-            new = [
-                StudyCell(row, task, cli_options.make_request(Request, _ask_about(task, settings)))
-                for task in tasks
-            ]
+            row_cells = _make_cells(study, row, row_fields, shared, tasks)
         except UsageError as error:
             raise error.saying(f"row {row!r}: {error}") from None
-        for cell in new:
-            parameters = {
-                key: value for key, value in cell.request.parameters.items() if key != "seed"
-            }
-            plain = replace(cell.request, seed=None, parameters=parameters)
+        for cell in row_cells:
+            plain = _without_seed(cell.request)
             if cell in cells or plain != first.setdefault((row, cell.task), plain):
                 raise UsageError(
                     f"two rows are called {row!r} on {cell.task}; give each a name of its own"
                 )
-        cells += new
+        cells += row_cells
     row_names = list(dict.fromkeys(row for row, _ in rows))
-    if (baseline := study.compare.get("baseline", row_names[0])) not in row_names:
+    baseline = study.compare.get("baseline", row_names[0])
+    if baseline not in row_names:
         raise UnknownName("row of the study", baseline, row_names)
     return cells
+
+
+def _make_cells(
+    study: StudyFile,
+    row: str,
+    row_fields: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    tasks: Sequence[str],
+) -> list[StudyCell]:
+    own_tasks = (
+        _list_tasks(
+            study,
+            row_fields["tasks"],
+        )
+        if "tasks" in row_fields
+        else tasks
+    )
+    for task in own_tasks:
+        if task not in tasks:
+            raise UnknownName("task of the study", task, tasks)
+    settings = {key: value for key, value in row_fields.items() if key not in ("name", "tasks")}
+    settings |= shared
+    cells = list[StudyCell]()
+    for task in own_tasks:
+        request = cli_options.make_request(
+            Request,
+            _ask_about(task, settings),
+        )
+        cells.append(StudyCell(row, task, request))
+    return cells
+
+
+def _without_seed(request: Request) -> Request:
+    parameters = {key: value for key, value in request.parameters.items() if key != "seed"}
+    return replace(request, seed=None, parameters=parameters)
 
 
 def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
@@ -126,7 +156,7 @@ def _list_tasks(study: StudyFile, names: Sequence[str]) -> list[str]:
 
 
 def _ask_about(task: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row for one task."""
+    """Return the fields of a row for a task."""
     fields_of_row = {**settings, "task": task}
     if environments.is_place(task):  # `data` is for the other tasks
         fields_of_row.pop("data", None)
@@ -145,45 +175,55 @@ def list_tasks(name: str) -> list[str]:
 
 
 def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
-    """Return (name, fields) of every row and seed."""
+    """Return the name and the fields of every row and seed."""
+    listed = list(study.row)
+    if study.rows or not study.row:
+        listed.insert(0, study.rows)
     expanded = list[dict[str, Any]]()
-    for row in [*[study.rows] * bool(study.rows or not study.row), *study.row]:
+    for row in listed:
         row_fields = study.fixed | row
-        if wrong := [key for key in row_fields if key in _ELSEWHERE]:
-            raise UsageError(
-                f"{wrong[0]} is no field of a row of a study; it is set by {_ELSEWHERE[wrong[0]]}"
-            )
+        for key in row_fields:
+            if key in _ELSEWHERE:
+                raise UsageError(
+                    f"{key} is no field of a row of a study; it is set by {_ELSEWHERE[key]}"
+                )
         for settings in _multiply(row_fields):
-            expanded += [
-                settings | {"parameters": inner}
-                for inner in _multiply(settings.get("parameters", {}))
-            ]
+            for parameters in _multiply(settings.get("parameters", {})):
+                expanded.append(settings | {"parameters": parameters})
     unnamed = [_flatten(settings) for settings in expanded if "name" not in settings]
-    keys = dict.fromkeys(key for flat in unnamed for key in flat)
-    differ = [key for key in keys if len({str(flat.get(key)) for flat in unnamed}) > 1] or [
-        "program"
-    ]
-    return [
-        (str(settings.get("name") or _describe(_flatten(settings), differ)), settings)
-        for settings in expanded
-    ]
+    differ = _differing_keys(unnamed) or ["program"]
+    named = list[tuple[str, dict[str, Any]]]()
+    for settings in expanded:
+        name = settings.get("name") or _describe(
+            _flatten(settings),
+            differ,
+        )
+        named.append((str(name), settings))
+    return named
+
+
+def _differing_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return [key for key in keys if len({str(row.get(key)) for row in rows}) > 1]
 
 
 def _multiply(row_fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    def several(key: str, value: Any) -> bool:
-        return isinstance(value, list) and (
-            key not in _LISTS or any(isinstance(element, list) for element in value)
-        )
-
-    choices = [
-        [(key, choice) for choice in (value if several(key, value) else [value])]
-        for key, value in row_fields.items()
-    ]
+    """Return the fields with each combination of the values that are listed for them."""
+    choices = list[list[tuple[str, Any]]]()
+    for key, value in row_fields.items():
+        values = value if _is_listed(key, value) else [value]
+        choices.append([(key, choice) for choice in values])
     return [dict(chosen) for chosen in product(*choices)]
 
 
+def _is_listed(key: str, value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    return key not in _LISTS or any(isinstance(element, list) for element in value)
+
+
 def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row can be named by: no seeds, and parameters one by one."""
+    """Return the fields that a row can be named by: no seeds, and each parameter."""
     flat = {**settings, **settings["parameters"]}
     return {key: value for key, value in flat.items() if key not in ("seed", "tasks", "parameters")}
 

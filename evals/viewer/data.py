@@ -66,8 +66,8 @@ class ViewerApi:
     run/ID/call/KEY.json and run/ID/PANEL/ARGUMENT.json.
 
     With `exported`, an answer waits for the corpus. `texts` and `prompts` are whether there are
-    texts of documents, and model calls. `chosen` takes the queries of a run and returns those that
-    are shown. `panels` are the sections of a run's page, in its order.
+    texts of documents, and model calls. `chosen` takes the queries of a run and returns the
+    queries to show. `panels` are the sections of a run's page, in its order.
     """
 
     def __init__(
@@ -91,7 +91,10 @@ class ViewerApi:
         self._ids: dict[Path, str] = {}
         self._entries: dict[str, _RunEntry] = {}
         subjects = "|".join(("query", "call", *self.panels))
-        self._route = re.compile(rf"run/(.*?)(?:/({subjects})/(.*))?\.json", re.DOTALL)
+        self._route = re.compile(
+            rf"run/(.*?)(?:/({subjects})/(.*))?\.json",
+            re.DOTALL,
+        )
         # DataError for a path without a run.
         scored_run.find_folders(self._paths)
         self._scan()
@@ -113,7 +116,11 @@ class ViewerApi:
             return self._query(run_id, unquote(argument))
         if subject == "call":
             return self._call(run_id, unquote(argument))
-        return self._panel(run_id, self.panels[subject], unquote(argument))
+        return self._panel(
+            run_id,
+            self.panels[subject],
+            unquote(argument),
+        )
 
     @property
     def _readable(self) -> dict[str, LoadedRun]:
@@ -153,7 +160,13 @@ class ViewerApi:
             "title": ", ".join(titles),
             "exported": self._exported,
             "runs": [_summarize(run_id, loaded) for run_id, loaded in self._readable.items()],
-            "unreadable": [{"path": str(path), "why": why} for path, why in unreadable],
+            "unreadable": [
+                {
+                    "path": str(path),
+                    "why": why,
+                }
+                for path, why in unreadable
+            ],
             "fates": {fate.value: words for fate, words in FATE_LABELS.items()},
         }
         return plain_json(answer)
@@ -171,7 +184,13 @@ class ViewerApi:
         references = reference_runs.references_among(run, siblings.values(), run.metric)
         bounds = list[Answer]()
         for label, bound in reference_runs.list_bounds(references.json()):
-            bounds.append({"label": label, "mean": bound["mean"], "what": bound["what"]})
+            bounds.append(
+                {
+                    "label": label,
+                    "mean": bound["mean"],
+                    "what": bound["what"],
+                }
+            )
         comparable = [
             name for name, sibling in siblings.items() if sibling.contract == run.contract
         ]
@@ -217,7 +236,10 @@ class ViewerApi:
     def _open(self, run_id: str) -> LoadedRun:
         with self._lock:
             if entry := self._entries.get(run_id):
-                entry = self._entries[run_id] = self._read(entry.path, entry)
+                entry = self._entries[run_id] = self._read(
+                    entry.path,
+                    entry,
+                )
         if entry is None:
             raise NotFound(f"there is no run {run_id[:200]!r}")
         if entry.loaded is None:
@@ -235,7 +257,13 @@ class ViewerApi:
                     folders = scored_run.find_folders([root])
                 for path in folders:
                     run_id = self._id(root, path)
-                    entries.setdefault(run_id, self._read(path, self._entries.get(run_id)))
+                    entries.setdefault(
+                        run_id,
+                        self._read(
+                            path,
+                            self._entries.get(run_id),
+                        ),
+                    )
             self._entries = entries
 
     def _read(self, path: Path, before: _RunEntry | None) -> _RunEntry:
@@ -265,11 +293,25 @@ class ViewerApi:
 
     def _in_links(self, part: str) -> str:
         name = re.sub(r"[^A-Za-z0-9._~-]+", "-", part)
-        return f"{name}-" if name in ("q", "s", "query", "call", *self.panels) else name
+        return (
+            f"{name}-"
+            if name
+            in (
+                "q",
+                "s",
+                "query",
+                "call",
+                *self.panels,
+            )
+            else name
+        )
 
 
 def _numbered(name: str) -> Iterator[str]:
-    return chain([name], (f"{name}~{number}" for number in count(2)))
+    return chain(
+        [name],
+        (f"{name}~{number}" for number in count(2)),
+    )
 
 
 def _check_scored(path: Path) -> None:
@@ -374,5 +416,10 @@ def _stamp(path: Path) -> _Stamp:
     for name in _READ_FILES:
         with suppress(OSError):
             status = (path / name).stat()
-            states[name] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            states[name] = (
+                status.st_ino,
+                status.st_size,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+            )
     return states

@@ -1,4 +1,4 @@
-"""A run as the page reads it: its scores, what became of its documents, and the texts of its corpus.
+"""A run as the page reads it: its scores, the fates of its documents, and the texts of its corpus.
 
 Outcomes are found by the positions at which their lines begin, so that a run of 10,000
 trajectories opens at once. Documents have their texts if the corpus is at hand, else only ids.
@@ -49,7 +49,7 @@ Answer = dict[str, Any]
 
 
 class Judged(NamedTuple):
-    """What became of the relevant documents of each query.
+    """The fates of the relevant documents of each query.
 
     `texts` has the beginning of each query, `fates` those of its relevant documents at the headline
     cutoff, `rows` the lines of attribution.jsonl. `why` is the reason if there are no fates, else
@@ -64,7 +64,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A scored run and those of its queries that the page shows."""
+    """A scored run and the queries that the page shows of it."""
 
     run: ScoredRun
     query_ids: list[str]
@@ -82,12 +82,17 @@ class LoadedRun:
 
     @cached_property
     def judged(self) -> Judged:
-        """Return what became of the relevant documents, from attribution.jsonl."""
+        """Return the fates of the relevant documents, from attribution.jsonl."""
         remedy = f"python -m evals.score {self.run.path} scores it again"
         try:
             judged = self._read_judged()
         except (ValueError, OSError) as error:
-            return Judged({}, {}, {}, f"attribution.jsonl is damaged ({error}); {remedy}")
+            return Judged(
+                {},
+                {},
+                {},
+                f"attribution.jsonl is damaged ({error}); {remedy}",
+            )
         if self.run.scores.get("losses") and all(
             query_id in judged.rows for query_id in self.run.query_ids
         ):
@@ -165,7 +170,13 @@ class DocumentTexts:
         """Return the data of a run, or the reason that it cannot be had yet."""
         provenance = config[run_folder.PROVENANCE]
         settings = [config[key] for key in _DATA_KEYS]
-        key = json.dumps([*settings, provenance["folder"], provenance["judgements"]])
+        key = json.dumps(
+            [
+                *settings,
+                provenance["folder"],
+                provenance["judgements"],
+            ]
+        )
         with self._lock:
             load = self._loads.get(key)
             if load is None:
@@ -197,7 +208,10 @@ class DocumentTexts:
         texts: Answer = {}
         for query in data.queries:
             if query.query_id == answer["query_id"]:
-                texts = {"objective": query.objective, "text": answer["text"] or query.text}
+                texts = {
+                    "objective": query.objective,
+                    "text": answer["text"] or query.text,
+                }
                 break
         if not self._documents:
             return texts | {"documents": {}, "no_documents": WITHOUT_TEXTS}
@@ -237,7 +251,10 @@ def _list_documents(answer: Answer) -> list[str]:
 
 def well_formed(text: str) -> str:
     """Return the text with lone surrogates, which UTF-8 cannot hold, written as ⟨U+D800⟩."""
-    return _SURROGATE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
+    return _SURROGATE.sub(
+        lambda match: f"⟨U+{ord(match[0]):04X}⟩",
+        text,
+    )
 
 
 def plain_json(value: Any) -> bytes:

@@ -1,6 +1,6 @@
 """The panels of a run's page: sections with a script that draws them and a function for their data.
 
-To add one: a file page/NAME.js that calls `addPanel("NAME", section)`, and a row in PANELS with the
+To add a panel: a file page/NAME.js that calls `addPanel("NAME", section)`, and a row in PANELS with the
 function that gives its data. A panel of a user's own is a `Panel` in a file or an installed package
 (docs/guide/extend.md).
 """
@@ -46,12 +46,20 @@ def search_words(loaded: LoadedRun, words: str) -> Answer:
     if isinstance(corpus, str):
         hits = find_words(loaded.outcomes, words, {}, loaded.answers)
         return hits | {"unread": [corpus]}
-    return find_words(loaded.outcomes, words, corpus, loaded.answers) | {"unread": []}
+    return find_words(
+        loaded.outcomes,
+        words,
+        corpus,
+        loaded.answers,
+    ) | {"unread": []}
 
 
 def count_behaviour(loaded: LoadedRun, _: str) -> Answer:
-    """Return what the searcher of a run does, with the words for each figure."""
-    summary = summarize(loaded.run, observe_run(loaded.run, loaded.query_ids))
+    """Return figures of a run's searches, notes and hops, with the words for each figure."""
+    summary = summarize(
+        loaded.run,
+        observe_run(loaded.run, loaded.query_ids),
+    )
     return summary | {
         "words": FIGURES,
         "kinds": KINDS,

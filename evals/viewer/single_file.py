@@ -54,7 +54,13 @@ def write_single_file(
     with files.replacing(path) as file:
         file.write(before)
         for name, answer in data:
-            packed = base64.b64encode(gzip.compress(answer, 6, mtime=0)).decode()
+            packed = base64.b64encode(
+                gzip.compress(
+                    answer,
+                    6,
+                    mtime=0,
+                )
+            ).decode()
             file.write(
                 f'<script type="application/json+gzip" '
                 f'data-path="{html.escape(name)}">{packed}</script>\n'

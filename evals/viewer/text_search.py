@@ -1,8 +1,8 @@
-"""Where words are in a run: in prompts and answers, searches, notes, and the documents that were
+"""Search for words in a run: in prompts and answers, searches, notes, and the documents that were
 shown.
 
 A text counts once a query, at the first step that has it. A prompt is looked at in the parts it is
-kept in, which are messages and passages. Left out: an index; every search reads the run anew.
+kept in, which are messages and passages. Left out: an index; every search reads the whole run.
 """
 
 import json
@@ -22,14 +22,15 @@ from tools import files
 from tools.models.storage.request_store import translate_sqlite_errors
 from tools.records import Document
 
-MOST = 200  # places that a search returns
-AROUND = 90  # characters before and after a word
+# Places that a search returns.
+MOST = 200
+# Characters before and after a word.
+AROUND = 90
 
 _CALL = "SELECT request, outputs, reasoning FROM calls WHERE fault = '' AND key = ?"
 _SELECT_PARTS = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
-_FRAME = re.compile(
-    r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?'
-)  # of a message
+# The frame of a message.
+_FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?')
 
 
 def find_words(
@@ -38,9 +39,25 @@ def find_words(
     """Return the first places of a run whose text has all of the words, in whatever case."""
     address = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
     with translate_sqlite_errors(answers), closing(sqlite3.connect(address, uri=True)) as reader:
-        search = _Search(words.lower().split(), documents, reader if answers.is_file() else None)
-        passages = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
-    return {"hits": passages[:MOST], "more": len(passages) > MOST}
+        search = _Search(
+            words.lower().split(),
+            documents,
+            reader if answers.is_file() else None,
+        )
+        passages = (
+            list(
+                islice(
+                    search.places(outcomes),
+                    MOST + 1,
+                )
+            )
+            if words.strip()
+            else []
+        )
+    return {
+        "hits": passages[:MOST],
+        "more": len(passages) > MOST,
+    }
 
 
 # And what it has found in documents and in parts of prompts, which come again and again
@@ -92,10 +109,16 @@ class _Search:
     def _in_call(self, key: str) -> Iterator[tuple[str, str]]:
         if self._reader is None:
             return
-        for request, outputs, reasoning in self._reader.execute(_CALL, [key]):
+        for request, outputs, reasoning in self._reader.execute(
+            _CALL,
+            [key],
+        ):
             part_ids = files.loads(request or "[]")
             unread = [part_id for part_id in part_ids if part_id not in self._in_parts]
-            for part_id, packed in self._reader.execute(_SELECT_PARTS, [json.dumps(unread)]):
+            for part_id, packed in self._reader.execute(
+                _SELECT_PARTS,
+                [json.dumps(unread)],
+            ):
                 text = (
                     zstandard.decompress(packed)
                     .decode("utf-8", "replace")
@@ -103,7 +126,13 @@ class _Search:
                     .replace('\\"', '"')
                 )
                 self._in_parts[part_id] = self._around(text) and self._around(_FRAME.sub("", text))
-            yield from (("prompt", self._in_parts.get(part_id, "")) for part_id in part_ids)
+            yield from (
+                (
+                    "prompt",
+                    self._in_parts.get(part_id, ""),
+                )
+                for part_id in part_ids
+            )
             for output in files.loads(outputs or "[]"):
                 text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
                 yield "answer of the model", self._around(text)
