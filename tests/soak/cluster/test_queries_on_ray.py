@@ -75,7 +75,7 @@ def test_every_program_and_agent_comes_out_as_in_one_process(told, server, clust
 def test_parts_of_an_index_are_actors(run, cluster, monkeypatch, tmp_path):
     asked = ("--program", "multihop", "--task", "congress", "--limit", 2, "--json")
     one = run(*asked).json["run"]
-    monkeypatch.setattr(sharded, "starting", None)
+    monkeypatch.setattr(sharded, "fork_server", None)
     parts = ("--retriever", "sharded(bm25,parts=2)", "--workers", "ray", "--runs", tmp_path / "ray")
     assert lasting(Path(run(*asked, *parts).json["run"])) == lasting(Path(one))
 
