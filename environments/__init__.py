@@ -50,9 +50,8 @@ SUITES = {
 }
 
 _LOG = logging.getLogger("sextant")
-_warned = set[
-    str
-]()  # what has been said: a command loads a task for each of its splits, and a study many times
+# Warnings that were printed: a command loads a task for each split, and a study many times.
+_warned = set[str]()
 
 MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
@@ -259,7 +258,7 @@ def load(
     """Load a task's environment.
 
     `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full
-    if that is fetched, else mini. `qrels` names the headline judgements, where a task has several;
+    if that is fetched, else mini. `qrels` names the headline judgements if a task has several;
     `instruction` is as `read_instruction` has it; `columns` are names in a user's own files.
     UsageError for a wrong argument, DataError for wrong data.
     """

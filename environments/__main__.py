@@ -1,7 +1,7 @@
 """`python -m environments list | show | fetch | check | search | init`: the data of tasks, without
 a run.
 
-Prints what card.py and fetch.py compute. Only `fetch` uses the network.
+Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
 """
 
 import argparse

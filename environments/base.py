@@ -1,4 +1,4 @@
-"""What a suite declares, and what a loaded task is. Reads no files."""
+"""The declarations of a suite, and a loaded task. Reads no files."""
 
 import dataclasses
 import hashlib
@@ -33,7 +33,7 @@ GENERIC = "Find the documents that are relevant to the query."
 
 
 class EmptySplit(UsageError):
-    """A split of ours has no queries, because the data has too few."""
+    """A split that Sextant makes has no queries, because the data has too few."""
 
     def __init__(self, split: str, source: str, queries: int, remedy: str = "") -> None:
         super().__init__(
@@ -57,7 +57,7 @@ class DevSplit(NamedTuple):
     def choose(self, query_ids: Sequence[str], split: str, source: str = "the data") -> list[str]:
         """Return the ids of `split` ("dev", "test" or "all"), in the order given.
 
-        EmptySplit where there are none.
+        EmptySplit if there are none.
         """
         hashed = sorted(
             query_ids,
@@ -99,7 +99,7 @@ class Judgements(NamedTuple):
     def relevant(self, query_id: str) -> dict[str, float]:
         """Return the relevant documents or units of a query, as judged, with their grades.
 
-        Relevant is a label of 1 or more in `binary` (in `qrels` where that is None); where none is,
+        Relevant is a label of 1 or more in `binary` (in `qrels` if that is None); if none is,
         a grade above 0.
         """
         grades = self.qrels.get(query_id, {})
@@ -108,7 +108,7 @@ class Judgements(NamedTuple):
         return {judged: grades.get(judged, 0.0) for judged in chosen}
 
     def gains(self, query_id: str) -> dict[str, float]:
-        """Return what nDCG gains for a query: the grades above 0, by scored unit."""
+        """Return the gains of nDCG for a query: the grades above 0, by scored unit."""
         return {
             unit: grade
             for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items()
@@ -124,7 +124,7 @@ class Judgements(NamedTuple):
         return {unit: gains.get(unit, 0.0) for unit, label in labels.items() if label >= 1}
 
     def changed(self, change: Callable[[Qrels], Qrels]) -> "Judgements":
-        """Return the judgements with another table of queries: what `change` makes of each."""
+        """Return the judgements with another table of queries, each changed by `change`."""
         return self._replace(qrels=change(self.qrels), binary=self.binary and change(self.binary))
 
     def _labels(self, query_id: str) -> Mapping[str, float]:
@@ -151,7 +151,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One task, loaded: what is asked, what can be found, and what counts as found."""
+    """A loaded task: its queries, its documents, and the judgements."""
 
     task: str  # "<suite>/<name>", e.g. "obliq/congress", or "<suite>/<name>:<variant>"
     data: str  # "mini", "full", or the folder that it was read from
@@ -164,9 +164,8 @@ class Environment:
     metrics: tuple[str, ...]  # names as evals.scoring.metrics reads them, in the order of tables
     metric: str  # the headline metric of the task's own paper, e.g. "nDCG@10"
     comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)  # by query id
-    twins: Mapping[str, str] = field(
-        default_factory=dict
-    )  # query id -> the same need in other words, for Flip
+    # Query id -> the same need in other words, for Flip.
+    twins: Mapping[str, str] = field(default_factory=dict)
     depth: int = 1000  # documents in a ranking, where the paper's protocol has no other number
     max_p: bool = False  # documents are passages, and the headline judges their parents
     separator: str = (
@@ -175,15 +174,13 @@ class Environment:
     resampled: bool = (
         False  # the paper's figures are means over bootstrap resamples, so both means are reported
     )
-    splits: Mapping[str, Collection[str]] = field(
-        default_factory=dict
-    )  # ids of dev and test, of all of one's own task
+    # Ids of dev and test, of all of one's own task.
+    splits: Mapping[str, Collection[str]] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)  # as Request.columns
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
-    warnings: tuple[
-        str, ...
-    ] = ()  # what is probably wrong with the data, so that its scores say little
+    # Probable errors in the data, because of which its scores say little.
+    warnings: tuple[str, ...] = ()
     # Values for parameters of programs by their names: "lens" (tools/lenses.py) is what
     # makes a document relevant, "attribute" what an index writes down of it where the lens is in
     # words, "document" what one is.
@@ -196,7 +193,7 @@ class Environment:
 
     @property
     def folder(self) -> str | None:
-        """Where its data is: a whole path, or what `load` takes for a task of a user's own;
+        """The location of its data: a whole path, or the name of a user's task for `load`;
         None if bundled.
         """
         if self.data in ("mini", "full"):
@@ -265,7 +262,7 @@ class Environment:
 
 
 def validate_environment(environment: Environment) -> None:
-    """Raise DataError where a perfect searcher could not score full marks by the headline
+    """Raise DataError if a perfect searcher could not score full marks by the headline
     judgements.
     """
     documents = environment.documents
@@ -273,9 +270,8 @@ def validate_environment(environment: Environment) -> None:
     unit_of = environment.judgements[environment.headline].unit_of
     if unit_of is None:
         named.update(*(grades.keys() for grades in environment.qrels.values()))
-    missing = {
-        doc_id for doc_id in named if doc_id not in documents
-    }  # each once: a corpus may be on disk
+    # Each once: a corpus may be on disk.
+    missing = {doc_id for doc_id in named if doc_id not in documents}
     for query in environment.queries:
         grades = environment.qrels.get(query.query_id, {})
         relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
@@ -313,7 +309,7 @@ def validate_environment(environment: Environment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What a suite's `load` is given; every name in it has been checked against the suite's tables."""
+    """The arguments of a suite's `load`; every name in it has been checked against the suite's tables."""
 
     task: str  # the full name, e.g. "obliq/congress" or "crumb/legal_qa:document"
     name: str  # of the task, without suite and variant
@@ -324,9 +320,8 @@ class LoadRequest:
     home: Path  # where a large corpus may be kept in a form that opens at once
     qrels: str = ""  # which judgements lead; "" leaves it to the task
     instruction: str = "task"  # one of INSTRUCTIONS, or a text
-    columns: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of a user's own data: what its files call a column
+    # Of a user's own data: name of a column -> its name in the files.
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, names: Sequence[str], other_names: Collection[str]) -> Path:
         """Return the task's own folder: the first of `own` inside the given one, else the given one
@@ -346,7 +341,7 @@ class LoadRequest:
         return self.folder
 
     def source(self, release: "Release") -> str:
-        """Return where the data comes from, in words."""
+        """Return the origin of the data, in words."""
         return {"mini": "the bundled miniature", "full": str(release)}.get(
             self.data, str(self.folder)
         )
@@ -366,7 +361,7 @@ class LoadRequest:
         )
 
     def objective(self, of_task: str) -> str:
-        """Return what the queries' objective says, for a task whose own is `of_task`."""
+        """Return the objective of the queries of a task whose objective is `of_task`."""
         return {"task": of_task, "generic": GENERIC, "none": ""}.get(
             self.instruction, self.instruction
         )
@@ -386,7 +381,7 @@ class Release(NamedTuple):
 
 
 class TaskInfo(NamedTuple):
-    """What is known of a task without its data: the first half of its card."""
+    """The facts of a task without its data: the first half of its card."""
 
     asked: str  # what a searcher is asked, in a sentence
     metric: str  # the paper's headline
@@ -398,7 +393,7 @@ class TaskInfo(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """What a benchmark's file declares. Cheap to import: nothing is read until `load` is called."""
+    """The declaration of a benchmark's file. Cheap to import: nothing is read until `load` is called."""
 
     release: Release
     tasks: Mapping[str, TaskInfo]

@@ -8,7 +8,7 @@ means are given (evals/scoring/statistics.py).
 
 The dev split is the release's: other queries and documents, for which the paper counts triplets
 (appendix D): how often the more relevant of two documents is ranked higher. `:corpus` ranks all
-documents of the split instead of the pool, without a query's own text where it is a document, too.
+documents of the split instead of the pool, without a query's own text if it is a document, too.
 
 A split is one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}}: in the
 release a pickle, which environments/readers/safe_pickle.py converts without running anything in it; in the
@@ -255,7 +255,7 @@ def _read(folder: Path, split: str) -> Collection:
 
 
 def unpickle(path: Path) -> Any:
-    """Return what a pickle holds, read in a process of its own: a hostile pickle can bring
+    """Return the content of a pickle, read in a process of its own: a hostile pickle can bring
     Python down.
     """
     check_data(path)

@@ -182,9 +182,8 @@ def _judgements(
         # The official script cuts the chunk number off; the release also says the parent outright.
         return documents[doc_id].parent or doc_id.partition(":")[0]
 
-    for query_id, labels in list(by_passage.items())[
-        :5
-    ]:  # unjudged parents would score 0 without a word
+    # Unjudged parents would score 0 without a word.
+    for query_id, labels in list(by_passage.items())[:5]:
         judged = [
             passage for passage, label in labels.items() if label > 0 and passage in documents
         ]

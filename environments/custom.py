@@ -2,10 +2,10 @@
 makes in Python.
 
     my_data                       a folder; runs call the task own/my_data, or as its benchmark.toml says
-    ir_datasets:beir/scifact/test what that package loads
+    ir_datasets:beir/scifact/test a data set of that package
     my_task.py:NAME               what `of` returned, the path of a folder, or a function that returns either
 
-The file benchmark.toml in the folder has what data cannot say (`Settings`); without it the
+The file benchmark.toml in the folder has the facts that data lacks (`Settings`); without it the
 objective is neutral and no query is kept for dev. Imperfect data is counted in the notes of a run,
 and no reason to refuse it. A query for which nothing is relevant scores 0, as trec_eval has it.
 """
@@ -60,9 +60,8 @@ from tools.errors import (
 from tools.number_format import plural
 from tools.records import Document, Query
 
-Documents = (
-    Mapping[str, str] | Iterable[Document | tuple[str, str]]
-)  # texts by id, or documents, or (id, text)
+# Texts by id, or documents, or (id, text).
+Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
@@ -78,25 +77,24 @@ REMEDY = (
 
 
 class DevShare(TypedDict):
-    """A dev split of ours: base.DevSplit."""
+    """A dev split that Sextant makes: base.DevSplit."""
 
     share: Annotated[float, Field(gt=0, lt=1)]
     seed: NotRequired[str]
 
 
 class LensWording(TypedDict):
-    """A lens of the task's own, in words: tools/lenses.py has what they are for."""
+    """A lens of the task's own, in words; tools/lenses.py says who reads them."""
 
     search: str
     recognise: str
-    annotate: Annotated[
-        str, Field(pattern=r'^[^"]*\S\s+\S[^"]*$')
-    ]  # it stands in names of retrievers, in "..."
+    # It stands in names of retrievers, in "...".
+    annotate: Annotated[str, Field(pattern=r'^[^"]*\S\s+\S[^"]*$')]
     solved: NotRequired[str]
 
 
 class Settings(TypedDict, total=False):
-    """What benchmark.toml may say, and `of` may be given."""
+    """The keys of benchmark.toml, and the keywords of `of`."""
 
     name: str  # own/NAME in runs and tables
     objective: str  # what counts as a find, in a sentence
@@ -105,9 +103,8 @@ class Settings(TypedDict, total=False):
     document: str  # what a document is, in a few words
     metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
     metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
-    judgements: dict[
-        str, str
-    ]  # files, or folders of them, by their names in tables; the first leads
+    # Files, or folders of them, by their names in tables; the first leads.
+    judgements: dict[str, str]
     split: DevShare  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=schemas.LARGEST)]  # documents in a ranking
     lens: LensWording | str  # tools/lenses.py: what makes a document relevant
@@ -116,9 +113,8 @@ class Settings(TypedDict, total=False):
     )
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
     columns: dict[str, str]  # as --column
-    files: dict[
-        Literal["documents", "queries"], str
-    ]  # a file or a folder, where several could be meant
+    # A file or a folder, if several could be meant.
+    files: dict[Literal["documents", "queries"], str]
     excluded: str  # a file, {query: [documents that it must not see]}
     pools: str  # a file, {query: [documents, which alone it ranks]}
     comparisons: (
@@ -133,7 +129,7 @@ FILES = ("judgements", "files", "columns", "excluded", "pools", "comparisons", "
 
 
 def locate_custom_task(name: str) -> tuple[str, str] | None:
-    """Return (full name, place of the data) of what is no task of a table; None where it is none of
+    """Return (full name, place of the data) of what is no task of a table; None if it is none of
     a user's either.
 
     The place leads back to the data from any working folder: a path, an ir_datasets id, or a
@@ -157,14 +153,14 @@ def locate_custom_task(name: str) -> tuple[str, str] | None:
 
 
 def name_slug(text: str) -> str:
-    """Return `text` as a part of a task's name, without what separates its parts."""
+    """Return `text` as a part of a task's name, without separators of parts."""
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "task"
 
 
 def read_settings(folder: Path) -> Settings:
-    """Return what the folder's benchmark.toml says; nothing where there is none.
+    """Return the settings of the folder's benchmark.toml; nothing if there is none.
 
-    DataError for what cannot be.
+    DataError for impossible values.
     """
     path = folder / FILE
     try:
@@ -179,7 +175,7 @@ def read_settings(folder: Path) -> Settings:
 
 
 def check_settings(content: dict[str, Any], source: str) -> Settings:
-    """Return `content` where every key is one of `Settings`, with a value of its type.
+    """Return `content` if every key is one of `Settings`, with a value of its type.
 
     DataError else.
     """
@@ -247,14 +243,15 @@ def load(request: LoadRequest) -> Environment:
             f"excluded"
         )
     environment = replace(environment, warnings=collection.warnings or tuple(warnings))
+    # Of dev alone.
     metrics = tuple(
         name for name in collection.metrics if name != "Triplets" or environment.comparisons
-    )  # of dev alone
+    )
     return replace(environment, split=request.split, metrics=metrics)
 
 
 def _open(request: LoadRequest) -> Environment:
-    """Return all queries of the task; its name is "own/" where the request names it."""
+    """Return all queries of the task; its name is "own/" if the request names it."""
     location = request.data
     if names.is_reference(location) and not location.startswith("ir_datasets:"):
         try:
@@ -313,7 +310,7 @@ def _open(request: LoadRequest) -> Environment:
 
 
 def _limited(task: Environment, folder: Path, settings: Settings) -> Environment:
-    """Return the task with what each query must not see, and the pool that it ranks."""
+    """Return the task with the documents that each query excludes, and the pool that it ranks."""
     texts = {query.query_id: query.text for query in task.queries}
 
     def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
@@ -344,7 +341,7 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
 def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
     """Return the task with its comparisons and twins.
 
-    DataError for what they name and is not there.
+    DataError for documents that they name and the corpus lacks.
     """
     query_ids = {query.query_id for query in task.queries}
     pairs = dict[str, tuple[base.Comparison, ...]]()
@@ -507,15 +504,14 @@ def _hints(settings: Settings) -> dict[str, str]:
         for name, setting in settings.items()
         if name in ("lens", "attribute", "document")
     }
-    if not isinstance(
-        words := settings.get("lens", ""), str
-    ):  # prompting.lens reads it, retrievers take `attribute`
+    # tools.lenses reads the text, retrievers take `attribute`.
+    if not isinstance(words := settings.get("lens", ""), str):
         hints |= {"lens": json.dumps(words, ensure_ascii=False), "attribute": words["annotate"]}
     return hints
 
 
 def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Return (the text of a benchmark.toml for the data in `folder`, what was found in it)."""
+    """Return (the text of a benchmark.toml for the data in `folder`, findings in it)."""
     read = read_collection(folder, disk.sextant_home(), columns)
     example = next(iter(read.documents.stream())).text[:40]
     lines = [

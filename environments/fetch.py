@@ -183,9 +183,8 @@ def _download(
         )
     disk.sync(part_path)  # content, and below the name: the marker must not outlive them
     part_path.replace(folder / file.path)
-    for old_part in part_path.parent.glob(
-        f"{part_path.name.rsplit('.', 2)[0]}.*.part"
-    ):  # of other revisions
+    # Parts of other revisions.
+    for old_part in part_path.parent.glob(f"{part_path.name.rsplit('.', 2)[0]}.*.part"):
         old_part.unlink()
     disk.sync(part_path.parent)
 
@@ -250,7 +249,8 @@ def _connect(release: Release) -> httpx.Client:
         ImportError,
         OSError,
         ValueError,
-    ) as error:  # of *_PROXY or SSL_CERT_* in the environment
+    ) as error:
+        # An error of *_PROXY or SSL_CERT_* in the environment.
         reason = " ".join(str(error).split())
         raise UsageError(
             f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}"
@@ -334,9 +334,8 @@ def _get_json(client: httpx.Client, url: str) -> Any:
     content = bytearray()
     ends = monotonic() + LISTING_SECONDS
     with client.stream("GET", url) as answer:
-        for block in (
-            answer.raise_for_status().iter_raw()
-        ):  # raw: compressed was not asked for, and might have no end
+        # Raw bytes: compressed data was not asked for, and might have no end.
+        for block in answer.raise_for_status().iter_raw():
             content += block
             if len(content) > LISTING_BYTES:
                 raise DataError(
@@ -351,7 +350,7 @@ def _get_json(client: httpx.Client, url: str) -> Any:
 def _try_again(
     call: Callable[[], _T], label: str, address: str, size: Callable[[], int] = int
 ) -> _T:
-    """Return what `call` returns, tried up to three times; DataError when the server refuses
+    """Return the result of `call`, tried up to three times; DataError when the server refuses
     `what`, or is not reached.
 
     `size` returns the bytes that are here of a file. A try that brought WORTH of them does not
@@ -363,9 +362,8 @@ def _try_again(
         try:
             return call()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            response = getattr(
-                error, "response", None
-            )  # of a status; the Hub's own errors are httpx's, too
+            # An error of a status; errors of the Hub are of httpx, too.
+            response = getattr(error, "response", None)
             if (
                 response is not None
                 and response.status_code < 500
@@ -390,11 +388,12 @@ def _try_again(
 def _refused(response: httpx.Response, label: str) -> DataError:
     status = _status(response)
     host = response.url.host
+    # GitHub answers 422 if a name cannot be a commit.
     if response.status_code in (
         404,
         410,
         422,
-    ):  # 422 is GitHub's answer for what cannot be a commit
+    ):
         return DataError(f"{label} is not there any more ({status} from {host})")
     if response.headers.get("x-ratelimit-remaining") == "0":
         return DataError(

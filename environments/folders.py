@@ -1,7 +1,7 @@
 """The files of a folder that somebody else may have filled: nothing that a link brings in from
 outside of it.
 
-A link in a folder of texts may lead anywhere, as to /etc/passwd, and what it leads to would be
+A link in a folder of texts may lead anywhere, as to /etc/passwd, and its target would be
 published with the texts. Hidden files and folders are left out without a word; everything else that
 is left out is named, with the reason.
 """
@@ -20,7 +20,7 @@ NO_FILE = "neither files nor folders"
 
 
 class LeftOut(NamedTuple):
-    """What is not read of a folder."""
+    """A file or folder that is not read."""
 
     name: str  # its path in the folder
     reason: str
@@ -28,14 +28,14 @@ class LeftOut(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What is read of a folder, in the order of the names, and what is not."""
+    """The files that are read of a folder, in the order of their names, and the others."""
 
     files: Sequence[Path]
     left_out: Sequence[LeftOut] = ()
 
 
 def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
-    """Return the files in a folder and below. DataError where a folder cannot be read.
+    """Return the files in a folder and below. DataError if a folder cannot be read.
 
     Links to files of the folder are files like others. Links out of it are left out unless
     `follow_links`; a folder is then read once, however many links lead to it.
@@ -79,7 +79,7 @@ def _list_entries(folder: Path) -> list[Path]:
 
 
 def _judge_link(path: Path, root: Path, *, follow_links: bool) -> str:
-    """Return why a link is left out; "" where it is not."""
+    """Return why a link is left out; "" if it is not."""
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):  # RuntimeError for a circle, until Python 3.13

@@ -232,7 +232,7 @@ def _ask(draft: EnvironmentDraft, variant: str, row: Row, record: int) -> None:
 
 
 def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
-    """Return the metrics of a variant whose queries have so many conditions, the headline first."""
+    """Return the metrics of a variant by the number of conditions of its queries, the headline first."""
     wins = ("Win", *(f"Win({k})" for k in range(1, conditions + 1)))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
     return {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(

@@ -2,7 +2,7 @@
 
 Five tasks over five corpora (section 4 of the paper, appendix D). The release has no dev split, and
 the paper reports all queries (`--split all`). Ours is 20 % of them by hash, a third of a
-miniature's. Three tasks have pooled judgements beside the gold ones; both are scored in every run.
+miniature's. Three tasks have pooled judgements in addition to gold judgements; both are scored in every run.
 In WildChat half of the documents repeat the text of another. They are judged by id; a third set of
 figures counts equal texts as one document.
 """

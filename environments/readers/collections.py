@@ -5,7 +5,7 @@ A collection is three tables: documents, queries and judgements. The files of a 
 the folder whose names begin with one of its words (`corpus.jsonl.gz`, `queries.dev.tsv`), end with
 it (`robust.qrels`), or stand in a folder of that name (`qrels/test.tsv`, `corpus/0000.parquet`).
 Each is JSON Lines, cells under a header or not, TREC's tags, Parquet, or Arrow as
-`datasets.save_to_disk` writes it. What is no folder is asked of the package ir_datasets.
+`datasets.save_to_disk` writes it. Other names are asked of the package ir_datasets.
 
 What is dropped or odd is counted and said, and contradictions are refused. What a task is besides
 its data (objective, metrics) is not read here.
@@ -65,6 +65,7 @@ _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 ITERATION = "iteration"  # TREC's second column of judgements, which nobody reads
+# If there are several, the first is read; "" is any.
 _ENDINGS = (
     ".parquet",
     ".arrow",
@@ -72,7 +73,7 @@ _ENDINGS = (
     ".tsv",
     ".csv",
     "",
-)  # of several, the first is read; "" is any
+)
 # Files and folders beside the tables: hidden ones, copies that editors and systems leave, notes,
 # marks of a download.
 _ASIDE = re.compile(
@@ -231,7 +232,7 @@ def _match_numbers(
 def _read_judgements(
     table: "_CollectionTable", queries: Mapping[str, str], counts: Counter[str]
 ) -> tuple[Grades, dict[str, tuple[str, ...]], list[str]]:
-    """Return the judgements of `queries`, the queries of each split where there are a "dev" and a
+    """Return the judgements of `queries`, the queries of each split if there are a "dev" and a
     "test", and others.
 
     The others are queries that are judged, and not among `queries`.
@@ -287,7 +288,7 @@ def check_judged(
     """Return warnings of judged documents that are `missing`: of most, and of those that are only
     spelled differently.
 
-    DataError where all are missing, or all that are relevant: every score would be 0. `more` ends
+    DataError if all are missing, or all that are relevant: every score would be 0. `hint` ends
     its message.
     """
     lost = set(missing)
@@ -473,7 +474,7 @@ class _CollectionTable:
             counts[label] = quoted[tables.QUOTED]
 
     def settle(self, contradiction: Contradiction) -> str:
-        """Return what a user can do about two rows with one id."""
+        """Return advice about two rows with the same id."""
         second_file, before = contradiction.files
         if second_file != before:
             file = min(second_file, before, key=len)
@@ -503,7 +504,7 @@ class _CollectionTable:
         return self._cells(path, first, counts)
 
     def _json_rows(self, path: Path) -> tables.Rows:
-        """Yield (place, row) of each object of a file, or of each entry where it is one
+        """Yield (place, row) of each object of a file, or of each entry if it is one
         object with entries by id.
         """
         rows = tables.read_records(path)
@@ -565,7 +566,7 @@ class _CollectionTable:
         return len(columns) > 1 or bool(self._named & set(columns))
 
     def _choose_separator(self, path: Path, first: str, column_names: Container[str]) -> str | None:
-        """Return what separates cells: None is any run of blanks."""
+        """Return the separator of cells: None is any run of blanks."""
         if find_ending(path) == ".csv":
             return tables.find_separator(path)
         if "\t" in first:
@@ -702,7 +703,8 @@ def _keep_package(name: str, home: Path) -> Path:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # no judgements; not to be downloaded; damaged
+    ) as error:
+        # No judgements; not to be downloaded; damaged.
         raise DataError(f"ir_datasets does not give {dataset_id}: {str(error)[:200]!r}") from None
     return folder
 
@@ -710,7 +712,7 @@ def _keep_package(name: str, home: Path) -> Path:
 def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
     """Read a copy of a benchmark's task, of splits the test one.
 
-    DataError, which says `lacks` where there is none.
+    DataError, which says `lacks` if there is none.
     """
     has_corpus = any(find_files(path, "documents") for path in (folder, folder / "data"))
     if lacks and (not has_corpus or (folder / "queries+qrels").exists()):

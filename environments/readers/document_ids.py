@@ -21,7 +21,7 @@ SEPARATORS = ":#_-./@%|"  # between the name of a document and that of a passage
 
 
 class Difference(NamedTuple):
-    """A difference between two spellings of an id, and what takes it away."""
+    """A difference between two spellings of an id, and the change that removes it."""
 
     name: str
     remove: Callable[[str], str]
@@ -57,7 +57,7 @@ DIFFERENCES = (
 
 
 def fold(name: str) -> str:
-    """Return what all spellings of an id have in common."""
+    """Return the common form of all spellings of an id."""
     for difference in DIFFERENCES:
         name = difference.remove(name)
     return name
@@ -78,14 +78,14 @@ class Alike(NamedTuple):
         return "their spelling"
 
     def describe(self, side: str, other_side: str) -> str:
-        """Return in words how the name on one side differs from what the other side knows."""
+        """Return in words how the name on one side differs from the names on the other side."""
         both = f"{abbreviate(self.name)} in the {side} and {abbreviate(self.known)} in the {other_side}"
         return f"{both} differ in {self.difference}; write both alike"
 
 
 def find_alike(names: Iterable[str], candidates: Iterable[str]) -> Alike | None:
     """Return the first of `known` that spells one of `names` differently, with that name;
-    None where there is none.
+    None if there is none.
     """
     folded = {fold(name): name for name in names}
     for candidate in islice(candidates, MOST):
@@ -96,7 +96,7 @@ def find_alike(names: Iterable[str], candidates: Iterable[str]) -> Alike | None:
 
 
 def suggest(name: str, candidates: Iterable[str]) -> str:
-    """Return the end of a message that `name` is not known: how `known` spells it; "" where
+    """Return the end of a message that `name` is not known: how `known` spells it; "" if
     they have nothing alike.
     """
     alike = find_alike([name], candidates)

@@ -29,9 +29,8 @@ from tools.errors import DataError
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
-LARGEST_JSON = (
-    512 << 20
-)  # characters of a file of JSON that is not one object a line, which is held in memory
+# Characters of a file of JSON that is not one object a line, which is held in memory.
+LARGEST_JSON = 512 << 20
 EXACT = 1 << 53  # from here on not every whole number has a float of its own
 PACKED = (".parquet", ".arrow")
 ONE_A_LINE = "; write one object a line"
@@ -70,7 +69,7 @@ def find_optional_file(folder: Path, name: str) -> Path | None:
 
 
 def check_parts(paths: list[Path]) -> list[Path]:
-    """Return the files `parts`. DataError where one of a numbered series is missing."""
+    """Return the files `parts`. DataError if one of a numbered series is missing."""
     for path in paths:
         if match := re.search(r"-(\d+)-of-(\d+)\.", path.name):
             stem = path.name[: match.start()]
@@ -97,8 +96,8 @@ def check_parts(paths: list[Path]) -> list[Path]:
 
 
 def find_separator(path: Path) -> str:
-    """Return what separates the cells of a CSV file: what Excel's line `sep=;` says, else
-    what its first line has.
+    """Return the separator of the cells of a CSV file: by Excel's line `sep=;`, or else
+    by its first line.
     """
     first = next(read_lines(path), (0, ""))[1]
     if separator_line := _SEPARATOR_LINE.fullmatch(first):
@@ -189,12 +188,11 @@ class _Cells(NamedTuple):
     can_close: bool = False  # a further line may close one of those cells
     ends_quoted: bool = False  # the last cell is among the quoted ones
     settled: int = 0  # cells at the beginning that no further line can change
-    parities: frozenset[int] = (
-        frozenset()
-    )  # of the marks from each cell on that begins with one and is not quoted
+    # Of the marks from each cell on that begins with one and is not quoted.
+    parities: frozenset[int] = frozenset()
 
     def stays_open(self, line: str, tabs: int, columns: int) -> "_Cells | None":
-        """Return what is known of these cells and a further line, where it leaves them open; None:
+        """Return what is known of these cells and a further line, if it leaves them open; None:
         split them again.
 
         `tabs` is how many there are with that line. Most lines of a long cell need no second look
@@ -261,8 +259,8 @@ def split_tabs(text: str, columns: int = 0) -> _Cells:
 
 
 def _trim(cells: list[str], columns: int) -> list[str]:
-    """Return the cells without the empty ones at the end, but at least `many` where there are
-    so many.
+    """Return the cells without the empty ones at the end, but at least `columns` if there are
+    that many.
     """
     last = len(cells)
     while last > columns and not cells[last - 1].strip():
@@ -294,9 +292,8 @@ def _split_tabs(path: Path, columns: int, counts: Counter[str]) -> Iterator[tupl
                 yield number, text.split("\t")
             continue
         tabs_here = text.count("\t")
-        if (
-            pending and tabs_here + 1 == columns
-        ):  # a row by itself, so the quotation mark is part of the text before
+        # A row by itself, so the quotation mark is part of the text before.
+        if pending and tabs_here + 1 == columns:
             yield from _split_each(pending, columns, counts)
             pending = []
         if not pending:
@@ -519,9 +516,8 @@ def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
             path
         ):
             raise unpack_limit_error(str(path))
-        yield from file.iter_batches(
-            batch_size=1024, columns=columns
-        )  # those of them that there are
+        # Parts of the series that are there.
+        yield from file.iter_batches(batch_size=1024, columns=columns)
 
 
 def pick_column(location: str, row: dict[str, Any], *names: str) -> Any:

@@ -3,12 +3,12 @@ read.
 
 OBLIQ-Bench: corpus/corpus.jsonl and queries+qrels/queries.jsonl with rows {"_id", "text"}, and
 queries+qrels/qrels.tsv with a header line (`query-id corpus-id score`, with hyphens or
-underscores). Some tasks have pooled judgements beside the gold ones (qrels_pool.tsv), some a list
+underscores). Some tasks have pooled judgements next to gold judgements (qrels_pool.tsv), some a list
 of documents that must not be shown (per_query_excluded_ids.json).
 
 TREC: documents are <DOC><DOCNO>...<TEXT>...</DOC>, topics <top><num>...<title>...<desc>...</top>,
 closed or not, or <topic number="1">...</topic>; a query's text is the title or query, with
-question, description and narrative after it where there are any. Other forms are in
+question, description and narrative after it if there are any. Other forms are in
 environments/readers/collections.py.
 
 Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. A stored
@@ -44,22 +44,22 @@ LARGE = 8_000_000
 _SETTLED = 2_000_000_000
 _DIGESTS = ".digests.json"  # beside the stored corpora
 
-Placed = tuple[
-    str, Document
-]  # the document's place, for messages ("FILE, line 7"), and the document
+# The document's place, for messages ("FILE, line 7"), and the document.
+Placed = tuple[str, Document]
 Reader = Callable[[], Iterator[Placed]]
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
 class Contradiction(DataError):
-    """An id that comes with two texts; the message lacks what to do."""
+    """An id that comes with two texts; the message lacks advice."""
 
     def __init__(self, message: str, again: str, before: str) -> None:
         super().__init__(message)
+        # The files that have the two texts.
         self.files = (
             again.rpartition(", ")[0],
             before.rpartition(", ")[0],
-        )  # that say the one and the other
+        )
 
 
 class Collection(NamedTuple):
@@ -105,24 +105,21 @@ def open_corpus(
         size = 0
         for document in _check_documents(read, files, counts):
             documents.append(document)
-            if (
-                size := size + len(document.title) + len(document.text)
-            ) >= LARGE:  # counted: files may be compressed
+            # Text is counted, because files may be compressed.
+            if (size := size + len(document.title) + len(document.text)) >= LARGE:
                 break
         else:
             return Corpus(documents)
     stored_folder = folder / _digest(
         {"format": FORMAT, "code": code, "files": hash_files(folder / _DIGESTS, files)}
     )
-    noted = stored_folder.with_name(
-        f".{stored_folder.name}.json"
-    )  # the counts of a corpus that is stored
+    # The counts of a corpus that is stored.
+    noted = stored_folder.with_name(f".{stored_folder.name}.json")
 
     def check_and_note() -> Iterator[Document]:
         yield from _check_documents(read, files, counts)
-        with suppress(
-            OSError
-        ):  # a home that cannot be written: they are read and counted again next time
+        # A home that cannot be written: they are read and counted again next time.
+        with suppress(OSError):
             disk.replace(noted, json.dumps(counts), disk.SHARED)
 
     corpus = open_or_store(stored_folder, check_and_note)
@@ -146,9 +143,8 @@ def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
         s = path.stat()
         name = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
         hashes.append(digest_of.get(name) or disk.sha256(path))
-        if (
-            time.time_ns() - s.st_ctime_ns > _SETTLED
-        ):  # else it may yet change within the same tick of the clock
+        # A younger file may still change within the same tick of the clock.
+        if time.time_ns() - s.st_ctime_ns > _SETTLED:
             settled[name] = hashes[-1]
     if settled != digest_of:
         with suppress(OSError):  # a home that cannot be written: they are read again next time
@@ -169,9 +165,8 @@ def _check_documents(
     doc_ids = set[str]()
     has_words = False
     budget = raw_files.max_unpacked_bytes(*files)
-    repeats = dict[
-        str, list[tuple[str, int]]
-    ]()  # id -> where it came again, and the hash of what came
+    # Id -> locations of its repetitions, with the hashes of their documents.
+    repeats = dict[str, list[tuple[str, int]]]()
     counts.clear()  # of an earlier attempt
     for location, document in read():
         check_interrupts()
@@ -188,9 +183,8 @@ def _check_documents(
     if not has_words:
         raise DataError(f"{files[0]} has no words in it; nothing can be searched")
     for location, document in read() if repeats else ():
-        for repeat_location, digest in repeats.pop(
-            document.doc_id, ()
-        ):  # this is the id's first document
+        # This is the first document of the id.
+        for repeat_location, digest in repeats.pop(document.doc_id, ()):
             if digest != hash(document):
                 message = (
                     f"{repeat_location}: the id {document.doc_id!r} was there before with another text, in "
@@ -250,7 +244,7 @@ def read_id_lists(
 ) -> dict[str, frozenset[str]]:
     """Read an object of lists of document ids.
 
-    DataError where one of `queries` has none, `lest` something happens.
+    DataError if one of `queries` has none, `lest` something happens.
     """
     lists = tables.read_json(path)
     if not isinstance(lists, dict):
@@ -326,7 +320,7 @@ _DOC_FIELD_ENDS = {
 
 def read_trec_documents(path: Path) -> tables.Rows:
     """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it
-    where it has none.
+    if it has none.
     """
     held = list[str]()
     for number, line in raw_files.read_lines(path, whole=True):
@@ -408,7 +402,7 @@ class TopicFields:
     def join(self, fields: Sequence[tuple[str, str]], location: str) -> str:
         """Return the text of the query that is made of (tag, text) pairs.
 
-        DataError where none is of the query.
+        DataError if none is of the query.
         """
         wanted = (self.wanted,) if self.wanted else _FIELDS
         chosen = list[tuple[str, str]]()
@@ -496,9 +490,9 @@ def _resolve_sections(text: str) -> str:
 
 
 def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str:
-    """Return the text with each entity replaced once: what an entity holds is not looked at again.
+    """Return the text with each entity replaced once; the text of an entity is not looked at again.
 
-    DataError where the text grows as it does in no topics: a long entity that is referred to again
+    DataError if the text grows as it does in no topics: a long entity that is referred to again
     and again.
     """
     values = list[str]()
@@ -516,7 +510,7 @@ def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str
 
 
 def _strip_prefixes(text: str) -> str:
-    """Return XML without the prefixes of namespaces in its tags, where its topics have one."""
+    """Return XML without the prefixes of namespaces in its tags, if its topics have one."""
     if ":top" not in text.lower() or not _PREFIX.search(text):
         return text
     return re.sub(r"(</?)[A-Za-z][\w.-]*:(?=[A-Za-z])", r"\1", text)

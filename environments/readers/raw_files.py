@@ -1,4 +1,4 @@
-"""Files of data sets as lines of text: unpacked, decoded, and refused where they are no such file.
+"""Files of data sets as lines of text: unpacked, decoded, and refused if they are no such file.
 
 A file is unpacked by its first bytes (gzip, bzip2, xz, zstd), whatever its name ends in. Text is
 UTF-8, or UTF-16 and UTF-32 that begin with a byte order mark. Every error is a DataError that names
@@ -53,7 +53,7 @@ class TooLarge(DataError):
 
 
 def find_ending(path: Path) -> str:
-    """Return how the name of a file ends, in small letters, without what says that it is packed."""
+    """Return how the name of a file ends, in small letters, without the ending of a packed file."""
     return Path(_PACKED_ENDING.sub("", path.name)).suffix.lower()
 
 
@@ -77,7 +77,7 @@ def unpack_limit_error(location: str) -> TooLarge:
 
 
 def check_data(path: Path, *, html: bool = False) -> bytes:
-    """Return the first bytes of a file. DataError where they are those of a file that stands in for
+    """Return the first bytes of a file. DataError if they are those of a file that stands in for
     data.
 
     Such are pointers of Git LFS, archives and, unless `html` files are wanted, pages that say why
@@ -102,13 +102,12 @@ def check_data(path: Path, *, html: bool = False) -> bytes:
 
 
 def open_unpacked(path: Path, *, html: bool = False) -> io.BufferedIOBase:
-    """Open a file for reading its bytes, unpacked where they are packed; `html` as
+    """Open a file for reading its bytes, unpacked if they are packed; `html` as
     `check_data` takes it.
     """
     start = check_data(path, html=html)
-    if (
-        start.startswith(_ZSTD) or path.suffix.lower() == ".zst"
-    ):  # which may begin with a frame that is skipped
+    # The file may begin with a frame that is skipped.
+    if start.startswith(_ZSTD) or path.suffix.lower() == ".zst":
         # Unlike the package zstandard, this reads every frame of a file, and says when one is torn.
         return io.BufferedReader(_import_pyarrow().input_stream(str(path), compression="zstd"))
     if _BZIP2.match(start):
@@ -119,7 +118,7 @@ def open_unpacked(path: Path, *, html: bool = False) -> io.BufferedIOBase:
 
 
 class BoundedFile:
-    """The bytes of a file, unpacked; TooLarge where it unpacks to more than `max_unpacked_bytes` has."""
+    """The bytes of a file, unpacked; TooLarge if it unpacks to more than `max_unpacked_bytes` has."""
 
     def __init__(self, path: Path, *, html: bool = False) -> None:
         """Open the file; `html` as `check_data` takes it."""
@@ -187,7 +186,7 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
 def _split_lines(file: io.BufferedIOBase, path: Path) -> Iterator[bytes]:
     """Yield each line in UTF-8, with its end.
 
-    Carriage returns end lines where there is no line feed (old Macs).
+    Carriage returns end lines if there is no line feed (old Macs).
     """
     first = file.readline(LONGEST + 1)
     if encoding := next((name for mark, name in _MARKS.items() if first.startswith(mark)), ""):

@@ -289,7 +289,7 @@ def with_lens_attribute(spec: RetrieverSpec, attribute: str) -> RetrieverSpec:
 
 
 def validate(spec: RetrieverSpec) -> None:
-    """Refuse, before any part of `spec` is built, what its classes could not build."""
+    """Refuse a `spec` that its classes could not build, before any part of it is built."""
     retriever_type = lookup(spec.kind)
     if retriever_type.subject == "Embedder":
         _construct_embedder(spec)

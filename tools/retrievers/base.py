@@ -1,4 +1,4 @@
-"""The Retriever interface, and the one place where scores become a ranking."""
+"""The Retriever interface, and the Ranker, which turns scores into a ranking."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -50,9 +50,9 @@ class Retriever(ABC):
 
     @classmethod  # noqa: B027  # most kinds need nothing
     def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
-        """Refuse what cannot be built, e.g. for want of a model.
+        """Refuse a retriever that cannot be built, e.g. for want of a model.
 
-        It has all `options` and so many `parts`.
+        It has all `options` and `part_count` parts.
         """
 
     def search(
@@ -67,7 +67,7 @@ class Retriever(ABC):
         """Return the `k` best documents, best first; fewer when there are fewer. A blank text finds
         nothing.
 
-        Documents in `excluded`, or outside `among` where that is given, are left out before the
+        Documents in `excluded`, or outside `among` if that is given, are left out before the
         cut.
         """
         return self.search_many([Search(text, instruction, excluded, among)], k)[0]
@@ -86,7 +86,7 @@ class Retriever(ABC):
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many tokens at the end of `text` its model, or a part's, cuts off; 0
-        where there is no limit.
+        if there is no limit.
         """
         return max((part.left_out(text, instruction) for part in self.parts), default=0)
 
@@ -101,7 +101,7 @@ class NullRetriever(Retriever):
 
 
 class ScoreHidingRetriever(Retriever):
-    """Replaces a retriever's scores by 1 / rank, for pools where a score would give away how deep a document was."""
+    """Replaces a retriever's scores by 1 / rank, for pools in which a score would give away the rank of a document."""
 
     def __init__(self, retriever: Retriever) -> None:
         self.name = retriever.name

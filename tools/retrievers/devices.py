@@ -5,7 +5,7 @@ from importlib import import_module
 
 
 def device() -> str:
-    """Return where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
+    """Return the device that models run on: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
     if chosen := os.environ.get("SEXTANT_DEVICE"):
         return chosen
     # No import statement: that would make PyTorch a part of what each run depends on

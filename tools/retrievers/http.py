@@ -68,7 +68,7 @@ class HttpRetriever(Retriever):
 
     @classmethod
     def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
-        """Refuse what is no address. Nothing is sent."""
+        """Refuse anything but an address. Nothing is sent."""
         if not is_server(model):
             raise UsageError(
                 f"http({model}) is no server; write "
@@ -115,7 +115,7 @@ class HttpRetriever(Retriever):
         return [hit for doc_id, hit in distinct.items() if doc_id in among and doc_id not in barred]
 
     def _ask(self, texts: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return so many hits of each text, by falling score.
+        """Return up to `k` hits of each text, by falling score.
 
         DataError for an answer that has none.
         """
@@ -149,7 +149,7 @@ class HttpRetriever(Retriever):
     def _send(self, path: str, body: bytes = b"") -> Any:
         """Return the JSON that answers a request.
 
-        RunIncomplete where none comes, ProviderRefused for a 4xx.
+        RunIncomplete if none comes, ProviderRefused for a 4xx.
         """
         patience = self._terms.patience
         wrong = ""

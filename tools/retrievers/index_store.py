@@ -1,6 +1,6 @@
-"""Built indexes on disk, each in a folder named by what determines it. Knows no kind of index.
+"""Built indexes on disk, each in a folder named by its key. Knows no kind of index.
 
-A folder is complete or absent: an index is written into a draft beside its place, under a lock, and
+A folder is complete or absent: an index is written into a draft next to its folder, under a lock, and
 moved there in one step with the sizes and checksums of its files. So two processes that need the
 same index build it once, and altered bytes are noticed. A draft outlives its process, for the next
 build to go on from. Several people may write one home.
@@ -72,12 +72,12 @@ def open_index(
     load: Callable[[Path], T],
     salvage: bool = False,
 ) -> T:
-    """Load the index for `key` from under `home`, where it is built first if it is not there.
+    """Load the index for `key` from under `home`; it is built first if it is not there.
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the
     versions of the libraries, and the `index_code_digest` that makes it. `build` fills a folder, in which it
-    finds what a killed call left, or, with `salvage`, a damaged index. With no home, or one that
-    cannot be written, the folder is a temporary one, removed when it is loaded: what `load` returns
+    finds the draft of a killed call, or, with `salvage`, a damaged index. With no home, or one that
+    cannot be written, the folder is a temporary one, removed when it is loaded: the result of `load`
     may keep its files open or mapped.
     """
     place = home and home / "indexes" / index_name(key)
@@ -96,7 +96,7 @@ def open_index(
 
 
 def create_memmap(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, Any]":
-    """Make a file of zeros for an array that is filled in place. OSError where there is no room for
+    """Make a file of zeros for an array that is filled in place. OSError if there is no room for
     all of it.
 
     Without room set aside, a disk that fills up later ends the process with SIGBUS.
@@ -193,7 +193,7 @@ def _files(folder: Path) -> Iterator[os.stat_result]:
 def delete(home: Path, name: str) -> None:
     """Remove the index called `name`, and its draft.
 
-    UsageError where there is none, or a process uses it.
+    UsageError if there is none, or a process uses it.
     """
     folder = home / "indexes" / name
     names = [index.name for index in list_stored_indexes(home)]
@@ -210,9 +210,8 @@ def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None
     started = time.monotonic()
     with _naming_room(draft):
         draft.mkdir(parents=True, exist_ok=True)
-        disk.replace(
-            draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED
-        )  # says whose draft it is
+        # It has the key of the draft.
+        disk.replace(draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED)
         build(draft)
     files = dict[str, list[int]]()
     sealed = _list_seals(folder.parent.glob(f"{key.get('kind', 'index')}-*"))
@@ -255,7 +254,8 @@ def _identity(path: Path) -> tuple[int, ...]:
 @contextmanager
 def _naming_room(
     folder: Path,
-) -> Iterator[None]:  # an OSError of the disk says how much room there is
+) -> Iterator[None]:
+    """Turn an OSError of the disk into a DataError with the room that is left."""
     try:
         yield
     except (ConnectionError, TimeoutError):

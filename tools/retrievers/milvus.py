@@ -43,11 +43,12 @@ SPARE = 32  # documents asked for beyond k, to see which ones are tied with the 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a service that did not answer is asked again
 TIMEOUT = 60.0  # seconds
 BLOCK = 500  # documents in one call, which takes 64 MB
+# By error codes; the last is of milvus-lite.
 _REFUSALS = {
     100: PUSH,
     1100: "change the retriever",
     6: "change the retriever",
-}  # by codes; the last is milvus-lite's
+}
 
 
 class Milvus(Retriever):
@@ -76,7 +77,7 @@ class Milvus(Retriever):
 
     @classmethod
     def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
-        """Refuse what is no address. Nothing is sent."""
+        """Refuse anything but an address. Nothing is sent."""
         if not is_server(options.get("url", model)):
             raise UsageError(
                 "Milvus needs an address: milvus(http://host:19530), "
@@ -86,7 +87,7 @@ class Milvus(Retriever):
     def _open(self, url: str, corpus: Corpus, key: Mapping[str, object], server: str) -> str:
         """Return the service's version.
 
-        DataError where none answers, it is not `server`, or the index is not whole.
+        DataError if none answers, it is not `server`, or the index is not whole.
         """
         self._url = url
         self._corpus = corpus
@@ -96,9 +97,8 @@ class Milvus(Retriever):
         )
         try:
             connect = import_module("pymilvus").MilvusClient
-            logging.getLogger("pymilvus").setLevel(
-                logging.CRITICAL
-            )  # it would print what it raises
+            # It would print its exceptions.
+            logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
             self._client = connect(url, token=get_secret(SERVER_KEY), timeout=TIMEOUT)
             version = str(self._client.get_server_version())
         except ImportError:
@@ -141,9 +141,8 @@ class Milvus(Retriever):
             progress.add(len(rows))
         self._ask(self._client.flush)
 
-    def _describe(
-        self, schema: Any
-    ) -> dict[str, Any]:  # adds the fields that there are beside the row
+    def _describe(self, schema: Any) -> dict[str, Any]:
+        """Add the fields next to the row, and return the parameters of their index."""
         milvus = import_module("pymilvus")
         text = {
             "max_length": LONGEST,
@@ -218,9 +217,8 @@ class Milvus(Retriever):
         while True:  # until all that are tied with the k-th are there, of which Milvus gives any
             params = {"params": {"ef": max(self._ef, limit)} if self._ef else {}}
             [hits] = self._ask(self._client.search, limit=limit, search_params=params, **arguments)
-            scores = (
-                np.array(hits.distances) if self._ef else np.abs(hits.distances)
-            )  # milvus-lite's BM25 is negative
+            # BM25 of milvus-lite is negative.
+            scores = np.array(hits.distances) if self._ef else np.abs(hits.distances)
             if len(hits) < limit or limit == DEEPEST or scores[k - 1] != scores[-1]:
                 return self._ranker.hits(np.array(hits.ids, dtype=np.int64), scores, k)
             limit = min(4 * limit, DEEPEST)

@@ -2,7 +2,7 @@
 `sharded(bm25,parts=16)`.
 
 A part has a run of the corpus' rows. The first part is in this process, the others in processes of this machine or,
-where Ray is initialized here or ELSEWHERE is set, in actors of a cluster. Ids, order and scores are those of the
+if Ray is initialized here or ELSEWHERE is set, in actors of a cluster. Ids, order and scores are those of the
 unsharded retriever to the last bit: words are weighed by counts that the parts add up for every search, and queries are
 embedded once.
 Left out: replicas, and combinations, which go outside, as in `fusion(sharded(bm25),sharded(dense))`.
@@ -38,13 +38,11 @@ from tools.retrievers.lexical.numba_kernels import Ints
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
 _KINDS = ("bm25", "bm25s", "dense")
-_Begin: TypeAlias = Callable[
-    [], Connection
-]  # starts the process of a part, which is sent what a Server is made of
+# Starts the process of a part, which is sent the arguments of a PartProcess.
+_Begin: TypeAlias = Callable[[], Connection]
 _Listen: TypeAlias = Callable[[Connection], Any]  # as processes.hear, with Ended
-ELSEWHERE: ContextVar[tuple[_Begin, _Listen] | None] = ContextVar(
-    "elsewhere", default=None
-)  # for other machines
+# For other machines.
+ELSEWHERE: ContextVar[tuple[_Begin, _Listen] | None] = ContextVar("elsewhere", default=None)
 
 
 class PartEnded(Exception):
@@ -88,9 +86,8 @@ class Sharded(Retriever):
         self.name = self.parts[0].name
         progress = Progress("sharded", len(slices), "parts")
         at_once = len(os.sched_getaffinity(0))
-        if elsewhere or isinstance(
-            self.parts[0], VectorRetriever
-        ):  # other machines; or a model, which uses all cores
+        # Other machines; or a model, which uses all cores.
+        if elsewhere or isinstance(self.parts[0], VectorRetriever):
             at_once = len(slices) if elsewhere else 1
         for first in range(0, len(slices), max(1, at_once)):
             self._exchange(
@@ -131,9 +128,8 @@ class Sharded(Retriever):
             for part in remote_parts:
                 part.send(call, *arguments)
             return [call(self.parts[0], *arguments), *(part.receive() for part in remote_parts)]
-        except (
-            BaseException
-        ):  # such as a Ctrl-C: what others will answer is not the answer to the next call
+        except BaseException:
+            # Such as a Ctrl-C: late answers of the parts are not answers to the next call.
             for part in remote_parts:
                 part.line = None
             raise
@@ -145,9 +141,8 @@ def _count(words: LexicalRetriever, searches: Sequence[Search]) -> tuple[CorpusT
 
 def _merge(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
     hits = sorted(chain.from_iterable(lists), key=attrgetter("doc_id"))
-    return sorted(hits, key=attrgetter("score"), reverse=True)[
-        :k
-    ]  # which leaves equal scores in the order of ids
+    # The sort is stable, so equal scores stay in the order of ids.
+    return sorted(hits, key=attrgetter("score"), reverse=True)[:k]
 
 
 class PartProcess:
@@ -162,7 +157,7 @@ class PartProcess:
         return self._make(self._corpus)
 
     def do(self, call: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
-        """Call a function with the retriever and what else it takes, and return what came of it."""
+        """Call a function with the retriever and arguments; return (its result, its exception)."""
         try:
             return call(self._retriever, *arguments), None
         except Exception as error:  # noqa: BLE001  # it is raised where it was asked for

@@ -67,8 +67,8 @@ def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
 
 
 def say_links(left_out: Sequence[LeftOut]) -> str:
-    """Return in a line which links out of a folder are left out, and what takes them; ""
-    where none is.
+    """Return in a line the links out of a folder that are left out, and the remedy; ""
+    if none is.
     """
     outside = [file for file in left_out if file.reason == OUTSIDE]
     if not outside:

@@ -26,11 +26,10 @@ NEEDED = {  # form -> the package that reads it, and what needs it
 def need(package: str, purpose: str) -> Any:
     """Return a module of the extra `sources`.
 
-    UsageError, with the command that installs it, where it is missing.
+    UsageError, with the command that installs it, if it is missing.
     """
-    logging.getLogger(package).setLevel(
-        logging.CRITICAL
-    )  # what it has to say comes as an error, with its place
+    # Its messages come as an error, with the location.
+    logging.getLogger(package).setLevel(logging.CRITICAL)
     check_installed(package, purpose)
     try:
         return import_module(package)
@@ -39,7 +38,7 @@ def need(package: str, purpose: str) -> Any:
 
 
 def check_installed(package: str, purpose: str) -> None:
-    """Raise UsageError, with the command that installs it, where a package is missing.
+    """Raise UsageError, with the command that installs it, if a package is missing.
 
     It is not imported.
     """
@@ -48,7 +47,7 @@ def check_installed(package: str, purpose: str) -> None:
 
 
 def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
-    """Return the text of a file in UTF-8. TooLarge where it has more than `most` characters."""
+    """Return the text of a file in UTF-8. TooLarge if it has more than `most` characters."""
     lines = list[str]()
     budget = most
     for _, text in raw_files.read_lines(path, whole=True, html=True):
@@ -66,9 +65,8 @@ def read_html(path: Path) -> Mapping[str, str]:
     Of a page in which no main text is found, because it is very short, all text is returned.
     """
     trafilatura = need(*NEEDED["html"])
-    with raw_files.BoundedFile(
-        path, html=True
-    ) as file:  # it may be a part of a page, in an encoding that it names or not
+    # It may be a part of a page, in an encoding that it names or not.
+    with raw_files.BoundedFile(path, html=True) as file:
         tree = trafilatura.load_html(b"<html><body>%b</body></html>" % file.read())
     options = {"output_format": "markdown", "include_formatting": True, "include_comments": False}
     text = trafilatura.extract(tree, **options, favor_recall=True) or trafilatura.html2txt(tree)

@@ -2,7 +2,7 @@
 strangers make files.
 
 A file, or a document of one, that is over a limit is left out, and said so. The process is used for
-one file after another, and a new one is forked where it had to be ended (reading.py).
+one file after another, and a new one is forked if it had to be ended (reading.py).
 """
 
 import os
@@ -49,7 +49,7 @@ _PATIENCE = (
 
 
 class Limits(NamedTuple):
-    """What a file may take to read; MiB of a file give it as many seconds more."""
+    """The limits for reading a file; MiB of a file give it as many seconds more."""
 
     seconds: int = 60  # of processor time, for a document
     memory: int = 2048  # MiB
@@ -99,7 +99,7 @@ class Readers:
     def read(
         self, path: Path, form: str, doc_id: str, record: XmlPaths
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) of each document of a file. DataError where it is damaged."""
+        """Yield (place, row) of each document of a file. DataError if it is damaged."""
         mib = path.stat().st_size / MIB
         limits = self._limits
         request = Request(
@@ -206,7 +206,7 @@ class Readers:
         self._size = _resident(self._process)
 
     def _discard(self) -> None:
-        """End the process; another one will read what comes next."""
+        """End the process; another process will read the next file."""
         with suppress(OSError):
             os.kill(self._process, signal.SIGKILL)
         self._connection.close()
@@ -223,7 +223,7 @@ class _Over(Exception):
 
 
 def _resident(process: int) -> int:
-    """Return the bytes that a process has in memory; 0 where the system does not say, or the
+    """Return the bytes that a process has in memory; 0 if the system does not say, or the
     process has ended.
     """
     try:

@@ -1,6 +1,6 @@
 """A process that reads files for another one (readers.py), within limits that the system sets it.
 
-It is forked from a process that has imported the libraries. What is read may be made to stall or to
+It is forked from a process that has imported the libraries. A file may be made to stall or to
 fill the memory, in code in C that nothing but the end of its process ends.
 """
 
@@ -107,7 +107,7 @@ def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[
 
 
 def _address_space() -> int:
-    """Return the bytes of this process' address space; 0 where the system does not say."""
+    """Return the bytes of this process' address space; 0 if the system does not say."""
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     return 0

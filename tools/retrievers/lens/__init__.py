@@ -1,1 +1,1 @@
-"""The latent index: what a model writes down of each document about one attribute."""
+"""The latent index: a model's notes on each document about an attribute."""

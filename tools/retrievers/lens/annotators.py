@@ -117,9 +117,8 @@ def _annotate_shown(
     try:
         answer = prompting.ask(predictor, check_ids, attribute=wording, passages=passages)
     except (answer_checks.UnusableAnswer, dspy.LMInvalidRequestError) as error:
-        if responsible_party(error) != "system" or getattr(
-            error, "learnt", False
-        ):  # nothing that these texts are refused for
+        # The refusal is not of these texts.
+        if responsible_party(error) != "system" or getattr(error, "learnt", False):
             raise
         return {}
     notes = dict[str, str]()
@@ -256,9 +255,8 @@ class ModelAnnotator:
             predictor.signature, predictor.demos, {"attribute": self._wording, "passages": []}
         )
         overhead = sum(context_window.tokens(str(message["content"])) for message in prompt)
-        rate = sum(map(context_window.tokens, sample)) / max(
-            1, sum(map(len, sample))
-        )  # tokens a character
+        # Tokens a character.
+        rate = sum(map(context_window.tokens, sample)) / max(1, sum(map(len, sample)))
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
         price = self._model.price
@@ -293,11 +291,12 @@ class ModelAnnotator:
         problem = None
         try:
             with self._model.active():
+                # Tries, if a refusal tells the limit of the model.
                 for tries_left in (
                     2,
                     1,
                     0,
-                ):  # tries, where a refusal tells how much the model takes
+                ):
                     try:
                         annotate(
                             session,

@@ -1,4 +1,4 @@
-"""The latent index: a model's annotations of documents, indexed beside the texts and fused with
+"""The latent index: a model's annotations of documents, indexed next to the texts and fused with
 them.
 
 OBLIQ-Bench (section 6) calls for latent attributes of documents at search time. Its judgements were
@@ -105,9 +105,8 @@ class LensIndex(Retriever):
             )
         build = partial(_annotate_all, annotator, corpus, chars)
         load = partial(_load_notes, corpus, chars)
-        notes = open_index(
-            home, key, build=build, load=load, salvage=True
-        )  # what was paid for and is whole stays
+        # Complete lines are paid for, and stay.
+        notes = open_index(home, key, build=build, load=load, salvage=True)
         if not any(note.text.strip() for note in notes.stream()):
             advice = (
                 f"or `python -m tools.retrievers delete {index_name(key)}` to have them made again"
@@ -186,9 +185,8 @@ def _load_notes(corpus: Corpus, chars: int, folder: Path) -> Corpus:
 def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
     notes = dict[str, str]()
     usage = Usage()
-    for number, line in enumerate(
-        files.iter_lines(path, repair=True), start=1
-    ):  # a torn line is a batch still pending
+    # A torn line is a batch still pending.
+    for number, line in enumerate(files.iter_lines(path, repair=True), start=1):
         try:
             row = json.loads(line)
             notes |= row["annotations"]
@@ -235,10 +233,11 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     def annotate(batch: list[str]) -> AnnotatedBatch:
         return annotator.annotate([_beginning(corpus[texts[digest]], chars) for digest in batch])
 
+    # The first batch alone: it shows whether the model is of any use.
     for some in (
         pending[:1],
         pending[1:],
-    ):  # the first alone: it shows whether the model is of any use
+    ):
         if fault:
             break
         for batch, annotated in _annotate_in_threads(annotate, annotator.workers, some):

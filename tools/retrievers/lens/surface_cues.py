@@ -137,7 +137,7 @@ _MARKS = {
 
 
 def surface_cues(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
-    """Return the words for the signs of the lens in `text`; "" where there are none."""
+    """Return the words for the signs of the lens in `text`; "" if there are none."""
     if lens == "recollection":
         return _recollection(text, statistics())
     if lens in ("stance", "proof"):

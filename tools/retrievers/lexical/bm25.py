@@ -82,13 +82,13 @@ class LexicalRetriever(Retriever):
 
     @abstractmethod
     def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
-        """Return the factor of each word that so many of the documents have."""
+        """Return the factor of each word, by the number of documents that have it."""
 
     @abstractmethod
     def weigh_counts(
         self, counts: Ints, lengths: Ints, average_length: float
     ) -> NDArray[np.float64]:
-        """Return the other factor: of words that are so often in documents of so many words."""
+        """Return the other factor, by counts of words and lengths of documents in words."""
 
     def statistics(self) -> TermStatistics:
         """Return how common each word of the corpus is."""
@@ -106,9 +106,8 @@ class LexicalRetriever(Retriever):
         """
         return self._look_up(text)[1]
 
-    def _look_up(
-        self, text: str
-    ) -> tuple[list[Rows], Ints]:  # rows in each segment, and frequencies
+    def _look_up(self, text: str) -> tuple[list[Rows], Ints]:
+        """Return the rows of the words in each segment, and their frequencies."""
         data, prepared = self._analyzer.encode(text)
         read = np.frombuffer(data, dtype=np.uint8)
         sums = np.zeros(len(data), dtype=np.int64)
@@ -129,7 +128,7 @@ class LexicalRetriever(Retriever):
     ) -> list[list[Hit]]:
         """Return the hits of every search as if the corpus were a part of one with these `totals`.
 
-        `frequencies` are, for each search, the sums of what `frequencies(text)` returns for the
+        `frequencies` are, for each search, the sums of the results of `frequencies(text)` for the
         parts; None is its own. Texts are not blank, and `k` is at least 1. Scores are equal to the
         last bit to those of the whole.
         """
@@ -179,9 +178,8 @@ class LexicalRetriever(Retriever):
                 return candidates, best
 
             numbers = range(len(rows))
-            threads = (
-                len(searches) == 1 and len(numbers) > 4
-            )  # of fewer, starting them takes longer
+            # For fewer segments, starting threads takes longer.
+            threads = len(searches) == 1 and len(numbers) > 4
             results = run_in_threads(score, [numbers[::2], numbers[1::2]] if threads else [numbers])
             rows_found, scores = map(np.concatenate, zip(*results, strict=True))
             return self.ranker.hits(rows_found, scores, k)

@@ -7,7 +7,7 @@ author's own program. The golden file of tests/fast/tools/retrievers/lexical/tes
 itself makes of hard cases.
 
 Left out: the scripts that UAX #29 segments by character (Han, Hiragana) or by dictionary (Thai,
-Lao, Khmer, Myanmar) are single characters here; emoji are dropped, where Lucene keeps them.
+Lao, Khmer, Myanmar) are single characters here; emoji are dropped, but Lucene keeps them.
 """
 
 import re

@@ -2,7 +2,7 @@
 cannot break.
 
 numba raises what it meets in a damaged cache file, or in a folder that cannot be written any more,
-at the call of the loop. Here the loop is then compiled again, and the cache is written anew if it
+at the call of the loop. Here the loop is then compiled again, and the cache is written again if it
 can be. Left out: files whose bytes were exchanged for other valid ones.
 """
 
@@ -32,9 +32,8 @@ class RepairedCache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the machine code for a signature, if the folder can be written."""
-        with suppress(
-            Exception
-        ):  # a full disk, a folder without permission, an index that could not be emptied
+        # A full disk, a folder without permission, an index that could not be emptied.
+        with suppress(Exception):
             super().save_overload(sig, data)
 
 
@@ -45,9 +44,8 @@ def compile_loop(**options: Any) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         loop = numba.njit(nogil=True, **options)(function)
-        with suppress(
-            RuntimeError
-        ):  # neither this folder, nor one of the user's, nor NUMBA_CACHE_DIR can be written
+        # Neither this folder, nor one of the user's, nor NUMBA_CACHE_DIR can be written.
+        with suppress(RuntimeError):
             loop._cache = RepairedCache(function)  # noqa: SLF001  # what enable_caching() sets
         return cast(F, loop)
 

@@ -73,13 +73,13 @@ class RankBM25(LexicalRetriever):
     @cached_property
     def _floor(
         self,
-    ) -> float:  # epsilon times the mean idf, whose sum is in order of first appearance
+    ) -> float:
+        """Epsilon times the mean idf, which is summed in order of first appearance."""
         documents = self.totals.documents
         total = 0.0
         numbers = self.statistics().frequency.values()
-        for n in (
-            numbers
-        ):  # not sum(): from Python 3.12 on that one compensates, and differs in the last digit
+        # Not sum(): from Python 3.12 on it compensates, and differs in the last digit.
+        for n in numbers:
             total += math.log(documents - n + 0.5) - math.log(n + 0.5)
         return self._epsilon * (total / len(numbers))
 

@@ -76,9 +76,8 @@ class ApiEmbedder(Embedder):
             model, terms, dimensions=dimensions, cost=list_price(model, like, terms.prices)
         )
         self._options = {"dimensions": dimensions} if dimensions else {}
-        self.batch = _MOST_TEXTS.get(
-            self._api.provider, _MOST_TEXTS_ELSEWHERE
-        )  # texts in a request, at most
+        # Maximum of texts in a request.
+        self.batch = _MOST_TEXTS.get(self._api.provider, _MOST_TEXTS_ELSEWHERE)
         self._used = Usage()
         self._queries: dict[str, _Embedded] = {}
         self._lock = threading.Lock()
@@ -161,7 +160,7 @@ class ApiEmbedder(Embedder):
         return usage
 
     def resume(self, spent: Usage) -> None:
-        """Count what an earlier process has spent on the same vectors."""
+        """Count the expenses of an earlier process for the same vectors."""
         self._api.terms.resume(self._api.name, spent)
 
     def _embed(self, texts: Sequence[str], *, kept: bool) -> list[_Embedded]:
@@ -187,9 +186,8 @@ class ApiEmbedder(Embedder):
                 return [self._shortened(texts[0], refusal, kept)]
         middle = len(texts) // 2
         embedded = self._embed_batch(texts[:middle], kept) + self._embed(texts[middle:], kept=kept)
-        if not any(
-            embedding.left_out for embedding in embedded
-        ):  # it was not a text, so they were too many
+        # No text was too long, so they were too many.
+        if not any(embedding.left_out for embedding in embedded):
             self.batch = min(self.batch, len(texts) - middle)
         return embedded
 
@@ -200,9 +198,8 @@ class ApiEmbedder(Embedder):
         name = self._api.name
         full_length = len(text)
         longest = self._row.max_document_tokens
-        while (
-            refusal.about == "length" and longest and len(text) > longest
-        ):  # a character may be a token
+        # A character may be a token.
+        while refusal.about == "length" and longest and len(text) > longest:
             text = text[: len(text) * 9 // 10]
             try:
                 [vector] = self._request([text], kept)
@@ -246,7 +243,8 @@ class ApiEmbedder(Embedder):
 @contextmanager
 def _resumable(
     kept: str = "",
-) -> Iterator[None]:  # errors say that the same command goes on, and what is `kept`
+) -> Iterator[None]:
+    """Say in errors that the same command goes on, and which results are `kept`."""
     try:
         yield
     except EmbeddingRefused as refusal:

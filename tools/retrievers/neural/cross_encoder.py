@@ -35,7 +35,7 @@ _REMEMBERED = 1 << 18  # scores that are kept in memory, at about 200 bytes each
 class CrossEncoder(LocalModelMixin, Retriever):
     """The documents of a pool by the score that a model gives each of them together with the search's text.
 
-    Where the two are longer than the model takes, or than `max_tokens`, the document is cut at its end; the query only
+    If the two are longer than the model takes, or than `max_tokens`, the document is cut at its end; the query only
     beyond three quarters of that length, as FlagEmbedding does, and `left_out` counts what it loses. A prompt's own
     words are never cut. `like` takes another model's row; `weights` pins the digest of the model's files.
     """
@@ -74,9 +74,8 @@ class CrossEncoder(LocalModelMixin, Retriever):
         # Loaded here and not with the first search, so that a model that cannot rank stops a run
         # before it starts.
         self._encoder: PairScorer = PairScorer(*load(self._found), self._row, max_tokens)
-        self._scores = dict[
-            tuple[str, str], float
-        ]()  # of a query as the model reads it, and a doc_id
+        # Of a query as the model reads it, and a doc_id.
+        self._scores = dict[tuple[str, str], float]()
 
     @classmethod
     def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:

@@ -108,9 +108,8 @@ class Encoder:
         return bool(encoded["input_ids"])
 
     def _tokenize(self, tokenize: Callable[..., Any], *texts: Any, **options: Any) -> Any:
-        with (
-            self._tokenizing
-        ):  # where to cut is told to the tokenizer, and would hold for another thread's text, too
+        # The limit is a state of the tokenizer, and would hold for the text of another thread, too.
+        with self._tokenizing:
             return tokenize(*texts, **options)
 
     def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
@@ -342,9 +341,8 @@ def _require_weights(model: Any, folder: Path, row: ModelRow) -> None:
         output_loading_info=True,
         **loading.local_only_options(row),
     )
-    if missing := [
-        name for name in report["missing_keys"] if "pooler" not in name
-    ]:  # no pooler is used
+    # No pooler is used.
+    if missing := [name for name in report["missing_keys"] if "pooler" not in name]:
         lacking = f"{min(missing)} and {len(missing) - 1} more"
         raise DataError(f"the weights in {folder} lack {lacking}; is it another model?")
 

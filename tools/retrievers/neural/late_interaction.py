@@ -3,7 +3,7 @@ match (MaxSim).
 
 Documents are encoded when they are first ranked, so `rerank(bm25,late,depth=200)` encodes only the
 pools. Without a pool all documents are compared; there is no approximate index (PLAID), because no
-library of one runs beside ours.
+library of one runs next to ours.
 
 Token vectors have eight bits a number. With all-MiniLM-L6-v2 (384 numbers), MaxSim over 12,000
 pairs of a question and a passage of hearings was off by 0.02% on average and 0.19% at most, and of
@@ -43,9 +43,8 @@ Vectors = NDArray[np.float32]  # of the tokens of a text, shape (tokens, dimensi
 
 _BLOCK_TEXTS = 2048  # that are tokenized together, so that many have equal lengths
 _SEARCHES = 64  # whose scores for a whole corpus are held at a time
-_RECORD = struct.Struct(
-    "<16sQIII"
-)  # digest, offset in bytes, tokens, dimension, checksum of the bytes
+# Digest, offset in bytes, tokens, dimension, checksum of the bytes.
+_RECORD = struct.Struct("<16sQIII")
 # Of documents that are compared at a time; their products with a few queries stay in the cache
 _BLOCK_TOKENS = 4096
 _QUERY_TOKENS = 512  # of queries that are compared at a time
@@ -91,7 +90,7 @@ class TokenVectors:
         a full disk.
 
         `encode` gets the positions of missing texts, each text once, and yields positions and
-        vectors in any order; what it has yielded is kept even when it raises.
+        vectors in any order; vectors that it has yielded are kept even if it raises.
         """
         if self._sound.issuperset(digests):
             return
@@ -147,9 +146,8 @@ class TokenVectors:
                 )
                 products *= np.concatenate([text_scales for _, text_scales in block])[:, None]
                 starts = np.cumsum([0, *(places[n].tokens for n in texts[:-1])])
-                best = np.maximum.reduceat(
-                    products, starts, axis=0
-                )  # shape (texts, tokens of the queries)
+                # Shape (texts, tokens of the queries).
+                best = np.maximum.reduceat(products, starts, axis=0)
                 best *= scales
                 for n, start, end in zip(batch, ends, ends[1:], strict=False):
                     # One after the other: a plain sum would group them by the shape of the block.
@@ -191,7 +189,7 @@ class TokenVectors:
     def _read_records(self) -> None:
         """Read the records that others have added.
 
-        The next one overwrites what follows the last whole record.
+        The next record overwrites the bytes after the last whole record.
         """
         size = os.fstat(self._records).st_size
         while size - self._read >= _RECORD.size:
@@ -265,9 +263,8 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         )
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
-        self._digests = dict[
-            int, bytes
-        ]()  # of the texts that were asked for, by position in the corpus
+        # Position in the corpus -> digest of a text that was asked for.
+        self._digests = dict[int, bytes]()
         # Without the corpus: a text has the same vectors in every one. It grows with what is asked
         # for.
         key = model_table.index_key("late", self.name, self._row, [__name__])
@@ -330,9 +327,8 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         """
         lengths = {position: len(self._text(rows[position])) for position in missing}
         order = sorted(missing, key=lambda position: (-lengths[position], position))
-        if (
-            len(order) >= _BLOCK_TEXTS
-        ):  # long work says beforehand what it is and what it will take on disk
+        # Long work says beforehand what it is and what it will take on disk.
+        if len(order) >= _BLOCK_TEXTS:
             settings = (
                 ""
                 if is_trained(self._found.folder)
@@ -396,11 +392,12 @@ def is_trained(folder: Path) -> bool:
     ):
         return True
     class_name = model_table.read_class(folder)
+    # The last is of PyLate.
     if class_name not in (
         "SentenceTransformer",
         "MultiVectorEncoder",
         "ColBERT",
-    ):  # the last is PyLate's
+    ):
         raise DataError(
             f"the model folder {folder} is a {class_name}, which has no vectors of tokens; use another "
             f"kind"

@@ -126,7 +126,7 @@ def mend_tokenizer(tokenizer: Any) -> Any:
     """Return a tokenizer that has a padding token, and cuts words as the SentencePiece file of its
     folder has it.
 
-    No text is padded here, but the library asks for the token. Where a folder has no
+    No text is padded here, but the library asks for the token. If a folder has no
     tokenizer.json, transformers makes a tokenizer of the SentencePiece file, and of that of a
     Mistral one which drops the blank before the first word.
     """
@@ -146,7 +146,7 @@ def mend_tokenizer(tokenizer: Any) -> Any:
 
 
 def _read_pieces(folder: Path) -> list[str]:
-    """Return _PROBE as a folder's SentencePiece file cuts it; [] where that does not count or
+    """Return _PROBE as a folder's SentencePiece file cuts it; [] if that does not count or
     is not known.
     """
     files = [folder / name for name in PIECES if (folder / name).is_file()]
@@ -203,7 +203,7 @@ def merge_adapter(model: Any, folder: Path) -> Any:
 
 
 def import_peft(folder: Path) -> Any:
-    """Return the package peft. DataError where it is not installed."""
+    """Return the package peft. DataError if it is not installed."""
     try:
         import peft  # an extra
     except ImportError:

@@ -1,7 +1,7 @@
 """The table of models (models.toml), and the folders of models that run here: found, required
 whole, and digested.
 
-The table has what a model was trained to read (formats, instruction, pooling, lengths), so that a
+The table has the inputs that a model was trained with (formats, instruction, pooling, lengths), so that a
 paper's figure can be repeated by the model's name alone. No model is loaded here, and nothing uses
 the network.
 """
@@ -115,7 +115,7 @@ class ModelRow(NamedTuple):
     def query_text(self, text: str, instruction: str = "") -> str:
         """Format a query for the model.
 
-        An instruction goes in only where the model was trained with one.
+        An instruction goes in only if the model was trained with it.
         """
         form = self.query if instruction or not self.query_plain else self.query_plain
         return form.format(query=text, instruction=instruction)
@@ -166,9 +166,8 @@ def _find(model: str) -> ModelRow | None:
     table = rows()
     if model in table:
         return table[model]
-    if in_cache := re.search(
-        r"models--([^/]+?)--([^/]+)/snapshots/", f"{model}/"
-    ):  # of the hub's client
+    # An error of the hub's client.
+    if in_cache := re.search(r"models--([^/]+?)--([^/]+)/snapshots/", f"{model}/"):
         return table.get(f"{in_cache[1]}/{in_cache[2]}")
     last = Path(model).name.lower()
     return next(
@@ -227,7 +226,7 @@ class LocalModel(NamedTuple):
 
 
 class LocalModelMixin:
-    """What retrievers and embedders with a model that runs here have in common."""
+    """The common base of retrievers and embedders with a model that runs here."""
 
     loads_weights: ClassVar[bool] = True
     _found: LocalModel

@@ -22,12 +22,13 @@ from tools.retrievers.index_store import index_code_digest, open_index
 from tools.retrievers.neural import loading
 from tools.retrievers.neural.model_table import LocalModel, versions
 
+# Models whose export was compared with the original.
 FAMILIES = (
     "bert",
     "roberta",
     "xlm-roberta",
     "mpnet",
-)  # whose export was compared with the original
+)
 _FILE = "transformer.onnx"
 _OPSET = 17  # of ONNX: the newest that torch's exporter by tracing is sure of
 
@@ -60,9 +61,8 @@ class _Quantized(torch.nn.Module):
         super().__init__()
         self.config = config
         self._weights = file.read_bytes()
-        self._session = loading.cache_last_two(
-            self._open
-        )  # by its number of threads: one, or as many as there are cores
+        # By the number of threads: 1, or the number of cores.
+        self._session = loading.cache_last_two(self._open)
 
     def forward(self, input_ids: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
         [states] = self._session(torch.get_num_threads()).run(None, {"ids": input_ids.numpy()})
@@ -141,9 +141,8 @@ def _export(model: Any, source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[
-    None
-]:  # silence what the libraries log on the root logger and warn of during an export
+def _quiet() -> Iterator[None]:
+    """Silence logs and warnings of the libraries during an export."""
     root = logging.getLogger()
     before = root.disabled
     root.disabled = True

@@ -134,7 +134,7 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
     """Return the shares of the best 10 and 100 that `near` finds, for some of the vectors, each
     without itself.
 
-    What ties with the last of them counts as well. Real queries may be farther from all documents,
+    Documents that tie with the last of them count as well. Real queries may be farther from all documents,
     and have less.
     """
     sample = _draw(len(vectors), _SAMPLE)

@@ -95,7 +95,7 @@ class BilledEmbedder(Protocol):
         """Return the usage of `documents` since the last call."""
 
     def resume(self, spent: Usage) -> None:
-        """Count what an earlier process spent on an unfinished index."""
+        """Count the expenses of an earlier process for an unfinished index."""
 
 
 class VectorRetrieverBase(Retriever):

@@ -1,7 +1,7 @@
 """Exact search in the vectors of a corpus, memory-mapped, so that several processes share them.
 
 First all scores are estimated as fast as memory allows, with bounds on their errors: from float32
-vectors, where the error is that of rounding, or from 8-bit codes, which take a quarter of the
+vectors, whose error is that of rounding, or from 8-bit codes, which take a quarter of the
 memory and have a known error for every document. All documents that could be among the best k
 within those bounds are then scored in float64 by one fixed routine. So the ranking is that of
 float64 brute force, the same to the last bit for one query and in a batch, in any thread, from

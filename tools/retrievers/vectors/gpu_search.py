@@ -26,7 +26,7 @@ _ROWS = 1 << 20  # codes that are converted at a time
 def copy_to_device(
     device: str, numbers: Numbers, scales: NDArray[np.float32] | None, errors: NDArray[np.float32]
 ) -> "GpuCandidateSearch | None":
-    """Copy what estimates are made from (exact_search.Estimates) to a device of PyTorch; None
+    """Copy the numbers of estimates (exact_search.ScoreEstimates) to a device of PyTorch; None
     if it has no room.
     """
     room = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else np.inf

@@ -42,13 +42,12 @@ def connect_ray(address: str, share: str = "") -> Iterator[None]:
     machine's, or a new one.
 
     Actors work in a copy of `share`, a folder or the URL of a zip file, of which Ray makes one a
-    node. DataError where there is no cluster.
+    node. DataError if there is no cluster.
     """
     getLogger("ray.util.client").setLevel("CRITICAL")  # the caller reports a cluster that is lost
     getLogger("ray.util.client.logsclient").disabled = True  # it sets a level of its own
-    warnings.filterwarnings(
-        "ignore", module="ray.util.client"
-    )  # the DataError below says that nobody answers
+    # The DataError below says that no cluster answers.
+    warnings.filterwarnings("ignore", module="ray.util.client")
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
     for tries_left in reversed(range(STARTS)):
         try:
@@ -63,13 +62,11 @@ def connect_ray(address: str, share: str = "") -> Iterator[None]:
             if tries_left and isinstance(error, ConnectionAbortedError):
                 continue
             first, *more_lines = str(error).strip().splitlines() or [type(error).__name__]
-            line = (
-                more_lines[-1] if more_lines and first.endswith(":") else first
-            )  # of a traceback on the head
+            # Of a traceback on the head.
+            line = more_lines[-1] if more_lines and first.endswith(":") else first
             mend = "start one with `ray start --head`"
-            if (
-                "RAY_AUTH_MODE" not in os.environ
-            ):  # only with it does Ray send its token to a given address
+            # Without it, Ray sends no token to a given address.
+            if "RAY_AUTH_MODE" not in os.environ:
                 mend += "; if it requires a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
             raise DataError(f"no Ray cluster is at {address} ({line}); {mend}") from error
     try:
@@ -94,7 +91,7 @@ def ray_excepthook(raised: threading.ExceptHookArgs) -> None:
 def make_blocks(
     embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]
 ) -> Iterator[tuple[int, Vectors]]:
-    """Yield the vectors of blocks as they are made. DataError for what the encoder refuses."""
+    """Yield the vectors of blocks as they are made. DataError for texts that the encoder refuses."""
     ray.data.DataContext.get_current().enable_progress_bars = False
     torch_device = device()
     cores = loading.cores()
