@@ -115,11 +115,24 @@ def parser() -> CommandParser:
     running.add_argument("--limit", type=positive, metavar="N", help=purpose)
     _add_follow_links(running)
     purpose = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
-    running.add_argument("--lm", action="append", default=[], metavar="SPEC", help=purpose)
-    cli_options.add_options(running, SharedRequest, without={*_WITHOUT, "runs", "lm"})
+    running.add_argument(
+        "--lm",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help=purpose,
+    )
+    cli_options.add_options(
+        running,
+        SharedRequest,
+        without={*_WITHOUT, "runs", "lm"},
+    )
 
     purpose = "say how far a build is: what went in, came out and was dropped"
-    _add_folder(commands.add_parser("status", help=purpose, description=purpose), status)
+    _add_folder(
+        commands.add_parser("status", help=purpose, description=purpose),
+        status,
+    )
 
     for name, (module, purpose) in _ELSEWHERE.items():
         commands.add_parser(name, help=purpose, description=purpose, module=module)
@@ -164,9 +177,15 @@ def new(arguments: argparse.Namespace) -> int:
     values = [("corpus.path", arguments.corpus)]
     if arguments.follow_links:
         values.append(("corpus.follow_links", "true"))
-    settings = recipe.change(recipe_class(), [*values, *arguments.set])
+    settings = recipe.change(
+        recipe_class(),
+        [*values, *arguments.set],
+    )
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    text = recipe.write_toml(recipe.portable_name(arguments.recipe), settings)
+    text = recipe.write_toml(
+        recipe.portable_name(arguments.recipe),
+        settings,
+    )
     path.write_text(text, encoding="utf-8")
     print_stdout(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
     return 0
@@ -187,12 +206,20 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{option} is given twice, as {models[role]!r} and as {spec!r}; give it once"
             )
     plain = models.pop("", None)
-    request = cli_options.from_options(SharedRequest, vars(arguments) | {"lm": plain, **_BLANK})
+    request = cli_options.from_options(
+        SharedRequest,
+        vars(arguments) | {"lm": plain, **_BLANK},
+    )
     options = {
         name: getattr(arguments, name)
         for name in ("until", "dry_run", "cassette", "limit", "follow_links")
     }
-    result = running.run(arguments.folder, request, models, **options)
+    result = running.run(
+        arguments.folder,
+        request,
+        models,
+        **options,
+    )
     print_stdout(json.dumps(result) + "\n" if arguments.json else running.render_build(result))
     return 0
 

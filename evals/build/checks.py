@@ -165,7 +165,15 @@ class CheckFigure(NamedTuple):
         )
         fine = None if value is None else value <= bound if at == "most" else value >= bound
         fine = None if self.floor and not fine else fine
-        says = "; ".join(filter(None, [wrong if fine is False else "", self.says]))
+        says = "; ".join(
+            filter(
+                None,
+                [
+                    wrong if fine is False else "",
+                    self.says,
+                ],
+            )
+        )
         row = {
             "name": self.name,
             "what": title,
@@ -175,7 +183,12 @@ class CheckFigure(NamedTuple):
             "bound": bound,
             "at": at,
         }
-        return row | {"fine": fine, "says": says, "found": self.details, **self.further}
+        return row | {
+            "fine": fine,
+            "says": says,
+            "found": self.details,
+            **self.further,
+        }
 
 
 class CheckedBenchmark:
@@ -190,7 +203,10 @@ class CheckedBenchmark:
             (WIN, "Flip")
         )  # documents; none is searched for
         self.metric = WIN if self.compares else NDCG
-        self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
+        self.request = replace(
+            request,
+            metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"),
+        )
 
     @property
     def verifier(self) -> Request:
@@ -200,7 +216,11 @@ class CheckedBenchmark:
         size = max(POOL, *(4 * len(self.judgements.relevant(query.query_id)) for query in queries))
         pool = f"oracle:{min(size, documents)}({','.join(self.names)})"
         all_pooled = all(query.candidates is not None for query in queries)
-        return replace(self.request, program=VERIFIER, pool=None if all_pooled else pool)
+        return replace(
+            self.request,
+            program=VERIFIER,
+            pool=None if all_pooled else pool,
+        )
 
     @cached_property
     def searches(self) -> dict[str, scored_run.ScoredRun]:
@@ -232,7 +252,10 @@ def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     named = {"win": WIN} if subject.compares else {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
     for name, metric in named.items():
         rows = scored_run.align_columns(next(iter(subject.searches.values())).columns[metric])
-        yield CheckFigure(name, bootstrap_mean([value for [value] in rows.values()]))
+        yield CheckFigure(
+            name,
+            bootstrap_mean([value for [value] in rows.values()]),
+        )
 
 
 def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -286,12 +309,19 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     yield CheckFigure(
         "tau", min(taus, default=None), "" if taus else "all systems have one mean", rows
     )
-    yield CheckFigure("change", max(row["change"] for row in rows))
+    yield CheckFigure(
+        "change",
+        max(row["change"] for row in rows),
+    )
     shares = [
         measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
         for ranking in pool.rankings
     ]
-    yield CheckFigure("judged", min(shares), details=dict(zip(subject.names, shares, strict=True)))
+    yield CheckFigure(
+        "judged",
+        min(shares),
+        details=dict(zip(subject.names, shares, strict=True)),
+    )
 
 
 def find_power(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -347,7 +377,12 @@ def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
             ]
         ] = 0.0
         alike += [query_id] * bool(row.max() >= ALIKE)
-    yield CheckFigure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
+    yield CheckFigure(
+        "alike",
+        len(alike),
+        f"similarity from {ALIKE:g}",
+        alike[:SHOWN],
+    )
 
 
 def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -361,12 +396,25 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         yield CheckFigure("across", None, "there are no queries for dev")
         return
     repeats = list[list[str]]()
-    rows = compare([query.text for query in ours], [query.text for query in theirs])
+    rows = compare(
+        [query.text for query in ours],
+        [query.text for query in theirs],
+    )
     for query, row in zip(ours, rows, strict=True):
         if row.max() >= ALIKE:
-            repeats.append([query.query_id, theirs[int(row.argmax())].query_id])
+            repeats.append(
+                [
+                    query.query_id,
+                    theirs[int(row.argmax())].query_id,
+                ]
+            )
     says = f"similarity from {ALIKE:g}; {len(ours)} dev and {len(theirs)} test queries"
-    yield CheckFigure("across", len(repeats), says, repeats[:SHOWN])
+    yield CheckFigure(
+        "across",
+        len(repeats),
+        says,
+        repeats[:SHOWN],
+    )
 
 
 def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -396,14 +444,21 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     positives, distractors = (
         [text for text in ordered if texts[text][0] is positive] for positive in (True, False)
     )
-    chosen = [*positives[:TEXTS], *distractors[:TEXTS]]
+    chosen = [
+        *positives[:TEXTS],
+        *distractors[:TEXTS],
+    ]
     if not _are_enough([texts[text] for text in chosen]):
         yield CheckFigure(
             "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
         )
         return
     labels = [texts[text] for text in chosen]
-    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], labels)
+    all_texts = _measure_auc(
+        _tell_words(),
+        [_list_ngrams(text) for text in chosen],
+        labels,
+    )
     length_alone = _measure_auc(_tell_lengths(), chosen, labels)
     pairs = match_lengths(positives, distractors)[:TEXTS]
     matched = [texts[text] for pair in pairs for text in pair]
@@ -415,7 +470,11 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     says = "original from spoiled sentences" if subject.compares else "positives from distractors"
     says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
     says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
-    further = {"all_texts": all_texts, "length_alone": length_alone, "pairs": len(pairs)}
+    further = {
+        "all_texts": all_texts,
+        "length_alone": length_alone,
+        "pairs": len(pairs),
+    }
     counts = [min(len(group), TEXTS) for group in (positives, distractors)]
     yield CheckFigure("generator", value, says, counts, further=further)
 
@@ -435,7 +494,12 @@ def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tupl
             break
         nearest = min(near, key=lambda position: abs(remaining[position][0] - length))
         if max(length, remaining[nearest][0]) <= 2 * min(length, remaining[nearest][0]):
-            pairs.append((text, remaining.pop(nearest)[1]))
+            pairs.append(
+                (
+                    text,
+                    remaining.pop(nearest)[1],
+                )
+            )
     return pairs
 
 
@@ -462,7 +526,9 @@ def _are_enough(examples: Sequence[tuple[bool, str]]) -> bool:
 
 
 def _measure_auc(
-    classifier: Any, texts: Sequence[Any], examples: Sequence[tuple[bool, str]]
+    classifier: Any,
+    texts: Sequence[Any],
+    examples: Sequence[tuple[bool, str]],
 ) -> float | None:
     """Return the mean AUC of a classifier over folds; None where a fold has texts of one kind alone."""
     labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
@@ -483,7 +549,12 @@ def _tell_lengths() -> Any:
     """Return a classifier that sees of a text how long it is, in words and characters, and nothing else."""
     logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
     squares = PolynomialFeatures(2, include_bias=False)  # one kind may be of middling length
-    return make_pipeline(FunctionTransformer(_measure_lengths), StandardScaler(), squares, logistic)
+    return make_pipeline(
+        FunctionTransformer(_measure_lengths),
+        StandardScaler(),
+        squares,
+        logistic,
+    )
 
 
 def _measure_lengths(texts: Sequence[str]) -> Any:
@@ -521,13 +592,19 @@ def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
             for key in judgement.relevant(query.query_id)
         )
         wanted |= dict.fromkeys(relevant, query.query_id)
-        pools |= dict.fromkeys(query.candidates or (), query.query_id)
+        pools |= dict.fromkeys(
+            query.candidates or (),
+            query.query_id,
+        )
     for document in environment.documents.stream():
         query_id = wanted.get(document.doc_id) or wanted.get(unit(document.doc_id), "")
         if query_id or not pools or document.doc_id in pools:
             labels.setdefault(
                 document.text,
-                (bool(query_id), query_id or pools.get(document.doc_id, document.doc_id)),
+                (
+                    bool(query_id),
+                    query_id or pools.get(document.doc_id, document.doc_id),
+                ),
             )
     return labels
 
@@ -545,7 +622,10 @@ def find_kappa(subject: CheckedBenchmark, spec: str) -> CheckFigure:
 
 
 def check_benchmark(
-    request: Request, names: Sequence[str], judge: str = "", bounds: Mapping[str, float] = {}
+    request: Request,
+    names: Sequence[str],
+    judge: str = "",
+    bounds: Mapping[str, float] = {},
 ) -> dict[str, Any]:
     """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
     subject = CheckedBenchmark(request, names)
@@ -564,7 +644,11 @@ def check_benchmark(
     )
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
-        **{"queries": len(subject.environment.queries), "metric": subject.metric, "lm": request.lm},
+        **{
+            "queries": len(subject.environment.queries),
+            "metric": subject.metric,
+            "lm": request.lm,
+        },
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
         "figures": [figure.json(bounds) for figure in figures],
     }
@@ -574,11 +658,22 @@ def render_checks(result: Mapping[str, Any]) -> str:
     """Return the figures as a person reads them."""
     rows = list[list[str]]()
     for row in result["figures"]:
-        value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
+        value = number(
+            row["value"],
+            "{}" if isinstance(row["value"], int) else "{:.4f}",
+            "-",
+        )
         value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
         sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
         rows.append(
-            [row["name"], row["what"], value, f"{row['at']} {row['bound']:g}", sign, row["says"]]
+            [
+                row["name"],
+                row["what"],
+                value,
+                f"{row['at']} {row['bound']:g}",
+                sign,
+                row["says"],
+            ]
         )
     systems = ", ".join(f"{name} {number(mean)}" for name, mean in result["systems"].items())
     lines = [f"{describe_task(dict(result))}  {queries(result['queries'])}"]
@@ -589,7 +684,12 @@ def render_checks(result: Mapping[str, Any]) -> str:
     return render_terminal(
         [
             *lines,
-            TextTable("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5)),
+            TextTable(
+                "",
+                ["", "figure", "value", "at", "is", "says"],
+                rows,
+                names=(0, 1, 3, 4, 5),
+            ),
         ]
     )
 
@@ -662,14 +762,23 @@ def command(arguments: Any) -> int:
         Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs}
     )
     judges = [arguments.judge] if arguments.judge else []
-    check_prices(request, [request.lm, *judges], specs)
+    check_prices(
+        request,
+        [request.lm, *judges],
+        specs,
+    )
     if judges and not (arguments.pools or arguments.dry_run):
         check_key(arguments.judge, request.headers)
     if arguments.pools:
         environment = evaluate.load_task(request)[1]
         terms = evaluate.make_resources(request)
         searchers = {
-            name: retrievers.build(name, environment.documents, sextant_home(), terms=terms)
+            name: retrievers.build(
+                name,
+                environment.documents,
+                sextant_home(),
+                terms=terms,
+            )
             for name in names
         }
         rows = pool_comparison.compare_pools(environment, searchers)
@@ -691,8 +800,11 @@ def command(arguments: Any) -> int:
         folder / recipe.FILE
     ).exists()  # of others' records a figure tells as much
     broken += release.check_release(folder, ours) if built else []
-    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound)) | {
-        "broken": broken
-    }
+    result = check_benchmark(
+        request,
+        names,
+        arguments.judge,
+        dict(arguments.bound),
+    ) | {"broken": broken}
     print_stdout(json.dumps(result) + "\n" if arguments.json else render_checks(result))
     return DataError.exit_code if broken else 0

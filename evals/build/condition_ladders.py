@@ -56,7 +56,13 @@ def check_ladders(environment: Environment) -> list[LadderDefects]:
                 pair: count_different_sentences(*(texts[doc_id].text for doc_id in pair))
                 for pair in pairs
             }
-            numbers = {*_numbers(texts[first].text), *re.findall(r"\d+", texts[first].text)}
+            numbers = {
+                *_numbers(texts[first].text),
+                *re.findall(
+                    r"\d+",
+                    texts[first].text,
+                ),
+            }
             missing_numbers[first] |= {
                 number: None
                 for number in _numbers(_LEADING.sub(" ", query.text))
@@ -70,7 +76,12 @@ def check_ladders(environment: Environment) -> list[LadderDefects]:
         for first in steps
     }
     return [
-        LadderDefects(first, [*differences.values()], [*missing_numbers[first]], repeated[first])
+        LadderDefects(
+            first,
+            [*differences.values()],
+            [*missing_numbers[first]],
+            repeated[first],
+        )
         for first, differences in steps.items()
     ]
 

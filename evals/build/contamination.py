@@ -133,15 +133,28 @@ class ContaminationTest:
         document_noun = KINDS[self.kind].format(
             self.environment.hints.get("document") or "a document"
         )
-        program = ClosedBook(Toolbox(self.texts, NullRetriever()), document=document_noun)
+        program = ClosedBook(
+            Toolbox(self.texts, NullRetriever()),
+            document=document_noun,
+        )
         query_inputs = [
             replace(query, query_id=f"query/{key}", candidates=None)
             for key, query in self.queries.items()
         ]
         titles = {
-            Query(f"document/{key}", self.texts[key].text, TITLES): [key] for key in self.titled
+            Query(
+                f"document/{key}",
+                self.texts[key].text,
+                TITLES,
+            ): [key]
+            for key in self.titled
         }
-        stage = self.stage("guess", program, self.texts, self.request.lm)
+        stage = self.stage(
+            "guess",
+            program,
+            self.texts,
+            self.request.lm,
+        )
         return stage, dict(zip(query_inputs, self.wanted.values(), strict=True)) | titles
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
@@ -156,7 +169,10 @@ class ContaminationTest:
         )
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"query/{query_id}"]
-            hits = built.search_many([Search(text, among=wanted) for text in texts], 1)
+            hits = built.search_many(
+                [Search(text, among=wanted) for text in texts],
+                1,
+            )
             if best := [
                 (text, hit)
                 for text, text_hits in zip(texts, hits, strict=True)
@@ -192,7 +208,12 @@ class ContaminationTest:
                 verdicts[key] = right if grades[0] == HIGHEST else "worse"
         return verdicts
 
-    def ask_people(self, out: Path, nearest: Nearest, judged: Mapping[str, str]) -> dict[str, str]:
+    def ask_people(
+        self,
+        out: Path,
+        nearest: Nearest,
+        judged: Mapping[str, str],
+    ) -> dict[str, str]:
         """Offer guesses to people in `out`, and return what they have said of them."""
         items = dict[str, human_review.Item]()
         for key, (text, hit) in nearest.items():
@@ -201,13 +222,25 @@ class ContaminationTest:
                 "by heart": text,
                 "the task's": self.gold[hit.doc_id].text,
             }
-            items[key] = human_review.Item(list(shown.items()), judged.get(key))
-        human_review.offer(out, "contamination", items.values())
+            items[key] = human_review.Item(
+                list(shown.items()),
+                judged.get(key),
+            )
+        human_review.offer(
+            out,
+            "contamination",
+            items.values(),
+        )
         answers = human_review.answers(out)
         names = {key: human_review.identify("contamination", item) for key, item in items.items()}
         return {key: str(answers[name]) for key, name in names.items() if name in answers}
 
-    def write(self, removed: Collection[str], units: frozenset[str], out: Path) -> None:
+    def write(
+        self,
+        removed: Collection[str],
+        units: frozenset[str],
+        out: Path,
+    ) -> None:
         """Write the task without `removed` queries, and the judged `units` that are taken out, into `out`/release."""
         gone = (
             units | {text for text in self.texts if self.unit_of(text) in units} if units else units
@@ -222,14 +255,20 @@ class ContaminationTest:
                 f"the model knows all of {self.environment.task} by heart, so nothing is left of it"
             )
         remainder = self.environment.asking(query_ids=kept_ids)
-        dev = release.find_dev(self.request.task, self.request.data)
+        dev = release.find_dev(
+            self.request.task,
+            self.request.data,
+        )
         judgements = (
             {remainder.headline: remainder.judgements[remainder.headline]}
             if remainder.max_p
             else remainder.judgements
         )
         name = f"{remainder.task.rpartition('/')[2]}-not-by-heart"
-        settings: dict[str, Any] = {"name": name, "objective": remainder.queries[0].objective}
+        settings: dict[str, Any] = {
+            "name": name,
+            "objective": remainder.queries[0].objective,
+        }
         settings |= {"max_p": remainder.separator} if remainder.max_p else {}
         settings |= {
             "metrics": list(remainder.metrics),
@@ -261,7 +300,12 @@ class ContaminationTest:
             "models": {"knew what was taken out": self.request.lm},
         }
         release.write_release(
-            release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone)), out, provenance
+            release.drop_documents(
+                benchmark,
+                dict.fromkeys(kept_ids, gone),
+            ),
+            out,
+            provenance,
         )
 
 
@@ -269,7 +313,11 @@ def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     """Return by what a guess gives `wanted` away, "" where it does not; what was `shown` is no memory."""
     guessed, title, shown_tokens = (tokens(text) for text in (guess, wanted.title, shown))
     if guess_type == "mask":
-        run = longest_run(guessed, tokens(wanted.text), shown_tokens)
+        run = longest_run(
+            guessed,
+            tokens(wanted.text),
+            shown_tokens,
+        )
         return f"a run of {run} words of {wanted.doc_id}" if run else ""
     copied = f" {' '.join(title)} " in f" {' '.join(shown_tokens)} "
     alike = SequenceMatcher(
@@ -284,7 +332,10 @@ def measure(
     """Return what of a task is known by heart, as --json prints it; with `out`, write the task without it there."""
     stage, wanted_of = trial.guess()
     if dry_run:
-        return {"documents": len(trial.titled), **stage.forecast(list(wanted_of))}
+        return {
+            "documents": len(trial.titled),
+            **stage.forecast(list(wanted_of)),
+        }
     with stage.open() as ask:
         outcomes = ask(list(wanted_of))
     guesses = {
@@ -294,8 +345,19 @@ def measure(
     removed = dict[str, str]()
     if trial.kind in ("title", "mask"):
         for query, wanted in wanted_of.items():
-            pairs = product(guesses[query.query_id], map(trial.texts.__getitem__, wanted))
-            signs = (recall(trial.kind, text, document, query.text) for text, document in pairs)
+            pairs = product(
+                guesses[query.query_id],
+                map(trial.texts.__getitem__, wanted),
+            )
+            signs = (
+                recall(
+                    trial.kind,
+                    text,
+                    document,
+                    query.text,
+                )
+                for text, document in pairs
+            )
             if sign := next(filter(None, signs), ""):
                 removed[query.query_id] = sign
         verdicts = {key: "same" for key in trial.queries if f"query/{key}" in removed}
@@ -332,7 +394,10 @@ def measure(
             "categories": {key: counts[key] for key in CATEGORIES},
             "failed": failed,
         },
-        **{"guesses": str(stage.path), "out": out and str(out)},
+        **{
+            "guesses": str(stage.path),
+            "out": out and str(out),
+        },
     }
 
 
@@ -357,11 +422,20 @@ def render_contamination(result: Mapping[str, Any]) -> str:
     rows += [("documents whose title is guessed from their text", documents, result["documents"])]
     rows += [("queries that want only such documents", unanswerable, query_count)]
     rows += [
-        (f"Table 3, category {CATEGORIES[key]}", count, query_count)
+        (
+            f"Table 3, category {CATEGORIES[key]}",
+            count,
+            query_count,
+        )
         for key, count in result["categories"].items()
     ]
     cells = [
-        [name, f"{count:,}", f"{total:,}", f"{count / total:.1%}" if total else "-"]
+        [
+            name,
+            f"{count:,}",
+            f"{total:,}",
+            f"{count / total:.1%}" if total else "-",
+        ]
         for name, count, total in rows
     ]
     lines = [
@@ -375,7 +449,11 @@ def render_contamination(result: Mapping[str, Any]) -> str:
     return render_terminal(
         [
             *lines,
-            TextTable("", ["", "number", "of", "share"], cells),
+            TextTable(
+                "",
+                ["", "number", "of", "share"],
+                cells,
+            ),
             *written,
             f"guesses: {result['guesses']}",
         ]
@@ -416,7 +494,10 @@ def command(arguments: Any) -> int:
     if arguments.out and arguments.sample:
         raise UsageError("--sample only measures; leave it out to write the task")
     fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}
-    request = cli_options.from_options(Request, vars(arguments) | fixed)
+    request = cli_options.from_options(
+        Request,
+        vars(arguments) | fixed,
+    )
     judges = [arguments.judge] if arguments.judge else []
     check_prices(
         request, [request.lm, *judges], [retrievers.canonicalize(request.retriever or ENCODER)]
@@ -424,6 +505,11 @@ def command(arguments: Any) -> int:
     if judges and not arguments.dry_run:
         check_key(arguments.judge, request.headers)
     trial = ContaminationTest(request, arguments.kind, arguments.sample)
-    result = measure(trial, arguments.judge, arguments.out, dry_run=arguments.dry_run)
+    result = measure(
+        trial,
+        arguments.judge,
+        arguments.out,
+        dry_run=arguments.dry_run,
+    )
     print_stdout(json.dumps(result) + "\n" if arguments.json else render_contamination(result))
     return 7 if result.get("failed") else 0

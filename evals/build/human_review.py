@@ -102,7 +102,13 @@ SHEETS = {
         bar=CHOSEN_BAR,
     ),
     "gold": ReviewSheet(SATISFIES, GRADES, 100, ordered=True, bar=BOTH),
-    "pooled": ReviewSheet(SATISFIES, GRADES, 50, ordered=True, bar={"model agreement": 0.8}),
+    "pooled": ReviewSheet(
+        SATISFIES,
+        GRADES,
+        50,
+        ordered=True,
+        bar={"model agreement": 0.8},
+    ),
     "ambiguity": ReviewSheet(
         "Which can be the moment that is remembered?", multiple=True, bar={"model chosen": 1.0}
     ),
@@ -114,7 +120,10 @@ SHEETS = {
         bar={"model agreement": 0.95},
     ),
     "contamination": ReviewSheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
-    "transfer": ReviewSheet("Is the old passage contained in the new one?", {"yes": "", "no": ""}),
+    "transfer": ReviewSheet(
+        "Is the old passage contained in the new one?",
+        {"yes": "", "no": ""},
+    ),
 }
 
 
@@ -169,7 +178,14 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
             key=lambda passage: own_values.index(passage[0]) if passage[0] in own_values else -1,
         )
         group = groups[str(model) if form.each else ""]
-        group[name] = compact({"item": name, "show": show, "values": values, "model": model})
+        group[name] = compact(
+            {
+                "item": name,
+                "show": show,
+                "values": values,
+                "model": model,
+            }
+        )
         if form.size and len(group) > form.size:
             del group[max(group)]
     lines = dict(row for group in groups.values() for row in group.items())
@@ -248,7 +264,13 @@ def write_sheet(folder: Path, out: Path) -> int:
             }
         )
     digest = _hash([list(items) for items in offered.values()])
-    data = files.dumps({"title": folder.resolve().name, "digest": digest, "sheets": sheets})
+    data = files.dumps(
+        {
+            "title": folder.resolve().name,
+            "digest": digest,
+            "sheets": sheets,
+        }
+    )
     style = "\n".join(
         path.read_text("utf-8") for path in (single_file.PAGE / "page.css", _PAGE / "review.css")
     )
@@ -280,12 +302,17 @@ def import_answers(folder: Path, paths: Sequence[Path]) -> int:
                 refused += 1
                 print_stderr(f"{path}, line {line_number}: {error}")
     if new:
-        files.append_line(folder / _FILE, b"\n".join(new))
+        files.append_line(
+            folder / _FILE,
+            b"\n".join(new),
+        )
     return refused
 
 
 def _understand(
-    line: bytes, items: Mapping[str, Row], answered: Answers
+    line: bytes,
+    items: Mapping[str, Row],
+    answered: Answers,
 ) -> ReviewAnswer | None:  # None: it is known
     row: ReviewAnswer = schemas.parse_json(ReviewAnswer, line)
     name = row["item"]
@@ -345,13 +372,18 @@ def measure_agreement(folder: Path) -> dict[str, Any]:
                 "judged": len(rows),
                 "judgements": sum(len(given_values) for _, given_values in rows),
             },
-            **{"divided": sum(row["item"] not in settled for row, _ in rows), **figures},
+            **{
+                "divided": sum(row["item"] not in settled for row, _ in rows),
+                **figures,
+            },
         }
     return {"sheets": sheets, "below": below}
 
 
 def _measure(
-    role: str, form: ReviewSheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]
+    role: str,
+    form: ReviewSheet,
+    rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]],
 ) -> dict[str, Any]:
     pairs_by_item = [pairs for _, pairs in rows]
     if form.multiple:  # each value applies or not
@@ -363,7 +395,10 @@ def _measure(
             ]
             for row, pairs in rows
         ]
-    agreement = agree(pairs_by_item, list(form.values) if form.ordered else ())
+    agreement = agree(
+        pairs_by_item,
+        list(form.values) if form.ordered else (),
+    )
     figures = agreement._asdict() if agreement else {}
     for name, first_value in {"chosen": "True", "left": "False"}.items() if form.multiple else ():
         matches = [
@@ -381,7 +416,10 @@ def describe(folder: Path) -> str:
     with suppress(UsageError):  # nothing is offered
         sheets, below = measure_agreement(folder).values()
         people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
-        judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
+        judgements = plural(
+            sum(sheet["judgements"] for sheet in sheets.values()),
+            "judgement",
+        )
         kappa = "".join(
             f"; {name}: kappa {_cell(interval)}"
             for name in sheets
@@ -410,13 +448,20 @@ def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         for group, named in roles.items():
             if reason := sheet.get(f"{group} kappa_undefined"):
                 for position, role in named.items():
-                    reason = reason.replace(f"the {position} ", f"the {role} ")
+                    reason = reason.replace(
+                        f"the {position} ",
+                        f"the {role} ",
+                    )
                 yield f"{name}: {group} kappa is undefined: {reason}"
 
 
 def _cell(value: Interval | None) -> str:
     if value is None or value.low is None:
-        return number(value and value.mean, "{:.2f}", "-")
+        return number(
+            value and value.mean,
+            "{:.2f}",
+            "-",
+        )
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
@@ -454,20 +499,31 @@ def command(arguments: Any) -> int:
         return 0
     refused = import_answers(folder, arguments.answers)
     result = measure_agreement(folder)
-    files.replace(folder / "review/agreement.json", json.dumps(result, indent=2) + "\n")
+    files.replace(
+        folder / "review/agreement.json",
+        json.dumps(result, indent=2) + "\n",
+    )
     counts = ("judged", "offered", "divided")
     figures = [
         f"{group} {figure}" for group in ("model", "people") for figure in ("agreement", "kappa")
     ]
     rows = [
-        [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
+        [
+            name,
+            *(str(sheet[key]) for key in counts),
+            *(_cell(sheet.get(key)) for key in figures),
+        ]
         for name, sheet in result["sheets"].items()
     ]
     undefined = list(_list_undefined(result["sheets"]))
     print_stdout(
         render_terminal(
             [
-                TextTable("", ["sheet", *counts, *figures], rows),
+                TextTable(
+                    "",
+                    ["sheet", *counts, *figures],
+                    rows,
+                ),
                 *undefined,
                 *result["below"],
                 describe(folder),

@@ -164,9 +164,17 @@ def ingest(
             if outdated != path:
                 shutil.rmtree(outdated, ignore_errors=True)
     documents = StoredCorpus(path / "documents")
-    private = PrivateTexts(StoredCorpus(path / "private"), documents)
+    private = PrivateTexts(
+        StoredCorpus(path / "private"),
+        documents,
+    )
     facts = disk.loads((path / "known.json").read_bytes())
-    return BuildSource(documents, private=private, dropped=path / DROPPED, **facts)
+    return BuildSource(
+        documents,
+        private=private,
+        dropped=path / DROPPED,
+        **facts,
+    )
 
 
 def digest_id(doc_id: str) -> str:
@@ -182,7 +190,15 @@ def name_piece(document: Document, number: int, separator: str) -> str:
 def origin_of(doc_id: str, cut: CutSettings, separator: str) -> str:
     """Return the id of the document, or passage, that a document of a build was cut from; its own where none was."""
     ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
-    match = re.fullmatch(f"(.+){ends}", doc_id, re.DOTALL) if cut.by else None
+    match = (
+        re.fullmatch(
+            f"(.+){ends}",
+            doc_id,
+            re.DOTALL,
+        )
+        if cut.by
+        else None
+    )
     return match[1] if match else doc_id
 
 
@@ -201,7 +217,15 @@ class _Ingestion:
         self.groups = dict[str, str]()
         self.findings = cleaning.TextWarnings()
         task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
-        self.task = environments.load(task, corpus.data or None, "all") if task else None
+        self.task = (
+            environments.load(
+                task,
+                corpus.data or None,
+                "all",
+            )
+            if task
+            else None
+        )
         # Where a task judges parents of passages, ids go on naming these in the task's own way.
         self.separator = (
             self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
@@ -226,7 +250,10 @@ class _Ingestion:
         return [
             *names,
             *left_out,
-            *obliq_layout.hash_files(home / ".digests.json", self.files.files),
+            *obliq_layout.hash_files(
+                home / ".digests.json",
+                self.files.files,
+            ),
         ]
 
     def write(self, folder: Path) -> None:
@@ -250,7 +277,10 @@ class _Ingestion:
                     key=lambda doc_id: (digest_id(doc_id), doc_id),
                 )
             )
-            store(self._cut(read, chosen), folder / "documents")
+            store(
+                self._cut(read, chosen),
+                folder / "documents",
+            )
             shutil.rmtree(raw)
         documents = StoredCorpus(folder / "documents")
         warnings = [
@@ -261,7 +291,12 @@ class _Ingestion:
         if not documents:
             left_out = json.dumps(self.counts)
             raise DataError(
-                "; ".join([f"no document of {self.corpus.path} is left: {left_out}", *warnings])
+                "; ".join(
+                    [
+                        f"no document of {self.corpus.path} is left: {left_out}",
+                        *warnings,
+                    ]
+                )
             )
         facts = {
             "group": {
@@ -270,9 +305,17 @@ class _Ingestion:
             "counts": self.counts,
         }
         facts |= {"twins": cleaning.find_duplicates(documents, self.clean.near)}
-        facts |= {"warnings": [*warnings, *self.findings.say()]}
+        facts |= {
+            "warnings": [
+                *warnings,
+                *self.findings.say(),
+            ]
+        }
         facts["separator"] = self.separator
-        (folder / "known.json").write_text(disk.dumps(facts), encoding="utf-8")
+        (folder / "known.json").write_text(
+            disk.dumps(facts),
+            encoding="utf-8",
+        )
 
     def _leave(self, name: str, reason: str, evidence: str = "") -> None:
         """Note what is left out: a line of dropped.jsonl."""
@@ -292,7 +335,11 @@ class _Ingestion:
         named = ", ".join(self.over_limits[:_NAMED]) + (
             ", ..." if len(self.over_limits) > _NAMED else ""
         )
-        count = plural(len(self.over_limits), "file or document is", "files or documents are")
+        count = plural(
+            len(self.over_limits),
+            "file or document is",
+            "files or documents are",
+        )
         return (
             f"{count} left out as over a limit of corpus.file_seconds, file_memory or file_text: "
             f"{named}"
@@ -310,7 +357,10 @@ class _Ingestion:
             elif ids[doc_id] > 1:
                 raise DataError(f"{location}: the id {doc_id!r} was there before")
             if reason := self._refuse(document.text):
-                self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
+                self._leave(
+                    digest_id(doc_id) if self.clean.hash_ids else doc_id,
+                    reason,
+                )
                 continue
             if self.clean.hash_ids:
                 parent, group = (name and digest_id(name) for name in (document.parent, group))
@@ -334,12 +384,24 @@ class _Ingestion:
             unit_of = judged.unit_of if self.task.max_p and judged.unit_of else str
             for original in self.task.documents.stream():
                 parent = unit_of(original.doc_id)
-                document = replace(original, parent="" if parent == original.doc_id else parent)
+                document = replace(
+                    original,
+                    parent="" if parent == original.doc_id else parent,
+                )
                 yield f"{self.corpus.path}, {original.doc_id}", document, "", {}
             return
         names = self.corpus
         fields = tuple(
-            filter(None, [names.id, names.text, names.title, names.group, *names.private])
+            filter(
+                None,
+                [
+                    names.id,
+                    names.text,
+                    names.title,
+                    names.group,
+                    *names.private,
+                ],
+            )
         )
         texts = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
         if strange := {names.text, names.title} & {*names.private} - {""}:
@@ -361,10 +423,21 @@ class _Ingestion:
             )
             cell = tables.pick_column(location, row, *named) if named else ""
             doc_id = tables.read_id(cell, location) if named else ""
-            text = _write_text(tables.pick_column(location, row, *texts), location)
-            title = tables.check_text(row.get(names.title), location, names.title, optional=True)
+            text = _write_text(
+                tables.pick_column(location, row, *texts),
+                location,
+            )
+            title = tables.check_text(
+                row.get(names.title),
+                location,
+                names.title,
+                optional=True,
+            )
             group = (
-                _write_text(tables.pick_column(location, row, names.group), location)
+                _write_text(
+                    tables.pick_column(location, row, names.group),
+                    location,
+                )
                 if names.group
                 else ""
             )
@@ -411,7 +484,10 @@ class _Ingestion:
                     for number, piece_text in enumerate(cut_text(text, self.cut))
                 ]
                 group = self.groups.pop(document.doc_id, parent)
-                self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
+                self.groups |= dict.fromkeys(
+                    (piece.doc_id for piece in pieces),
+                    group,
+                )
             for piece in pieces:
                 if (
                     max(1, self.cut.min_chars)

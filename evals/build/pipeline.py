@@ -119,10 +119,16 @@ class BuildPipeline:
             if self._cassette:
                 self._cassette.record(complete=problem[0] is None and not self.until)
             rows = [self._count_calls(row)._asdict() for row in self.funnel.values()]
-            run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
+            run_folder.write(
+                self.folder / "funnel.json",
+                json.dumps(rows, indent=1) + "\n",
+            )
 
     def ask(
-        self, stage: str, units: Iterable[StageInput], most: int | None = None
+        self,
+        stage: str,
+        units: Iterable[StageInput],
+        most: int | None = None,
     ) -> Iterator[tuple[StageInput, Any]]:
         """Yield each unit with its answer, in order: outputs by name, rows of passages as {id: row}.
 
@@ -133,13 +139,27 @@ class BuildPipeline:
             raise StageReached(self.until)
         program, _ = self._open(stage)
         remaining = iter(units)
-        look_ahead = partial(self._look_ahead, stage, most, self.certain)
+        look_ahead = partial(
+            self._look_ahead,
+            stage,
+            most,
+            self.certain,
+        )
         while batch := list(islice(remaining, SLICE)):
             queries = [_query(unit) for unit in batch]
             outcomes = look_ahead(queries) if self.ahead else self._send(stage, queries)
             for unit, query in zip(batch, queries, strict=True):
                 outcome = outcomes.get(query.query_id)
-                yield unit, self._read(stage, program, unit, query, outcome)
+                yield (
+                    unit,
+                    self._read(
+                        stage,
+                        program,
+                        unit,
+                        query,
+                        outcome,
+                    ),
+                )
         if self.ahead and not self.certain:
             # Answers may lead to units that the rehearsal did not.
             look_ahead([])
@@ -166,7 +186,12 @@ class BuildPipeline:
         if not self.ahead:
             print_stderr(f"{stage}: {went_in:,} in, {came_out:,} out{reasons}")
 
-    def review(self, sheet: str, values: dict[K, Any], show: Callable[[K], Item]) -> None:
+    def review(
+        self,
+        sheet: str,
+        values: dict[K, Any],
+        show: Callable[[K], Item],
+    ) -> None:
         """Offer every value to people on a sheet, and replace the model's values by their answers."""
         if self.ahead:
             return
@@ -184,7 +209,12 @@ class BuildPipeline:
         twins = self.source.twins
         return [doc_id for doc_id in stable_order(self.source.documents) if doc_id not in twins]
 
-    def text(self, doc_id: str, chars: int = 0, private: Sequence[str] = ()) -> str:
+    def text(
+        self,
+        doc_id: str,
+        chars: int = 0,
+        private: Sequence[str] = (),
+    ) -> str:
         """Return the first `chars` characters of a document (0: all), then the named private texts."""
         texts = [indexed_text(self.source.documents[doc_id])[: chars or None]]
         private_texts = self.source.private.get(doc_id, {}) if private else {}
@@ -194,14 +224,29 @@ class BuildPipeline:
         return "\n\n".join(texts)
 
     def passages(
-        self, doc_ids: Iterable[str], chars: int = 0, private: Sequence[str] = ()
+        self,
+        doc_ids: Iterable[str],
+        chars: int = 0,
+        private: Sequence[str] = (),
     ) -> list[tuple[str, str]]:
         """Return documents as a unit has them: each id with its `text`."""
         return [(doc_id, self.text(doc_id, chars, private)) for doc_id in doc_ids]
 
-    def choice(self, label: str, text: str, doc_ids: Sequence[str], chars: int = 0) -> Item:
+    def choice(
+        self,
+        label: str,
+        text: str,
+        doc_ids: Sequence[str],
+        chars: int = 0,
+    ) -> Item:
         """Return an item that asks people which documents are meant, shown with a text."""
-        return Item([(label, text), *self.passages(doc_ids, chars)], values=doc_ids)
+        return Item(
+            [
+                (label, text),
+                *self.passages(doc_ids, chars),
+            ],
+            values=doc_ids,
+        )
 
     def retriever(self, spec: str) -> Retriever:
         """Return a retriever over the corpus, on the terms of the build."""
@@ -278,12 +323,18 @@ class BuildPipeline:
     @cached_property
     def statistics(self) -> TermStatistics:
         """Statistics of the corpus' words."""
-        return BM25(self.source.documents, files.sextant_home()).statistics()
+        return BM25(
+            self.source.documents,
+            files.sextant_home(),
+        ).statistics()
 
     def _open(self, stage: str) -> tuple[StageProgram, ModelStage]:
         if stage not in self._stages:
             documents = self.source.documents
-            program = StageProgram(Toolbox(Corpus(()), NullRetriever()), stage=stage)
+            program = StageProgram(
+                Toolbox(Corpus(()), NullRetriever()),
+                stage=stage,
+            )
             request = self._requests.get(stage) or self._requests[program.question.role]
             config = {
                 "task": f"build/{self.name}",
@@ -295,7 +346,14 @@ class BuildPipeline:
                 rules = code_digest.collect_sources([STAGES[stage].partition(":")[0]]).digest()
                 config |= {"data_fingerprint": documents.fingerprint, "code": rules}
             path = self.folder / "stages" / stage
-            model_stage = ModelStage(program, documents, path, config, request, self._terms)
+            model_stage = ModelStage(
+                program,
+                documents,
+                path,
+                config,
+                request,
+                self._terms,
+            )
             self._stages[stage] = (program, model_stage)
         return self._stages[stage]
 
@@ -310,7 +368,11 @@ class BuildPipeline:
         return outcomes
 
     def _look_ahead(
-        self, stage: str, most: int | None, certain: bool, queries: list[Query]
+        self,
+        stage: str,
+        most: int | None,
+        certain: bool,
+        queries: list[Query],
     ) -> Mapping[str, Any]:
         """Add the forecast of a stage's units, and return the outcomes that are there already."""
         _, model_stage = self._stages[stage]
@@ -333,7 +395,10 @@ class BuildPipeline:
     ) -> dict[str, Any]:
         """Return the answer of an outcome, and drop what it lacks. A dry run has no outcome."""
         if outcome is None:
-            return program.guess(json.loads(query.text), self.statistics)
+            return program.guess(
+                json.loads(query.text),
+                self.statistics,
+            )
         rows = program.question.rows
         doc_ids = [doc_id for doc_id, _ in unit.passages]
         if outcome["error"]:
@@ -386,4 +451,8 @@ def _query(unit: StageInput) -> Query:
     content = {"inputs": unit.inputs, "passages": unit.passages}
     text = json.dumps(content, ensure_ascii=False, sort_keys=True)
     numbers = frozenset(str(number) for number in range(1, len(unit.passages) + 1))
-    return Query(digest(text)[:24], text, candidates=numbers)
+    return Query(
+        digest(text)[:24],
+        text,
+        candidates=numbers,
+    )

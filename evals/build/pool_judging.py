@@ -20,7 +20,12 @@ from tools.records import Query
 
 SHOWN = 3  # relevant documents, and others, that people see beside a query
 # stage -> the sheet on which people grade the same
-SHEETS = {"rejudge": "gold", "unique": "gold", "aspects": "gold", "judge": "pooled"}
+SHEETS = {
+    "rejudge": "gold",
+    "unique": "gold",
+    "aspects": "gold",
+    "judge": "pooled",
+}
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
@@ -133,7 +138,11 @@ def _make_units(
         for doc_ids in overlapping_slices(
             sorted(candidates, key=lambda doc_id: digest(str(turn), query.query_id, doc_id)), batch
         ):
-            yield StageInput((query.query_id, request), inputs, build.passages(doc_ids))
+            yield StageInput(
+                (query.query_id, request),
+                inputs,
+                build.passages(doc_ids),
+            )
 
 
 def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest]) -> Grades:
@@ -142,7 +151,14 @@ def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest])
     limits = build.recipe.limits
     gold = Grades()
     most = build.most_queries * -(-(limits.max_positives + judge.near) // judge.batch)
-    graded = grade(build, "rejudge", lens, requests, judge.batch, most)
+    graded = grade(
+        build,
+        "rejudge",
+        lens,
+        requests,
+        judge.batch,
+        most,
+    )
     for request in requests:
         query_id = request.query.query_id
         grades = graded.get(request.query.query_id, {})
@@ -150,18 +166,35 @@ def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest])
             sum(value >= judge.keep for value in grades.values()) < limits.min_positives
             and not build.ahead
         ):
-            build.drop("rejudge", query_id, "too few documents are relevant", request.query.text)
+            build.drop(
+                "rejudge",
+                query_id,
+                "too few documents are relevant",
+                request.query.text,
+            )
         else:
             gold[query_id] = {
                 doc_id: float(value >= judge.keep) for doc_id, value in sorted(grades.items())
             }
-    _review_queries(build, {request.query.query_id: request.query for request in requests}, gold)
-    build.count("rejudge", len(requests), len(gold))
+    _review_queries(
+        build,
+        {request.query.query_id: request.query for request in requests},
+        gold,
+    )
+    build.count(
+        "rejudge",
+        len(requests),
+        len(gold),
+    )
     build.demand(gold)
     return gold
 
 
-def _review_queries(build: BuildPipeline, queries: Mapping[str, Query], gold: Grades) -> None:
+def _review_queries(
+    build: BuildPipeline,
+    queries: Mapping[str, Query],
+    gold: Grades,
+) -> None:
     """Offer each query with some of what is relevant and of what is not; drop those that people find fault with."""
     shown = dict[str, list[str]]()
     relevant = dict[str, list[str]]()
@@ -180,7 +213,12 @@ def _review_queries(build: BuildPipeline, queries: Mapping[str, Query], gold: Gr
         for query_id, answers in relevant.items()
         if not {"unasked", "leak"}.isdisjoint(answers)
     ]:
-        build.drop("rejudge", query_id, "people find fault with it", ", ".join(relevant[query_id]))
+        build.drop(
+            "rejudge",
+            query_id,
+            "people find fault with it",
+            ", ".join(relevant[query_id]),
+        )
         del gold[query_id]
 
 
@@ -211,11 +249,22 @@ def pool(
             if doc_id not in grades_so_far and doc_id not in build.source.twins
         ]
         requests.append(
-            GradingRequest(query, new_ids, [build.text(doc_id) for doc_id in best[:EXAMPLES]])
+            GradingRequest(
+                query,
+                new_ids,
+                [build.text(doc_id) for doc_id in best[:EXAMPLES]],
+            )
         )
     batch = 2 * judge.batch
     most = build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
-    graded = grade(build, "judge", lens, requests, batch, most)
+    graded = grade(
+        build,
+        "judge",
+        lens,
+        requests,
+        batch,
+        most,
+    )
     build.count(
         "judge",
         sum(len(request.candidates) for request in requests),

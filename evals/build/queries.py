@@ -61,7 +61,12 @@ class QueryDraft(NamedTuple):
 
     def describe(self) -> str:
         """Return the label and the first descriptions of the group, as a text to search by."""
-        return " ".join([self.label, *self.descriptions[:SHOWN]])
+        return " ".join(
+            [
+                self.label,
+                *self.descriptions[:SHOWN],
+            ]
+        )
 
 
 def write(
@@ -73,7 +78,11 @@ def write(
     """
     if section.of == "member":
         written = [_choose_member(build, draft) for draft in drafts]
-        build.count("write", len(drafts), len(written))
+        build.count(
+            "write",
+            len(drafts),
+            len(written),
+        )
         return written
     texts = _write(build, section, drafts)
     draft_of = {draft.label: draft for draft in drafts}
@@ -107,7 +116,11 @@ def _choose_member(build: BuildPipeline, draft: QueryDraft) -> tuple[Query, Quer
         )
 
     chosen = min(draft.members, key=lambda member: (highest_similarity(member), member))
-    return make_query(build, build.text(chosen), [chosen]), draft
+    return make_query(
+        build,
+        build.text(chosen),
+        [chosen],
+    ), draft
 
 
 def _write(
@@ -129,14 +142,24 @@ def _write(
                 "least_words": section.words[0],
                 "most_words": section.words[1],
             }
-            units.append(StageInput(draft.label, inputs, _show_members(build, section, draft)))
+            units.append(
+                StageInput(
+                    draft.label,
+                    inputs,
+                    _show_members(build, section, draft),
+                )
+            )
         for unit, answer in build.ask("write", units, most=build.most_queries):
             text = " ".join(answer.get("query", "").split())
             if text and text not in texts.values():
                 texts[unit.key] = text
             elif answer:
                 build.drop("write", unit.key, "an earlier query covers it")
-    build.count("write", len(drafts), len(texts))
+    build.count(
+        "write",
+        len(drafts),
+        len(texts),
+    )
     return texts
 
 
@@ -157,7 +180,10 @@ def find_leaks(build: BuildPipeline, text: str, answers: Sequence[str]) -> list[
     their heaviest words if shared words have more than `SHARE` of the query's weight.
     """
     statistics = build.statistics
-    query_runs = index_ngrams({"": tokens(text)}, RUN)
+    query_runs = index_ngrams(
+        {"": tokens(text)},
+        RUN,
+    )
     query_words = {*content_words(text)}
     names = {match.lower() for match in _NAME_OR_NUMBER.findall(text)}
     weight = sum(map(statistics.weight, query_words)) or 1.0
@@ -180,7 +206,9 @@ def find_leaks(build: BuildPipeline, text: str, answers: Sequence[str]) -> list[
 
 
 def fix_leaks(
-    build: BuildPipeline, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]
+    build: BuildPipeline,
+    texts: Mapping[str, str],
+    answers: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
     """Return the queries, by handle, said in other words if they give answers away.
 
@@ -205,12 +233,18 @@ def fix_leaks(
         for handle, wording in leaks.items():
             evidence = f"{fixed.pop(handle)}: {', '.join(wording)}"
             build.drop("rephrase", handle, "gives its answers away", evidence)
-    build.count("rephrase", len(texts), len(fixed))
+    build.count(
+        "rephrase",
+        len(texts),
+        len(fixed),
+    )
     return fixed
 
 
 def deduplicate_queries(
-    build: BuildPipeline, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]
+    build: BuildPipeline,
+    texts: Mapping[str, str],
+    answers: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
     """Return the queries without queries that ask for what an earlier query asks for."""
     handles = list(texts)
@@ -218,7 +252,10 @@ def deduplicate_queries(
     find_nearest = nearest_texts(texts)
     for position, handle in enumerate(handles):
         earlier = handles[:position]
-        nearest = find_nearest(texts[handle], len(handles))
+        nearest = find_nearest(
+            texts[handle],
+            len(handles),
+        )
         near = [other for other in nearest if other in earlier][:NEAREST]
         if near:
             existing = {str(number): texts[other] for number, other in enumerate(near, start=1)}
@@ -240,5 +277,9 @@ def deduplicate_queries(
                 "asks for what another one asks for",
                 texts[earlier_handle],
             )
-    build.count("distinct", len(texts), len(texts) - len(repeats))
+    build.count(
+        "distinct",
+        len(texts),
+        len(texts) - len(repeats),
+    )
     return {handle: text for handle, text in texts.items() if handle not in repeats}

@@ -88,7 +88,12 @@ def load_recipe_class(name: str) -> type[Recipe]:
 
     UnknownName for a name that there is not, UsageError for an object that is no recipe.
     """
-    recipe_class = plugins.load_object("recipe", name, RECIPES, plugins.RECIPES)
+    recipe_class = plugins.load_object(
+        "recipe",
+        name,
+        RECIPES,
+        plugins.RECIPES,
+    )
     if isinstance(recipe_class, type) and issubclass(recipe_class, Recipe):
         return recipe_class
     raise UsageError(
@@ -164,7 +169,11 @@ def _make(recipe_class: type[Recipe], content: Mapping[str, Any]) -> Recipe:
         section = plugins.resolve("section", name, sections)
         keys = get_type_hints(section)
         for key in values if isinstance(values, dict) else ():
-            plugins.resolve(f"key of [{name}]", key, keys)
+            plugins.resolve(
+                f"key of [{name}]",
+                key,
+                keys,
+            )
     return schemas.build_dataclass(recipe_class, content)
 
 
@@ -175,7 +184,10 @@ def write_toml(name: str, recipe: Recipe) -> str:
         settings = getattr(recipe, section.name)
         heading, _, _ = (type(settings).__doc__ or "").partition("\n")
         hints = get_type_hints(type(settings), include_extras=True)
-        lines += ["", f"[{section.name}]  # {heading}"]
+        lines += [
+            "",
+            f"[{section.name}]  # {heading}",
+        ]
         for setting in fields(settings):
             value = schemas.to_toml(getattr(settings, setting.name))
             meaning = getattr(hints[setting.name], "__metadata__", [""])[0]

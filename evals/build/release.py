@@ -43,7 +43,9 @@ _TAGS = ("information-retrieval", "benchmark", "sextant")
 
 
 def mask_own_document(
-    queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str, str]
+    queries: Iterable[Query],
+    group: Mapping[str, str],
+    twins: Mapping[str, str],
 ) -> Iterator[Query]:
     """Yield queries that are documents, by their ids, with the documents that they must not see.
 
@@ -107,7 +109,11 @@ def judge_within_pools(benchmark: Benchmark) -> Benchmark:
 
 
 def split_dev(
-    benchmark: Benchmark, share: float, group: Mapping[str, str] = {}, *, disjoint: bool = False
+    benchmark: Benchmark,
+    share: float,
+    group: Mapping[str, str] = {},
+    *,
+    disjoint: bool = False,
 ) -> Benchmark:
     """Return the benchmark with a share of its queries for dev, by hash.
 
@@ -120,7 +126,10 @@ def split_dev(
     }
     chosen = list[str]()
     with suppress(EmptySplit):
-        chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
+        chosen = DevSplit(custom.SEED, share).choose(
+            sorted({*names.values()}),
+            "dev",
+        )
     dev = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
         benchmark = _separate_pools(benchmark, dev)
@@ -137,7 +146,10 @@ def _separate_pools(benchmark: Benchmark, dev: Collection[str]) -> Benchmark:
     for query in benchmark.queries:
         if query.query_id not in dev:
             pooled |= query.candidates or frozenset()
-    benchmark = drop_documents(benchmark, dict.fromkeys(dev, frozenset(pooled)))
+    benchmark = drop_documents(
+        benchmark,
+        dict.fromkeys(dev, frozenset(pooled)),
+    )
     queries = [
         query
         for query in benchmark.queries
@@ -166,7 +178,12 @@ def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) 
     for query in benchmark.queries:
         gone = removed.get(query.query_id, frozenset())
         removed_of[query.query_id] = gone
-        queries.append(replace(query, candidates=query.candidates and query.candidates - gone))
+        queries.append(
+            replace(
+                query,
+                candidates=query.candidates and query.candidates - gone,
+            )
+        )
     judgements = dict[str, Qrels]()
     for name, qrels in benchmark.judgements.items():
         remaining = dict[str, Mapping[str, float]]()
@@ -183,7 +200,11 @@ def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) 
     return benchmark._replace(queries=queries, judgements=judgements, comparisons=comparisons)
 
 
-def write_release(benchmark: Benchmark, folder: Path, provenance: Mapping[str, Any]) -> None:
+def write_release(
+    benchmark: Benchmark,
+    folder: Path,
+    provenance: Mapping[str, Any],
+) -> None:
     """Write FOLDER/release in one step: readers find the release before, none, or the new release.
 
     `provenance` has the recipe, digest, models, licence (as the Hub has it) and source; of the
@@ -207,7 +228,11 @@ def write_release(benchmark: Benchmark, folder: Path, provenance: Mapping[str, A
         disk.temporary_sibling(path, disk.SHARED, folder=True) as draft,
         disk.temporary_sibling(path, disk.SHARED, folder=True) as old,
     ):
-        _write_files(benchmark, draft, {"human": human_review.describe(folder), **provenance})
+        _write_files(
+            benchmark,
+            draft,
+            {"human": human_review.describe(folder), **provenance},
+        )
         with suppress(FileNotFoundError):
             path.rename(old)
         draft.rename(path)
@@ -227,26 +252,53 @@ def _write_private(benchmark: Benchmark, path: Path) -> None:
         path.unlink()
 
 
-def _write_files(benchmark: Benchmark, draft: Path, provenance: Mapping[str, Any]) -> None:
+def _write_files(
+    benchmark: Benchmark,
+    draft: Path,
+    provenance: Mapping[str, Any],
+) -> None:
     """Write every file of a release into the folder `draft`."""
     texts = (
         {"_id": document.doc_id, "title": document.title, "text": document.text}
         for document in benchmark.documents.stream()
     )
-    _write(draft / "corpus.jsonl", map(disk.dumps, texts))
+    _write(
+        draft / "corpus.jsonl",
+        map(disk.dumps, texts),
+    )
     queries = ({"_id": query.query_id, "text": query.text} for query in benchmark.queries)
-    _write(draft / "queries.jsonl", map(disk.dumps, queries))
+    _write(
+        draft / "queries.jsonl",
+        map(disk.dumps, queries),
+    )
     settings = {
         **benchmark.settings,
         **_write_judgements(benchmark, draft),
         **_write_protocol(benchmark, draft),
     }
-    _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
+    _write(
+        draft / "provenance.jsonl",
+        map(disk.dumps, benchmark.provenance),
+    )
     origin = {**provenance, "counts": _count(benchmark)}
     path = draft / custom.FILE
-    _write(path, [*_toml_lines(settings), "", "[made]", *_toml_lines(origin)])
-    custom.check_settings(tomllib.loads(path.read_text(encoding="utf-8")), custom.FILE)
-    _write(draft / "README.md", _card_lines(settings, origin, bool(benchmark.dev)))
+    _write(
+        path,
+        [
+            *_toml_lines(settings),
+            "",
+            "[made]",
+            *_toml_lines(origin),
+        ],
+    )
+    custom.check_settings(
+        tomllib.loads(path.read_text(encoding="utf-8")),
+        custom.FILE,
+    )
+    _write(
+        draft / "README.md",
+        _card_lines(settings, origin, bool(benchmark.dev)),
+    )
 
 
 def _count(benchmark: Benchmark) -> dict[str, float]:
@@ -271,7 +323,11 @@ def _write(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _write_table(
+    path: Path,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+) -> None:
     """Write tab-separated rows. DataError for an id with a tab."""
     rows = [header, *rows]
     for cell in chain.from_iterable(rows):
@@ -280,7 +336,10 @@ def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]
                 f"the id {cell!r} has a tab in it, which no table of judgements can hold; give it "
                 f"another"
             )
-    _write(path, map("\t".join, rows))
+    _write(
+        path,
+        map("\t".join, rows),
+    )
 
 
 def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
@@ -295,7 +354,11 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
     files = {leading: "qrels"}
     for name, qrels in further:
         files[name] = f"{name}.tsv"
-        _write_qrels(draft / files[name], qrels, query_ids)
+        _write_qrels(
+            draft / files[name],
+            qrels,
+            query_ids,
+        )
     return {"judgements": files}
 
 
@@ -306,7 +369,11 @@ def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
         for doc_id, grade in qrels.get(query_id, {}).items():
             score = int(grade) if grade == int(grade) else grade
             rows.append((query_id, doc_id, f"{score}"))
-    _write_table(path, ("query-id", "corpus-id", "score"), rows)
+    _write_table(
+        path,
+        ("query-id", "corpus-id", "score"),
+        rows,
+    )
 
 
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
@@ -324,7 +391,10 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
         if any(values.values()):
             rows = [f"{disk.dumps(name)}:{disk.dumps(value)}" for name, value in values.items()]
             files[key] = f"{key}.json"
-            _write(draft / files[key], ["{", ",\n".join(rows), "}"])
+            _write(
+                draft / files[key],
+                ["{", ",\n".join(rows), "}"],
+            )
     if benchmark.comparisons:
         pairs = [
             (query_id, *pair)
@@ -333,7 +403,11 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
         ]
         files["comparisons"] = "comparisons.tsv"
         header = ("query-id", "label", "better", "worse")
-        _write_table(draft / files["comparisons"], header, pairs)
+        _write_table(
+            draft / files["comparisons"],
+            header,
+            pairs,
+        )
     return files
 
 
@@ -342,7 +416,9 @@ def _toml_lines(table: Mapping[str, Any]) -> list[str]:
 
 
 def _card_lines(
-    settings: Mapping[str, Any], origin: Mapping[str, Any], has_dev: bool
+    settings: Mapping[str, Any],
+    origin: Mapping[str, Any],
+    has_dev: bool,
 ) -> Iterator[str]:
     """Yield the lines of README.md."""
     splits = ("test", "dev") if has_dev else ("test",)
@@ -353,7 +429,12 @@ def _card_lines(
     }
     name = settings.get("name", "A benchmark")
     table = "\n| stage | in | out | left out |\n|---|---|---|---|"
-    yield front_matter(name, _TAGS, files, origin.get("licence") or "unknown")
+    yield front_matter(
+        name,
+        _TAGS,
+        files,
+        origin.get("licence") or "unknown",
+    )
     yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n{table}"
     for row in origin.get("funnel", ()):
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())

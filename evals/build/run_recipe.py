@@ -47,16 +47,26 @@ def run(
     """
     name, parameters = recipe.read_recipe(folder)
     if follow_links:
-        parameters = replace(parameters, corpus=replace(parameters.corpus, follow_links=True))
+        parameters = replace(
+            parameters,
+            corpus=replace(parameters.corpus, follow_links=True),
+        )
     lms = _choose_models(parameters, named, request)
     if until and until not in STAGES:
         raise UnknownName("stage", until, STAGES)
     if limit is not None:
-        parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
+        parameters = replace(
+            parameters,
+            corpus=replace(parameters.corpus, sample=limit),
+        )
         # A trial leaves the benchmark alone.
         folder = folder / f"limit-{limit}"
         files.mkdir_private(folder)
-    check_prices(request, lms.values(), _list_retrievers(parameters))
+    check_prices(
+        request,
+        lms.values(),
+        _list_retrievers(parameters),
+    )
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
     _warn_of_unknown_prices(request, lms)
     if not (dry_run or cassette):
@@ -85,7 +95,10 @@ def run(
             _count_ingested(build, source)
             benchmark = _follow_recipe(build, recipe.load_builder(parameters))
         if dry_run:
-            return {"dry_run": True, "stages": total_estimates(build.forecasts)}
+            return {
+                "dry_run": True,
+                "stages": total_estimates(build.forecasts),
+            }
         if benchmark is None or until in build.funnel:
             return read_status(folder)
         provenance: Result = {
@@ -130,7 +143,11 @@ def _count_ingested(build: BuildPipeline, source: BuildSource) -> None:
     for left_out in read_dropped(source):
         build.drop("ingest", *left_out)
     documents = len(source.documents)
-    build.count("ingest", documents + sum(source.counts.values()), documents)
+    build.count(
+        "ingest",
+        documents + sum(source.counts.values()),
+        documents,
+    )
 
 
 def _follow_recipe(
@@ -162,7 +179,9 @@ def _follow_recipe(
 
 
 def _choose_models(
-    parameters: recipe.Recipe, named: Mapping[str, str], request: SharedRequest
+    parameters: recipe.Recipe,
+    named: Mapping[str, str],
+    request: SharedRequest,
 ) -> dict[str, str]:
     """Return the model of each role, and of each stage that has a model of its own."""
     lms = dict[str, str]()
@@ -172,7 +191,11 @@ def _choose_models(
     lms |= {stage: lm for stage, lm in named.items() if stage not in ROLES}
     for name in lms:
         if name not in (*ROLES, *STAGES):
-            raise UnknownName("stage or role", name, (*ROLES, *STAGES))
+            raise UnknownName(
+                "stage or role",
+                name,
+                (*ROLES, *STAGES),
+            )
     return lms
 
 
@@ -212,8 +235,23 @@ def render_build(result: Result) -> str:
             ]
         )
     rows = [_funnel_cells(row) for row in result["stages"]]
-    heads = ["stage", "in", "out", "left out", "calls", "model", "list price"]
-    lines: list[Any] = [TextTable("", heads, rows, (0, 3, 5))]
+    heads = [
+        "stage",
+        "in",
+        "out",
+        "left out",
+        "calls",
+        "model",
+        "list price",
+    ]
+    lines: list[Any] = [
+        TextTable(
+            "",
+            heads,
+            rows,
+            (0, 3, 5),
+        )
+    ]
     if any(row["lm"] == "offline" for row in result["stages"]):
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
@@ -285,8 +323,20 @@ def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
         if not levels:
             return None
         surely = levels[low] * forecast["certain"]
-        ranges.append([surely, levels[likely], levels[high] * growth])
-    ranges.append([0.0, 0.0, 0.0 if units else most * largest])
+        ranges.append(
+            [
+                surely,
+                levels[likely],
+                levels[high] * growth,
+            ]
+        )
+    ranges.append(
+        [
+            0.0,
+            0.0,
+            0.0 if units else most * largest,
+        ]
+    )
     return _add(ranges)
 
 

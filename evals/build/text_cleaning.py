@@ -72,15 +72,24 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = ()) -> str:
     """Return `text` without what the section names; `boilerplate` is what `find_boilerplate` found."""
-    before = text = unicodedata.normalize("NFC", re.sub(r"\r\n?", "\n", text))
+    before = text = unicodedata.normalize(
+        "NFC",
+        re.sub(r"\r\n?", "\n", text),
+    )
     for byline in clean.bylines:
         text = compile_pattern(byline).sub("", text)
     if boilerplate:
         text = "\n".join(line for line in text.split("\n") if digest_line(line) not in boilerplate)
     if clean.urls != "keep":
         domain = clean.urls == "domain"
-        text = _LINK.sub(r"\1 \2" if domain else r"\1", text)
-        text = _URL.sub(lambda match: match[1] if domain else "", text)
+        text = _LINK.sub(
+            r"\1 \2" if domain else r"\1",
+            text,
+        )
+        text = _URL.sub(
+            lambda match: match[1] if domain else "",
+            text,
+        )
     return text if text == before else re.sub(r"\n\s*\n", "\n\n", text).strip()
 
 
@@ -94,7 +103,15 @@ def replace_spans(text: str, spans: Mapping[str, str]) -> str:
             f"{abbreviate(strange[0])} does not stand in the text, so it cannot be replaced"
         )
     longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))
-    return re.sub(longest, lambda match: f"[{spans[match[0]]}]", text) if spans else text
+    return (
+        re.sub(
+            longest,
+            lambda match: f"[{spans[match[0]]}]",
+            text,
+        )
+        if spans
+        else text
+    )
 
 
 def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
@@ -177,7 +194,17 @@ class TextWarnings:
         """Count the personal data of a document, of which an example is masked, and whether it speaks to a model."""
         for topic, pattern in _PERSONAL.items():
             matches = pattern.findall(f"{document.title}\n{document.text}")
-            self.add(topic, len(matches), re.sub(r"(?<=\w)\w", "*", matches[0]) if matches else "")
+            self.add(
+                topic,
+                len(matches),
+                re.sub(
+                    r"(?<=\w)\w",
+                    "*",
+                    matches[0],
+                )
+                if matches
+                else "",
+            )
         self.add(
             "texts that speak to a model", bool(injection_kind(document.text)), document.doc_id
         )
@@ -185,7 +212,11 @@ class TextWarnings:
     def say(self) -> list[str]:
         """Return a sentence for each kind of finding."""
         rows = (
-            (f"{count:,} {topic} in", plural(documents, "document"), example)
+            (
+                f"{count:,} {topic} in",
+                plural(documents, "document"),
+                example,
+            )
             for topic, (count, documents, example) in self._found.items()
         )
         return [f"{finding} {location}, e.g. {example}" for finding, location, example in rows]

@@ -37,7 +37,11 @@ class Pieces:
         self._of_parent = defaultdict[str, list[str]](list)
         self._parents = dict[str, str]()
         for document in build.source.documents.stream():
-            origin = origin_of(document.doc_id, build.recipe.cut, build.source.separator)
+            origin = origin_of(
+                document.doc_id,
+                build.recipe.cut,
+                build.source.separator,
+            )
             if self._hashed:
                 origin = origin.rpartition(":")[2]  # of a passage, without the parent
             self._of_document[origin].append(document.doc_id)
@@ -60,7 +64,10 @@ class Pieces:
         if pieces := self._of_parent.get(name):
             return Unit(name, pieces)
         pieces = self._of_document.get(name, [])
-        return Unit(self._parents.get(pieces[0], pieces[0]) if pieces else name, pieces)
+        return Unit(
+            self._parents.get(pieces[0], pieces[0]) if pieces else name,
+            pieces,
+        )
 
     def _name(self, doc_id: str) -> str:
         return digest_id(doc_id) if self._hashed else doc_id
@@ -109,11 +116,17 @@ def keep_twins(twins: Mapping[str, str], comparisons: Comparisons) -> dict[str, 
 
 
 def list_metrics(
-    environment: Environment, comparisons: Comparisons, twins: Mapping[str, str]
+    environment: Environment,
+    comparisons: Comparisons,
+    twins: Mapping[str, str],
 ) -> list[str]:
     """Return the metrics of a task without those of comparisons that it has no longer."""
     labels = {pair.label for pairs in comparisons.values() for pair in pairs}
-    is_present = {"Win": bool(labels), "Flip": bool(twins), "Triplets": "Triplets" in labels}
+    is_present = {
+        "Win": bool(labels),
+        "Flip": bool(twins),
+        "Triplets": "Triplets" in labels,
+    }
     return [
         name
         for name in environment.metrics

@@ -46,7 +46,11 @@ class JudgedShare(NamedTuple):
 
 
 def draw_true_grades(
-    sample: Sequence[tuple[float, int]], pool: Sequence[int], *, draws: int = DRAWS, seed: int = 0
+    sample: Sequence[tuple[float, int]],
+    pool: Sequence[int],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> Iterator[np.ndarray]:
     """Yield draws of the true grade of each document of the pool, shape (len(pool),).
 
@@ -61,12 +65,20 @@ def draw_true_grades(
     sampled = np.zeros((len(classes), len(grades)))
     for true, grade in sample:
         sampled[classes.index(true), grades.index(grade)] += 1
-    column_of = np.asarray([grades.index(grade) for grade in pool], dtype=int)
+    column_of = np.asarray(
+        [grades.index(grade) for grade in pool],
+        dtype=int,
+    )
     counts = np.bincount(column_of, minlength=len(grades))
     members = [np.flatnonzero(column_of == column) for column in range(len(grades))]
     generator = np.random.default_rng(seed)
     allocated = (
-        sampled / np.maximum(1, sampled.sum(axis=0)) * counts
+        sampled
+        / np.maximum(
+            1,
+            sampled.sum(axis=0),
+        )
+        * counts
     )  # as if true grades were as common as sampled
     for step in range(WARM_UP + draws * THINNING):
         errors = np.stack([generator.dirichlet(row + PRIOR) for row in sampled + allocated])
@@ -89,7 +101,11 @@ def draw_true_grades(
 def interval_of(draws: Sequence[float]) -> Rate:
     """Return the mean of draws and the range that holds 95 % of them."""
     low, high = np.quantile(draws, [0.025, 0.975])
-    return Rate(float(np.mean(draws)), float(low), float(high))
+    return Rate(
+        float(np.mean(draws)),
+        float(low),
+        float(high),
+    )
 
 
 def measure_judge(pool: Sequence[int], draws: Sequence[np.ndarray]) -> JudgedShare:

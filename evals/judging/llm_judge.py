@@ -185,7 +185,15 @@ def build_judging_pool(paths: Sequence[Path], task: str, depth: int) -> JudgingP
                 None, chain.from_iterable(zip_longest(*(ranking[query_id] for ranking in rankings)))
             ):
                 passages.setdefault(unit_of(doc_id), doc_id)
-    return JudgingPool(runs, environment, rankings, brought, release_grades, unit_of, best)
+    return JudgingPool(
+        runs,
+        environment,
+        rankings,
+        brought,
+        release_grades,
+        unit_of,
+        best,
+    )
 
 
 def judge_runs(
@@ -216,18 +224,36 @@ def judge_runs(
         request.program_label, Judge, request.parameters, prompts.parameters if prompts else {}
     )
     values["lens"] = values["lens"] or environment.hints.get("lens", "")
-    system = Judge(Toolbox(environment.documents, NullRetriever()), **values)
+    system = Judge(
+        Toolbox(environment.documents, NullRetriever()),
+        **values,
+    )
     if prompts:
-        prompts.check(request.program_label, system, str(compiled))
+        prompts.check(
+            request.program_label,
+            system,
+            str(compiled),
+        )
         prompts.prompts_alone(str(compiled)).assemble(system)
     config = {key: pool.runs[0].config[key] for key in OF_RUNS} | {
         "parameters": values,
         "rule": system.rule,
     }
     path = pool.runs[0].path.resolve().with_name(f"{scored_run.JUDGED}{name}")
-    stage = ModelStage(system, environment.documents, path, config, request)
+    stage = ModelStage(
+        system,
+        environment.documents,
+        path,
+        config,
+        request,
+    )
     chosen = _choose_sample(pool, sample)
-    todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
+    todo = _cut(
+        system,
+        pool,
+        chosen,
+        pool.grades(stage.outcomes),
+    )
     if dry_run:
         documents = sum(
             len(query.candidates or ()) - len(system.examples[query.query_id]) for query in todo
@@ -271,7 +297,11 @@ class UnusableJudge(SextantError):
     exit_code = 7
 
 
-def _correct(pool: JudgingPool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Result:
+def _correct(
+    pool: JudgingPool,
+    chosen: Wanted,
+    by_kind: Mapping[str, Grades],
+) -> Result:
     """Return the judge's precision and recall among what it judged, and the runs' means without its
     errors.
 
@@ -286,7 +316,10 @@ def _correct(pool: JudgingPool, chosen: Wanted, by_kind: Mapping[str, Grades]) -
     ]
     keys = [(query_id, doc_id) for query_id, graded in grades.items() for doc_id in graded]
     judged = [int(grades[query_id][doc_id]) for query_id, doc_id in keys]
-    nothing = {"judge": None, "corrected": [None] * len(pool.runs)}
+    nothing = {
+        "judge": None,
+        "corrected": [None] * len(pool.runs),
+    }
     if not judged or len({true for true, _ in sample}) < 2:
         return nothing
     draws = list(draw_true_grades(sample, judged))
@@ -306,7 +339,9 @@ def _correct(pool: JudgingPool, chosen: Wanted, by_kind: Mapping[str, Grades]) -
 
 
 def _pairs(
-    pool: JudgingPool, sample: Wanted, by_kind: Mapping[str, Grades]
+    pool: JudgingPool,
+    sample: Wanted,
+    by_kind: Mapping[str, Grades],
 ) -> list[tuple[str, str]]:
     """Return the query and the document of what both the judge and the release have graded,
     of the sample.
@@ -337,7 +372,10 @@ def _choose_sample(
 
 
 def _cut(
-    system: Judge, pool: JudgingPool, sample: Wanted, graded: Mapping[str, Grades]
+    system: Judge,
+    pool: JudgingPool,
+    sample: Wanted,
+    graded: Mapping[str, Grades],
 ) -> list[Query]:
     """Return the batches that are not graded, each as a query whose id says its kind; the
     judge gets their examples.
@@ -372,12 +410,22 @@ def _cut(
             if ungraded := pool.read(query_id, ungraded):
                 name = f"{pool_type}/{digest(*ungraded)[:8]}/{query_id}"
                 examples[name] = shown
-                todo.append(replace(query, query_id=name, candidates=frozenset(ungraded + shown)))
+                todo.append(
+                    replace(
+                        query,
+                        query_id=name,
+                        candidates=frozenset(ungraded + shown),
+                    )
+                )
     system.examples = examples
     return todo
 
 
-def _agree(pool: JudgingPool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
+def _agree(
+    pool: JudgingPool,
+    sample: Wanted,
+    outcomes: Mapping[str, Any],
+) -> Result:
     """Compare the judge with the release on what both have judged: relevant, from grade 1 on,
     or not.
     """
@@ -423,7 +471,11 @@ def describe_agreement(agreement: Result) -> str:
     )
     if reason := agreement.get("kappa_undefined"):
         figures += f" (kappa is undefined: {reason})"
-    price = number(agreement["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
+    price = number(
+        agreement["usage"]["list_usd"],
+        "${:.4f} at list price",
+        "price unknown",
+    )
     sample = (
         f"a sample of {plural(agreement['documents'], 'judged document')}, {agreement['relevant']} of "
         f"them relevant"
@@ -476,7 +528,10 @@ def _score(pool: JudgingPool, name: str, grades: Grades) -> Result:
         }
         for run, ranked in zip(pool.runs, pool.rankings, strict=True)
     ]
-    return {"runs": rows, "left_out": leave_one_system_out(pool, grades)}
+    return {
+        "runs": rows,
+        "left_out": leave_one_system_out(pool, grades),
+    }
 
 
 def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
@@ -514,7 +569,14 @@ def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
         tau = kendalltau(before, after).statistic if len(before) > 1 else math.nan
         change = max(abs(a - b) for a, b in zip(before, after, strict=True))
         tau = None if math.isnan(tau) else float(tau)
-        alone.append({"run": run.name, "relevant": relevant, "tau": tau, "change": change})
+        alone.append(
+            {
+                "run": run.name,
+                "relevant": relevant,
+                "tau": tau,
+                "change": change,
+            }
+        )
     return alone
 
 
@@ -549,15 +611,38 @@ def render_judgements(result: Result) -> str:
             [f"{mean['mean']:.4f} ({mean['low']:.4f} to {mean['high']:.4f})"] if mean else []
         )
         figures = [f"{cell:.4f}" for cell in cells]
-        rows.append([Path(row["run"]).name, *figures[:-2], *without_errors, *figures[-2:], *alone])
-    names = [*result["runs"][0]["by"], *["corrected"] * corrected]
-    heads = ["run", *names, "judged", "if the rest were right", "its own", "tau", "change"]
+        rows.append(
+            [
+                Path(row["run"]).name,
+                *figures[:-2],
+                *without_errors,
+                *figures[-2:],
+                *alone,
+            ]
+        )
+    names = [
+        *result["runs"][0]["by"],
+        *["corrected"] * corrected,
+    ]
+    heads = [
+        "run",
+        *names,
+        "judged",
+        "if the rest were right",
+        "its own",
+        "tau",
+        "change",
+    ]
     by = "offline, which counts words: a floor" if result["lm"] == "offline" else result["lm"]
     judged = (
         f"{name}: {plural(result['judged'], 'document')} judged by {by}, prompt {result['prompt']}"
     )
     judged += f"; {result['left']} are left, for want of a usable answer" if result["left"] else ""
-    table = TextTable(f"{metric} by each of the judgements", heads, rows)
+    table = TextTable(
+        f"{metric} by each of the judgements",
+        heads,
+        rows,
+    )
     own_note = (
         "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
         "runs by "
@@ -572,5 +657,18 @@ def render_judgements(result: Result) -> str:
             f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for "
             f"these queries"
         )
-    lines = [judged, describe_agreement(result["agreement"]), *describe_judge(result)]
-    return render_terminal([describe_task(result), *lines, "", table, *notes, result["folder"]])
+    lines = [
+        judged,
+        describe_agreement(result["agreement"]),
+        *describe_judge(result),
+    ]
+    return render_terminal(
+        [
+            describe_task(result),
+            *lines,
+            "",
+            table,
+            *notes,
+            result["folder"],
+        ]
+    )

@@ -49,7 +49,11 @@ class SampledLoss(NamedTuple):
 
 
 def label_loss_causes(
-    paths: Sequence[Path], request: SharedRequest, sample: int, *, dry_run: bool = False
+    paths: Sequence[Path],
+    request: SharedRequest,
+    sample: int,
+    *,
+    dry_run: bool = False,
 ) -> Result:
     """Return the causes of `sample` failures of each run, by its name.
 
@@ -61,7 +65,13 @@ def label_loss_causes(
     system = Explainer(Toolbox(environment.documents, NullRetriever()))
     config = {key: runs[0].config[key] for key in OF_RUNS}
     path = runs[0].path.resolve().with_name(NAMED)
-    stage = ModelStage(system, environment.documents, path, config, request)
+    stage = ModelStage(
+        system,
+        environment.documents,
+        path,
+        config,
+        request,
+    )
     query_of = {query.query_id: query for query in environment.queries}
     units = dict[str, Query]()
     losses = list[SampledLoss]()
@@ -101,7 +111,10 @@ def label_loss_causes(
             stage.path / f"{run.path.resolve().name}.json",
             json.dumps(content, indent=2) + "\n",
         )
-    return header | {"folder": str(stage.path), "named": causes_of}
+    return header | {
+        "folder": str(stage.path),
+        "named": causes_of,
+    }
 
 
 def _group_by_cause(losses: Sequence[SampledLoss], answers: Mapping[str, Result]) -> Result:
@@ -152,17 +165,32 @@ def _find_position(ranking: Sequence[str], doc_ids: Sequence[str]) -> int:
 def render_loss_causes(result: Result) -> str:
     """Return the causes as a person reads them."""
     if "forecast" in result:
-        documents = plural(result["forecast"]["queries"], "lost document")
+        documents = plural(
+            result["forecast"]["queries"],
+            "lost document",
+        )
         heading = f"{documents} to be read, a call each"
-        return "\n" + cost_estimate.render_estimate(result["forecast"], [heading])
+        return "\n" + cost_estimate.render_estimate(
+            result["forecast"],
+            [heading],
+        )
     labels = [f"run {number}" for number, _ in enumerate(result["named"], 1)]
     rows = list[list[str]]()
     for cause in (*CAUSES, UNNAMED):
         counts = [causes.get(cause, {}).get("documents", 0) for causes in result["named"].values()]
         if any(counts):
-            rows.append([CAUSES.get(cause, cause), *map(str, counts)])
+            rows.append(
+                [
+                    CAUSES.get(cause, cause),
+                    *map(str, counts),
+                ]
+            )
     title = f"why documents of a sample were lost, as {result['named_by']} reads the steps"
     table: TextTable | str = "no document was lost"
     if rows:
-        table = TextTable(title, ["cause", *labels], rows)
+        table = TextTable(
+            title,
+            ["cause", *labels],
+            rows,
+        )
     return render_terminal(["", table, result["folder"]])

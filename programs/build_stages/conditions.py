@@ -219,7 +219,10 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
         or content_words(before)
         or ["it"]
     )
-    old = next(filter(str.isdecimal, candidates), candidates[0])
+    old = next(
+        filter(str.isdecimal, candidates),
+        candidates[0],
+    )
     new = next(
         (word for word in halve(other_conditions, statistics) if word not in content_words(before)),
         "otherwise",
@@ -246,11 +249,19 @@ CONDITIONS = StageQuestion(
 )
 QUERY_OF_K = StageQuestion(
     WriteConditions,
-    {"conditions": write, "prose": lambda *unit: ", ".join(write(*unit))},
+    {
+        "conditions": write,
+        "prose": lambda *unit: ", ".join(write(*unit)),
+    },
     check=check_counted,
 )
 COVERS = StageQuestion(
     CompareConditions, {"stated": hold, "beyond": lambda *_: ""}, role="judge", rows="stated"
 )
 SPOIL = StageQuestion(SpoilSentence, {"spoiled": spoil}, check=check_changed)
-MEETS = StageQuestion(JudgeCondition, {"met": hold}, role="judge", rows="met")
+MEETS = StageQuestion(
+    JudgeCondition,
+    {"met": hold},
+    role="judge",
+    rows="met",
+)

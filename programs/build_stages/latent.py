@@ -179,13 +179,19 @@ def mapped(inputs: Inputs, outputs: Outputs) -> None:
     if sorted(mapped_labels) != sorted(labels):
         odd = next(
             iter({*labels} ^ {*mapped_labels}),
-            next((name for name in mapped_labels if mapped_labels.count(name) > 1), ""),
+            next(
+                (name for name in mapped_labels if mapped_labels.count(name) > 1),
+                "",
+            ),
         )
         raise InvalidAnswer(
             "unknown ids", f"every label is to be there once, as it is given; not so {odd!r}"
         )
     if strange := [row.canonical for row in outputs["collapsed"] if row.canonical not in labels]:
-        raise InvalidAnswer("unknown ids", f"{strange[0]!r} is none of the labels")
+        raise InvalidAnswer(
+            "unknown ids",
+            f"{strange[0]!r} is none of the labels",
+        )
 
 
 def known_groups(inputs: Inputs, outputs: Outputs) -> None:
@@ -198,7 +204,11 @@ def known_groups(inputs: Inputs, outputs: Outputs) -> None:
 def sort(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Put every passage into the first kind: counting words does not tell how an attribute is carried."""
     return [
-        {"id": passage.id, "kind": next(iter(inputs["kinds"])), "why": "not told"}
+        {
+            "id": passage.id,
+            "kind": next(iter(inputs["kinds"])),
+            "why": "not told",
+        }
         for passage in inputs["passages"]
     ]
 
@@ -235,8 +245,16 @@ def label(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     rows = []
     for passage in inputs["passages"]:
         words = content_words(passage.text)
-        in_use = next((label for label in inputs["in_use"] if label in words), "")
-        rows.append({"id": passage.id, "label": in_use or next(iter(words), "")})
+        in_use = next(
+            (label for label in inputs["in_use"] if label in words),
+            "",
+        )
+        rows.append(
+            {
+                "id": passage.id,
+                "label": in_use or next(iter(words), ""),
+            }
+        )
     return rows
 
 
@@ -271,10 +289,19 @@ def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]
 SCREEN = StageQuestion(
     SortPassages, {"sorted": sort}, role="sweep", rows="sorted", check=known_kinds
 )
-EXTRACT = StageQuestion(ExtractAttributes, {"found": extract}, role="sweep", rows="found")
+EXTRACT = StageQuestion(
+    ExtractAttributes,
+    {"found": extract},
+    role="sweep",
+    rows="found",
+)
 LABEL = StageQuestion(LabelDescriptions, {"labels": label}, rows="labels")
 COLLAPSE = StageQuestion(CollapseLabels, {"collapsed": collapse}, check=mapped)
-MERGE = StageQuestion(MergeGroups, {"merged": lambda inputs, statistics: []}, check=known_groups)
+MERGE = StageQuestion(
+    MergeGroups,
+    {"merged": lambda inputs, statistics: []},
+    check=known_groups,
+)
 VALIDATE = StageQuestion(
     ValidateGroup,
     {"members": validate, "better": lambda inputs, _: inputs["label"]},

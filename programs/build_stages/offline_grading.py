@@ -25,4 +25,9 @@ def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     return rows
 
 
-GRADE = StageQuestion(GradePassages, {"verdicts": grade}, role="judge", rows="verdicts")
+GRADE = StageQuestion(
+    GradePassages,
+    {"verdicts": grade},
+    role="judge",
+    rows="verdicts",
+)

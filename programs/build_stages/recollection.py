@@ -130,16 +130,31 @@ def recognise(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]
         passage.id: post_words <= {*content_words(passage.text)} for passage in inputs["passages"]
     }
     return [
-        {"id": passage_id, "grade": HIGHEST * fit, "reason": "words"}
+        {
+            "id": passage_id,
+            "grade": HIGHEST * fit,
+            "reason": "words",
+        }
         for passage_id, fit in fits.items()
     ]
 
 
 RECOLLECT = StageQuestion(
-    RecollectMoment, {"rating": rate, "written": recollect, "changed": lambda *_: []}, check=sized
+    RecollectMoment,
+    {
+        "rating": rate,
+        "written": recollect,
+        "changed": lambda *_: [],
+    },
+    check=sized,
 )
 OPEN = StageQuestion(
     VaryOpening, {"written": lambda inputs, statistics: inputs["opening"]}, check=sized
 )
 HARDEN = StageQuestion(HardenPost, {"written": rephrase}, check=sized)
-UNIQUE = StageQuestion(GradePassages, {"verdicts": recognise}, role="judge", rows="verdicts")
+UNIQUE = StageQuestion(
+    GradePassages,
+    {"verdicts": recognise},
+    role="judge",
+    rows="verdicts",
+)

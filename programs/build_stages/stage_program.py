@@ -80,7 +80,11 @@ class StageProgram(Program):
         inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
         question = self.question
         if question.rows:
-            outputs = self._ask_for_rows(session, list(doc_id_of), inputs)
+            outputs = self._ask_for_rows(
+                session,
+                list(doc_id_of),
+                inputs,
+            )
             rows = outputs[question.rows]
             outputs[question.rows] = {
                 doc_id: rows[number] | {"id": doc_id}
@@ -95,10 +99,16 @@ class StageProgram(Program):
                 )
             answer = ask(self.fill, *checks, **inputs)
             outputs = _plain(answer, question.signature)
-        return session.submit([], answer=json.dumps(outputs, ensure_ascii=False))
+        return session.submit(
+            [],
+            answer=json.dumps(outputs, ensure_ascii=False),
+        )
 
     def _ask_for_rows(
-        self, session: Session, numbers: list[str], inputs: dict[str, Any]
+        self,
+        session: Session,
+        numbers: list[str],
+        inputs: dict[str, Any],
     ) -> dict[str, Any]:
         """Return outputs of which `question.rows` has a row for each passage, by its number.
 

@@ -32,7 +32,11 @@ def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[s
     return [
         {
             "id": passage.id,
-            "text": surface_cues.surface_cues(name, passage.text, lambda: statistics),
+            "text": surface_cues.surface_cues(
+                name,
+                passage.text,
+                lambda: statistics,
+            ),
         }
         for passage in inputs["passages"]
     ]
@@ -51,7 +55,12 @@ class Annotator(Program):
     query: bool = False  # whether the query is itself such a document, and annotated, too
 
     def __post_init__(self) -> None:
-        require_at_least(1, "annotator", read_chars=self.read_chars, pool=self.pool)
+        require_at_least(
+            1,
+            "annotator",
+            read_chars=self.read_chars,
+            pool=self.pool,
+        )
         self.wording = self.attribute or get_lens(self.lens).annotate
         self.annotate_documents = dspy.Predict(AnnotateDocuments)
 
@@ -67,15 +76,29 @@ class Annotator(Program):
         notes = dict[str, str]()
         predictor = (self.annotate_documents, self.wording)
         for first in range(0, len(pool), BATCH):
-            annotate(session, *predictor, pool[first : first + BATCH], self.read_chars, notes)
+            annotate(
+                session,
+                *predictor,
+                pool[first : first + BATCH],
+                self.read_chars,
+                notes,
+            )
         text = (
-            annotate_text(*predictor, query.text[: self.read_chars]) if self.query else query.text
+            annotate_text(
+                *predictor,
+                query.text[: self.read_chars],
+            )
+            if self.query
+            else query.text
         )
         hits = list[Hit]()
         if any(map(content_words, notes.values())):
             hits = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
                 text, len(pool)
             )
-        ranked = complete_ranking((hit.doc_id for hit in hits), pool)
+        ranked = complete_ranking(
+            (hit.doc_id for hit in hits),
+            pool,
+        )
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

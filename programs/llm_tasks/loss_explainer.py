@@ -94,7 +94,12 @@ class Explainer(Program):
         shown = passage_reading.show_in_one_call(
             session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **fitted
         )
-        answer = ask(self.name_cause, filled("because"), **fitted, passages=shown)
+        answer = ask(
+            self.name_cause,
+            filled("because"),
+            **fitted,
+            passages=shown,
+        )
         return session.submit(
             (), answer=json.dumps({"cause": answer.cause, "because": answer.because})
         )

@@ -55,5 +55,11 @@ def write_objective(
         ExampleDocuments(query=query, right=right, tempting=wrong)
         for query, right, wrong in (map(escape_markers, case) for case in cases)
     ]
-    answer = ask(writer, filled("objective"), cases=shown, relevance=relevance, drafts=list(drafts))
+    answer = ask(
+        writer,
+        filled("objective"),
+        cases=shown,
+        relevance=relevance,
+        drafts=list(drafts),
+    )
     return " ".join(answer.objective.split())

@@ -80,7 +80,12 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     hidden: transfer.Carry
     ranked: transfer.Carry
     if of_documents:
-        gold = inherit_labels(build, pieces, graded, spread=not section.max_p)
+        gold = inherit_labels(
+            build,
+            pieces,
+            graded,
+            spread=not section.max_p,
+        )
         hidden = ranked = pieces.find
     else:
         contained = _find_contained(build, environment)
@@ -88,9 +93,17 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         hidden = contained.hide
         ranked = contained.find
     queries = [query for query in environment.queries if query.query_id in gold]
-    queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
+    queries = _drop_masked(
+        build,
+        transfer.carry_queries(queries, hidden, ranked),
+        gold,
+    )
     gold = {query.query_id: gold[query.query_id] for query in queries}
-    build.count("transfer", len(environment.queries), len(gold))
+    build.count(
+        "transfer",
+        len(environment.queries),
+        len(gold),
+    )
     if not gold:
         raise DataError(
             f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
@@ -113,7 +126,11 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
     provenance = [
-        {"query_id": query_id, "from": graded[query_id], "gold": gold[query_id]}
+        {
+            "query_id": query_id,
+            "from": graded[query_id],
+            "gold": gold[query_id],
+        }
         for query_id in gold
     ]
     together = {
@@ -121,7 +138,13 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         for pair in twins.items()
         for query_id, twin in zip(pair, pair[1:] * 2, strict=True)
     }
-    benchmark = build.finish(queries, {"gold": gold}, provenance, together, **settings)
+    benchmark = build.finish(
+        queries,
+        {"gold": gold},
+        provenance,
+        together,
+        **settings,
+    )
     benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
     dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
     return benchmark._replace(dev=dev) if dev else benchmark
@@ -207,7 +230,10 @@ class _Contained(NamedTuple):
 
     def hide(self, old: str) -> Sequence[str]:
         """Return the new passages that say so much of an old one that who must not see it must not see them."""
-        return [*self.find(old), *self.perhaps.get(old, ())]
+        return [
+            *self.find(old),
+            *self.perhaps.get(old, ()),
+        ]
 
 
 def _find_contained(build: BuildPipeline, environment: Environment) -> _Contained:
@@ -234,7 +260,12 @@ def _find_contained(build: BuildPipeline, environment: Environment) -> _Containe
     def show(pair: tuple[str, str]) -> Item:
         old = environment.documents[pair[0]]
         new = build.source.documents[pair[1]]
-        return Item((("the old passage", old.text), ("the new passage", new.text)))
+        return Item(
+            (
+                ("the old passage", old.text),
+                ("the new passage", new.text),
+            )
+        )
 
     build.review("transfer", doubtful, show)  # puts what people say in place of "no"
     surely = defaultdict[str, list[str]](list)
@@ -252,7 +283,12 @@ def _contain(
     for query_id, grades in graded.items():
         lost = [old for old, grade in grades.items() if grade > 0 and not contained.find(old)]
         if lost:
-            build.drop("transfer", query_id, "no new passage contains what is relevant", lost[0])
+            build.drop(
+                "transfer",
+                query_id,
+                "no new passage contains what is relevant",
+                lost[0],
+            )
             continue
         row = gold[query_id] = {}
         for old, grade in grades.items():

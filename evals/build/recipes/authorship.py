@@ -58,7 +58,12 @@ class AuthorshipRecipe(Recipe):
 def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError if nothing is left."""
     author_of = _read_authors(build)
-    documents = Corpus([*build.source.documents.stream(), *_distract(build, author_of)])
+    documents = Corpus(
+        [
+            *build.source.documents.stream(),
+            *_distract(build, author_of),
+        ]
+    )
     texts = _scrub(build, author_of, documents)
     source = build.source
     twins = {
@@ -113,12 +118,20 @@ def _make_queries(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Qu
         else:
             post_of[doc_id] = source.documents[doc_id].parent or doc_id
         text = source.documents[doc_id].text
-        queries.append(Query(doc_id, text, build.recipe.release.objective))
+        queries.append(
+            Query(
+                doc_id,
+                text,
+                build.recipe.release.objective,
+            )
+        )
     return list(release.mask_own_document(queries, post_of, source.twins))
 
 
 def _find_other_texts(
-    build: BuildPipeline, author_of: Mapping[str, str], queries: Sequence[Query]
+    build: BuildPipeline,
+    author_of: Mapping[str, str],
+    queries: Sequence[Query],
 ) -> dict[str, dict[str, float]]:
     """Return for each query the other texts of its author, up to `limits.queries` queries."""
     limits = build.recipe.limits
@@ -138,8 +151,16 @@ def _find_other_texts(
     gold = {query_id: dict.fromkeys(other_texts[query_id], 1.0) for query_id in chosen}
     too_few = stable_order(other_texts.keys() - {*enough})
     build.drop_all("authors", too_few, "too few other texts of the author")
-    build.drop_all("authors", enough[limits.queries :], "more than queries are wanted")
-    build.count("authors", len(other_texts), len(gold))
+    build.drop_all(
+        "authors",
+        enough[limits.queries :],
+        "more than queries are wanted",
+    )
+    build.count(
+        "authors",
+        len(other_texts),
+        len(gold),
+    )
     build.demand(gold, remedy="each needs another text of its author")
     return gold
 
@@ -150,7 +171,12 @@ def _distract(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Docume
     if not recipe.distractors.path:
         return []
     home = build.folder / "distractors"
-    source = ingest(recipe.distractors, recipe.clean, recipe.cut, home)
+    source = ingest(
+        recipe.distractors,
+        recipe.clean,
+        recipe.cut,
+        home,
+    )
     for warning in source.warnings:
         print_stderr(f"distractors: {warning}")
     for left_out in read_dropped(source):
@@ -160,7 +186,11 @@ def _distract(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Docume
     chosen = match_lengths(wanted, lengths)
     unused = sorted(lengths.keys() - set(chosen))
     build.drop_all("distractors", unused, "not needed, or not as long as the others")
-    build.count("distractors", len(lengths) + sum(source.counts.values()), len(chosen))
+    build.count(
+        "distractors",
+        len(lengths) + sum(source.counts.values()),
+        len(chosen),
+    )
     return [source.documents[doc_id] for doc_id in chosen]
 
 
@@ -169,7 +199,12 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
 
     `lengths` is id -> length. DataError if it has none for a bin.
     """
-    ends = np.unique(np.quantile(wanted, np.arange(1, BINS) / BINS))
+    ends = np.unique(
+        np.quantile(
+            wanted,
+            np.arange(1, BINS) / BINS,
+        )
+    )
     shares = np.bincount(np.digitize(wanted, ends))
     shortest = min(wanted)
     longest = max(wanted)
@@ -193,7 +228,11 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
     return sorted(chosen)
 
 
-def _scrub(build: BuildPipeline, author_of: Mapping[str, str], texts: Corpus) -> Corpus:
+def _scrub(
+    build: BuildPipeline,
+    author_of: Mapping[str, str],
+    texts: Corpus,
+) -> Corpus:
     """Return the texts without the words that say who wrote them.
 
     Texts without a usable answer are left out.
@@ -206,22 +245,42 @@ def _scrub(build: BuildPipeline, author_of: Mapping[str, str], texts: Corpus) ->
         for doc_id in texts
     )
     scrubbed = Corpus(
-        _remove_identity(texts[unit.key], answer["spans"], author_of.get(unit.key, ""))
+        _remove_identity(
+            texts[unit.key],
+            answer["spans"],
+            author_of.get(unit.key, ""),
+        )
         for unit, answer in build.ask("scrub", units)
         if answer
     )
-    build.count("scrub", len(texts), len(scrubbed))
+    build.count(
+        "scrub",
+        len(texts),
+        len(scrubbed),
+    )
     return scrubbed
 
 
-def _remove_identity(document: Document, spans: Mapping[str, str], author: str) -> Document:
+def _remove_identity(
+    document: Document,
+    spans: Mapping[str, str],
+    author: str,
+) -> Document:
     """Return a document with its author's name, and the spans, replaced by their types."""
 
     def scrub(text: str) -> str:
         types = {span: span_type for span, span_type in spans.items() if span in text}
         if author:
-            names = re.findall(rf"\b{re.escape(author)}\b", text, re.IGNORECASE)
+            names = re.findall(
+                rf"\b{re.escape(author)}\b",
+                text,
+                re.IGNORECASE,
+            )
             types |= dict.fromkeys(names, "name")
         return replace_spans(text, types)
 
-    return replace(document, title=scrub(document.title), text=scrub(document.text))
+    return replace(
+        document,
+        title=scrub(document.title),
+        text=scrub(document.text),
+    )

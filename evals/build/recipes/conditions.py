@@ -83,7 +83,11 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         prose[doc_id] = query["prose"]
     changed = _spoil(build, originals, conditions)
     ladders = dict(_make_ladders(build, originals, changed))
-    build.count("ladder", len(queries), len(ladders))
+    build.count(
+        "ladder",
+        len(queries),
+        len(ladders),
+    )
     build.demand(ladders, "document")
     return _finish(build, ladders, conditions, prose)
 
@@ -99,7 +103,12 @@ def _extract(build: BuildPipeline) -> Texts:
     for doc_id in doc_ids:
         text = build.text(doc_id)
         if len(units) < most and len(sentences(text)) >= ladder.number:
-            units.append(StageInput(doc_id, {**inputs, "document": [text]}))
+            units.append(
+                StageInput(
+                    doc_id,
+                    {**inputs, "document": [text]},
+                )
+            )
         else:
             unused.append(doc_id)
     build.drop_all("conditions", unused, "too few sentences, or more than queries are wanted")
@@ -109,7 +118,11 @@ def _extract(build: BuildPipeline) -> Texts:
             document = squeeze(*unit.inputs["document"])
             stated = [squeeze(sentence) for sentence in answer["sentences"]]
             originals[unit.key] = sorted(stated, key=document.find)
-    build.count("conditions", len(doc_ids), len(originals))
+    build.count(
+        "conditions",
+        len(doc_ids),
+        len(originals),
+    )
     return originals
 
 
@@ -128,10 +141,20 @@ def _write(build: BuildPipeline, originals: Texts) -> dict[str, Fields]:
 
     def show(doc_id: str, query: Fields) -> StageInput:
         numbered = [(str(number), text) for number, text in enumerate(originals[doc_id], start=1)]
-        wordings = ["\n".join(query["conditions"]), query["prose"]]
+        wordings = [
+            "\n".join(query["conditions"]),
+            query["prose"],
+        ]
         return StageInput(doc_id, {"queries": wordings}, numbered)
 
-    return _repair_until_right(build, "query_of_k", "covers", inputs, show, 1)
+    return _repair_until_right(
+        build,
+        "query_of_k",
+        "covers",
+        inputs,
+        show,
+        1,
+    )
 
 
 def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
@@ -164,9 +187,20 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
             ("rest", remainders[name]),
             ("changed", draft["spoiled"]),
         ]
-        return StageInput(name, {"condition": inputs[name]["condition"]}, passages)
+        return StageInput(
+            name,
+            {"condition": inputs[name]["condition"]},
+            passages,
+        )
 
-    spoiled = _repair_until_right(build, "spoil", "meets", inputs, show, ladder.number)
+    spoiled = _repair_until_right(
+        build,
+        "spoil",
+        "meets",
+        inputs,
+        show,
+        ladder.number,
+    )
     _review_changes(build, spoiled, show)
     changed: Texts = {}
     for doc_id, names in names_of.items():
@@ -185,7 +219,13 @@ def _review_changes(
 
     def show_to_people(name: str) -> Item:
         original, _, changed = units[name].passages
-        return Item([*units[name].inputs.items(), original, changed])
+        return Item(
+            [
+                *units[name].inputs.items(),
+                original,
+                changed,
+            ]
+        )
 
     verdicts = dict.fromkeys(spoiled, UNTOUCHED)
     build.review("negatives", verdicts, show_to_people)
@@ -223,15 +263,29 @@ def _repair_until_right(
             draft = drafts[name]
             fault = _find_fault(unit, answer) if answer and not build.ahead else ""
             if fault in HOPELESS.values():
-                build.drop(judges, name, fault, unit.inputs["condition"])
+                build.drop(
+                    judges,
+                    name,
+                    fault,
+                    unit.inputs["condition"],
+                )
             elif fault:
                 history[name] = f"{before[name]}\n{[*draft.values()]}: {fault}".lstrip()
             elif answer:
                 right[name] = draft
     for name, past in history.items():
-        build.drop(judges, name, f"not right after {REPAIRS} repairs", past)
+        build.drop(
+            judges,
+            name,
+            f"not right after {REPAIRS} repairs",
+            past,
+        )
     for stage in (writes, judges):
-        build.count(stage, len(inputs), len(right))
+        build.count(
+            stage,
+            len(inputs),
+            len(right),
+        )
     return right
 
 
@@ -295,7 +349,10 @@ def _is_ladder(texts: list[str], *, single: bool) -> bool:
 
 
 def _finish(
-    build: BuildPipeline, ladders: Texts, conditions: Texts, prose: Mapping[str, str]
+    build: BuildPipeline,
+    ladders: Texts,
+    conditions: Texts,
+    prose: Mapping[str, str],
 ) -> Benchmark:
     """Return the benchmark: documents of the ladders, their queries and comparisons."""
     ladder: LadderSettings = build.recipe.ladder
@@ -313,14 +370,29 @@ def _finish(
             lines.append(f"{number}. {condition}")
         if ladder.protocol == "complexity":
             for k, step in enumerate(steps[1:], start=1):
-                draft.ask_pair(f"{doc_id}-q{k}", "\n".join(lines[: k + 1]), k, steps[0], step)
+                draft.ask_pair(
+                    f"{doc_id}-q{k}",
+                    "\n".join(lines[: k + 1]),
+                    k,
+                    steps[0],
+                    step,
+                )
         else:
-            draft.ask_formats(doc_id, "\n".join(lines), prose[doc_id], steps)
+            draft.ask_formats(
+                doc_id,
+                "\n".join(lines),
+                prose[doc_id],
+                steps,
+            )
         for query in draft.queries[len(document_of) :]:
             document_of[query.query_id] = doc_id
     metrics = release.metrics or list(multiconir.list_metrics(ladder.protocol, ladder.number))
     provenance = [
-        {"query_id": query_id, "document": doc_id, "conditions": conditions[doc_id]}
+        {
+            "query_id": query_id,
+            "document": doc_id,
+            "conditions": conditions[doc_id],
+        }
         for query_id, doc_id in document_of.items()
     ]
     benchmark = build.finish(

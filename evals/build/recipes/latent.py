@@ -120,10 +120,22 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         raise DataError(
             "recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share"
         )
-    notes = _extract(build, wording, _screen(build, wording))
+    notes = _extract(
+        build,
+        wording,
+        _screen(build, wording),
+    )
     build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
-    groups = _collapse(build, notes, _label(build, notes))
-    valid, near = _validate(build, notes, _merge(build, notes, groups))
+    groups = _collapse(
+        build,
+        notes,
+        _label(build, notes),
+    )
+    valid, near = _validate(
+        build,
+        notes,
+        _merge(build, notes, groups),
+    )
     groups = _select_groups(build, valid)
     build.limit_queries(len(groups))
 
@@ -165,15 +177,30 @@ def _grade_groups(
     find_nearest = nearest_texts({doc_id: note.attribute for doc_id, note in notes.items()})
     requests = list[pool_judging.GradingRequest]()
     for query, draft in written:
-        nearest = find_nearest(draft.describe(), recipe.judge.near + len(draft.members))
+        nearest = find_nearest(
+            draft.describe(),
+            recipe.judge.near + len(draft.members),
+        )
         outside = [doc_id for doc_id in nearest if doc_id not in draft.members]
         members = [member for member in draft.members if member not in query.excluded]
         candidates = dict.fromkeys(
-            (*members, *near.get(draft.label, ()), *outside[: recipe.judge.near])
+            (
+                *members,
+                *near.get(draft.label, ()),
+                *outside[: recipe.judge.near],
+            )
         )
-        request = pool_judging.GradingRequest(query, list(candidates), members=members)
+        request = pool_judging.GradingRequest(
+            query,
+            list(candidates),
+            members=members,
+        )
         requests.append(request)
-    return pool_judging.regrade(build, recipe.attribute.lens, requests)
+    return pool_judging.regrade(
+        build,
+        recipe.attribute.lens,
+        requests,
+    )
 
 
 def _word_for_index(attribute: str) -> str:
@@ -194,9 +221,16 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
     doc_ids = build.distinct_documents()
     if not screen.kinds:
         return doc_ids
-    inputs = {"attribute": wording, "kinds": dict(screen.kinds)}
+    inputs = {
+        "attribute": wording,
+        "kinds": dict(screen.kinds),
+    }
     units = (
-        StageInput(batch[0], inputs, build.passages(batch))
+        StageInput(
+            batch[0],
+            inputs,
+            build.passages(batch),
+        )
         for batch in overlapping_slices(doc_ids, screen.batch)
     )
     category_of = dict[str, str]()
@@ -205,14 +239,21 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
             category_of[doc_id] = row["kind"]
 
     def show(doc_id: str) -> Item:
-        return Item([("document", build.text(doc_id))], values=list(screen.kinds))
+        return Item(
+            [("document", build.text(doc_id))],
+            values=list(screen.kinds),
+        )
 
     build.review("screening", category_of, show)
     eligible = [doc_id for doc_id in doc_ids if category_of.get(doc_id) in screen.eligible]
     for doc_id, category in category_of.items():
         if category not in screen.eligible:
             build.drop("screen", doc_id, category)
-    build.count("screen", len(doc_ids), len(eligible))
+    build.count(
+        "screen",
+        len(doc_ids),
+        len(eligible),
+    )
     return eligible
 
 
@@ -220,9 +261,16 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
     """Return the note on each document that has the attribute."""
     settings: ExtractSettings = build.recipe.extract
     attribute: AttributeSettings = build.recipe.attribute
-    inputs = {"attribute": wording, "further": dict(attribute.further)}
+    inputs = {
+        "attribute": wording,
+        "further": dict(attribute.further),
+    }
     units = (
-        StageInput(batch[0], inputs, build.passages(batch, settings.chars, attribute.private))
+        StageInput(
+            batch[0],
+            inputs,
+            build.passages(batch, settings.chars, attribute.private),
+        )
         for batch in overlapping_slices(doc_ids, settings.batch)
     )
     notes = dict[str, AttributeNote]()
@@ -231,19 +279,31 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
         for doc_id, row in answer.get("found", {}).items():
             description = row["attribute"].strip()
             if description:
-                notes[doc_id] = AttributeNote(description, row["label"].strip())
+                notes[doc_id] = AttributeNote(
+                    description,
+                    row["label"].strip(),
+                )
             else:
                 build.drop("extract", doc_id, "attribute absent")
 
     def show(doc_id: str) -> Item:
-        return Item([("document", build.text(doc_id)), ("annotation", notes[doc_id].attribute)])
+        return Item(
+            [
+                ("document", build.text(doc_id)),
+                ("annotation", notes[doc_id].attribute),
+            ]
+        )
 
     verdicts = dict.fromkeys(notes, "right")
     build.review("annotation", verdicts, show)
     right = {doc_id: note for doc_id, note in notes.items() if verdicts[doc_id] == "right"}
     wrong = [doc_id for doc_id in notes if doc_id not in right]
     build.drop_all("extract", wrong, "people find fault with its annotation")
-    build.count("extract", len(doc_ids), len(right))
+    build.count(
+        "extract",
+        len(doc_ids),
+        len(right),
+    )
     return right
 
 
@@ -260,17 +320,31 @@ def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
         units = list[StageInput]()
         for batch in wave:
             passages = [(doc_id, notes[doc_id].attribute) for doc_id in batch]
-            units.append(StageInput(batch[0], {"in_use": in_use}, passages))
+            units.append(
+                StageInput(
+                    batch[0],
+                    {"in_use": in_use},
+                    passages,
+                )
+            )
         for _, answer in build.ask("label", units, most=most):
             for doc_id, row in answer.get("labels", {}).items():
                 label = row["label"].strip()
                 if label:
                     labels[doc_id] = label
-    build.count("label", len(notes), len(labels))
+    build.count(
+        "label",
+        len(notes),
+        len(labels),
+    )
     return labels
 
 
-def _collapse(build: BuildPipeline, notes: Notes, labels: dict[str, str]) -> Groups:
+def _collapse(
+    build: BuildPipeline,
+    notes: Notes,
+    labels: dict[str, str],
+) -> Groups:
     """Return groups of documents whose labels mean the same."""
     group: GroupSettings = build.recipe.group
     canonical = {label: label for label in labels.values()}
@@ -297,7 +371,11 @@ def _collapse(build: BuildPipeline, notes: Notes, labels: dict[str, str]) -> Gro
     groups: Groups = {}
     for doc_id, label in labels.items():
         groups.setdefault(canonical[label], []).append(doc_id)
-    build.count("collapse", len(set(labels.values())), len(groups))
+    build.count(
+        "collapse",
+        len(set(labels.values())),
+        len(groups),
+    )
     return groups
 
 
@@ -321,7 +399,13 @@ def _cut_into_lots(labels: Sequence[str], size: int) -> list[list[str]]:
     while remaining:
         first = next(iter(remaining))
         nearest = [label for label in find_nearest(first, 2 * size) if label in remaining]
-        candidates = dict.fromkeys([first, *nearest, *islice(remaining, size)])
+        candidates = dict.fromkeys(
+            [
+                first,
+                *nearest,
+                *islice(remaining, size),
+            ]
+        )
         lot = list(candidates)[:size]
         lots.append(lot)
         for label in lot:
@@ -357,7 +441,11 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
     joined: Groups = {}
     for label, members in groups.items():
         joined.setdefault(_follow(moved, label), []).extend(members)
-    build.count("merge", len(groups), len(joined))
+    build.count(
+        "merge",
+        len(groups),
+        len(joined),
+    )
     return joined
 
 
@@ -374,13 +462,31 @@ def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Group
         return large, {}
     valid: Groups = {}
     near: Groups = {}
-    halves = _remove_strangers(build, notes, large, valid, near, last=False)
-    _remove_strangers(build, notes, halves, valid, near, last=True)
+    halves = _remove_strangers(
+        build,
+        notes,
+        large,
+        valid,
+        near,
+        last=False,
+    )
+    _remove_strangers(
+        build,
+        notes,
+        halves,
+        valid,
+        near,
+        last=True,
+    )
     for label in [label for label, members in valid.items() if len(members) < least]:
         build.drop("validate", label, "too few members are left")
         del valid[label]
     valid = _review_groups(build, valid, near)
-    build.count("validate", len(groups), len(valid))
+    build.count(
+        "validate",
+        len(groups),
+        len(valid),
+    )
     return valid, near
 
 
@@ -416,7 +522,12 @@ def _review_groups(build: BuildPipeline, valid: Groups, near: Groups) -> Groups:
     strange = {label: near.get(label, [])[:2] for label in valid}
 
     def show(label: str) -> Item:
-        return build.choice("label", label, shown[label], BEGINNING)
+        return build.choice(
+            "label",
+            label,
+            shown[label],
+            BEGINNING,
+        )
 
     build.review("clusters", strange, show)
     reviewed: Groups = {}
@@ -437,7 +548,13 @@ def _ask_who_belongs(
                 (doc_id, f"{notes[doc_id].attribute}\n{text}")
                 for doc_id, text in build.passages(batch, BEGINNING)
             ]
-            units.append(StageInput((label, batch), {"label": label}, passages))
+            units.append(
+                StageInput(
+                    (label, batch),
+                    {"label": label},
+                    passages,
+                )
+            )
     removed: Groups = {label: [] for label in groups}
     better = dict[str, str]()
     most = 1 + len(notes) // build.recipe.limits.min_positives
@@ -473,11 +590,18 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
         best = max(remaining, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
         for label in fitting:
-            similarity = jaccard(label_words[label], label_words[best])
+            similarity = jaccard(
+                label_words[label],
+                label_words[best],
+            )
             nearest[label] = max(nearest[label], similarity)
     unwanted = [label for label in fitting if label not in chosen]
     build.drop_all("select", unwanted, "more groups than queries are wanted")
-    build.count("select", len(groups), len(chosen))
+    build.count(
+        "select",
+        len(groups),
+        len(chosen),
+    )
     build.demand(chosen, "group", "loosen recipe.toml, or look at dropped.jsonl")
     return chosen
 

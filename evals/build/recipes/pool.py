@@ -103,7 +103,10 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, if nothing is left."""
     recipe: PoolRecipe = build.recipe
     corpus = recipe.corpus
-    group_of = group_by_pattern(recipe.candidates.group, build.source.group)
+    group_of = group_by_pattern(
+        recipe.candidates.group,
+        build.source.group,
+    )
     task = environments.load(
         recipe.candidates.task or corpus.path.removeprefix(TASK),
         corpus.data or None,
@@ -121,7 +124,13 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     settings["objective"] = recipe.release.objective or task.queries[0].objective
     if recipe.release.document:
         settings["document"] = recipe.release.document
-    benchmark = build.finish(queries, judgements, (), {}, **settings)
+    benchmark = build.finish(
+        queries,
+        judgements,
+        (),
+        {},
+        **settings,
+    )
     benchmark = _write_objective(build, _split(build, benchmark))
 
     hard = dict[str, set[str]]()
@@ -129,7 +138,11 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     for query in benchmark.queries:
         query_id = query.query_id
         relevant = relevant_ids(gold[query_id])
-        hard[query_id] = negatives_in_same_group(query.candidates or (), relevant, group_of)
+        hard[query_id] = negatives_in_same_group(
+            query.candidates or (),
+            relevant,
+            group_of,
+        )
         row = {
             "query_id": query_id,
             "hard": sorted(hard[query_id]),
@@ -184,7 +197,12 @@ def _choose(
             continue
         hidden = own_documents[query_id].union(*map(pieces.find, query.excluded))
         if count_tokens(query.text) < settings.tokens:
-            build.drop("choose", query_id, f"under {settings.tokens} tokens", query.text)
+            build.drop(
+                "choose",
+                query_id,
+                f"under {settings.tokens} tokens",
+                query.text,
+            )
         elif not relevant_ids(gold[query_id]) - hidden:
             build.drop("choose", query_id, "nothing is relevant but its own text")
         else:
@@ -192,7 +210,11 @@ def _choose(
     sample = {*stable_order(suitable)[: build.recipe.limits.queries]}
     unsampled = [query_id for query_id in suitable if query_id not in sample]
     build.drop_all("choose", unsampled, "outside the sample")
-    build.count("choose", len(task.queries), len(sample))
+    build.count(
+        "choose",
+        len(task.queries),
+        len(sample),
+    )
     build.demand(sample)
     queries = [query for query_id, query in suitable.items() if query_id in sample]
     visible = pool_judging.Grades()
@@ -241,12 +263,20 @@ def _make_candidates(
         reads_pools = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts
         specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
         searchers = [build.retriever(spec) for spec in specs]
-        pools = make_pools(queries, gold, searchers, dict.fromkeys(gold, settings.size))
+        pools = make_pools(
+            queries,
+            gold,
+            searchers,
+            dict.fromkeys(gold, settings.size),
+        )
     return [replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries]
 
 
 def make_pools(
-    queries: Sequence[Query], gold: Qrels, retrievers: Sequence[Retriever], sizes: Mapping[str, int]
+    queries: Sequence[Query],
+    gold: Qrels,
+    retrievers: Sequence[Retriever],
+    sizes: Mapping[str, int],
 ) -> dict[str, frozenset[str]]:
     """Return the first documents of the retrievers in turn, and relevant documents, by query.
 
@@ -277,15 +307,24 @@ def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, li
         return facets_of
     units = [StageInput(query, {"kind": facet_type, "text": query.text}) for query in queries]
     for unit, answer in build.ask("facets", units):
-        facets = copied(answer.get("facets", ()), escape_markers(unit.key.text))
+        facets = copied(
+            answer.get("facets", ()),
+            escape_markers(unit.key.text),
+        )
         if facets:
             facets_of[unit.key.query_id] = facets
-    build.count("facets", len(queries), len(facets_of))
+    build.count(
+        "facets",
+        len(queries),
+        len(facets_of),
+    )
     return facets_of
 
 
 def _judge_facets(
-    build: BuildPipeline, queries: Sequence[Query], facets: Mapping[str, list[str]]
+    build: BuildPipeline,
+    queries: Sequence[Query],
+    facets: Mapping[str, list[str]],
 ) -> dict[str, pool_judging.Grades]:
     """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
 
@@ -302,7 +341,14 @@ def _judge_facets(
             requests.append(pool_judging.GradingRequest(subquery, candidates))
     most = sum(len(query.text.split()) for query in queries)
     batch = 2 * build.recipe.judge.batch
-    graded = pool_judging.grade(build, "aspects", "", requests, batch, most)
+    graded = pool_judging.grade(
+        build,
+        "aspects",
+        "",
+        requests,
+        batch,
+        most,
+    )
 
     sums = pool_judging.Grades()
     meets_every = pool_judging.Grades()
@@ -317,7 +363,11 @@ def _judge_facets(
             meets_every[query_id][candidate] = float(min(grades) >= 1)
     unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
     build.drop_all("aspects", unmet, "no candidate meets every facet")
-    build.count("aspects", len(queries), len(queries) - len(unmet))
+    build.count(
+        "aspects",
+        len(queries),
+        len(queries) - len(unmet),
+    )
     return {"aspects": sums, "every": meets_every}
 
 
@@ -329,10 +379,18 @@ def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     benchmark = release.judge_within_pools(benchmark)
     if not benchmark.dev:
         return benchmark
-    apart = release.split_dev(benchmark, build.recipe.release.dev, disjoint=True)
+    apart = release.split_dev(
+        benchmark,
+        build.recipe.release.dev,
+        disjoint=True,
+    )
     for query_id in sorted({*benchmark.dev} - {*apart.dev}):
         build.drop("split", query_id, "what is relevant is in the pools of test queries")
-    build.count("split", len(benchmark.dev), len(apart.dev))
+    build.count(
+        "split",
+        len(benchmark.dev),
+        len(apart.dev),
+    )
     triplets = dict[str, list[Comparison]]()
     for query in apart.queries:
         if query.query_id in apart.dev:
@@ -390,13 +448,22 @@ def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     shown = dev[: min(settings.cases, math.ceil(len(dev) / 2))]
     drafts = _draft_objectives(build, benchmark, shown)
     # Drafts are tried on queries that their writer has not read, if there are such.
-    wins = _count_wins(build, benchmark, drafts, dev[len(shown) :] or dev)
+    wins = _count_wins(
+        build,
+        benchmark,
+        drafts,
+        dev[len(shown) :] or dev,
+    )
     best = max(drafts, key=wins.__getitem__, default=benchmark.settings["objective"])
     rejected = drafts.copy()
     if rejected:
         rejected.remove(best)
     build.drop_all("try", rejected, "another is better")
-    build.count("try", len(drafts), len(drafts[:1]))
+    build.count(
+        "try",
+        len(drafts),
+        len(drafts[:1]),
+    )
     return benchmark._replace(settings={**benchmark.settings, "objective": best})
 
 
@@ -417,7 +484,11 @@ def _draft_objectives(
     relevance = get_lens(benchmark.settings.get("lens", "")).recognise
     drafts = list[str]()
     for number in range(build.recipe.objective.drafts):
-        inputs = {"cases": cases, "relevance": relevance, "drafts": [*drafts]}
+        inputs = {
+            "cases": cases,
+            "relevance": relevance,
+            "drafts": [*drafts],
+        }
         for _, answer in build.ask("objective", [StageInput(number, inputs)]):
             if answer:
                 drafts.append(answer["objective"])
@@ -425,7 +496,10 @@ def _draft_objectives(
 
 
 def _count_wins(
-    build: BuildPipeline, benchmark: Benchmark, drafts: Sequence[str], query_ids: Sequence[str]
+    build: BuildPipeline,
+    benchmark: Benchmark,
+    drafts: Sequence[str],
+    query_ids: Sequence[str],
 ) -> Counter[str]:
     """Return for each draft the number of triplets that a judge orders rightly by it."""
     settings: ObjectiveSettings = build.recipe.objective
@@ -445,7 +519,13 @@ def _count_wins(
                 "examples": [],
             }
             passages = build.passages(stable_order([better, worse]))
-            units.append(StageInput((draft, better, worse), inputs, passages))
+            units.append(
+                StageInput(
+                    (draft, better, worse),
+                    inputs,
+                    passages,
+                )
+            )
     wins = Counter[str]()
     for unit, answer in build.ask("try", units, most=settings.drafts * settings.triplets):
         draft, better, worse = unit.key

@@ -76,7 +76,11 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     posts = {doc_id: note["written"] for doc_id, note in notes.items()}
     posts = _vary_openings(build, posts, openings)
     posts = _harden(build, posts)
-    posts = queries.fix_leaks(build, posts, {doc_id: [doc_id] for doc_id in posts})
+    posts = queries.fix_leaks(
+        build,
+        posts,
+        {doc_id: [doc_id] for doc_id in posts},
+    )
     passage_of = {queries.make_query(build, post): doc_id for doc_id, post in posts.items()}
     first_posts = set(passage_of.values())
     repeats = [doc_id for doc_id in posts if doc_id not in first_posts]
@@ -88,10 +92,19 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     doc_id_of = {query.query_id: doc_id for query, doc_id in passage_of.items()}
     for query_id in gold:
         doc_id = doc_id_of[query_id]
-        row = {"query_id": query_id, "doc_id": doc_id, "opening": openings[doc_id]}
+        row = {
+            "query_id": query_id,
+            "doc_id": doc_id,
+            "opening": openings[doc_id],
+        }
         provenance.append(row | dict(notes[doc_id]))
     accepted = [query for query in passage_of if query.query_id in gold]
-    return build.finish(accepted, {"gold": gold}, provenance, lens=LENS)
+    return build.finish(
+        accepted,
+        {"gold": gold},
+        provenance,
+        lens=LENS,
+    )
 
 
 def _recollect(build: BuildPipeline) -> Notes:
@@ -106,7 +119,14 @@ def _recollect(build: BuildPipeline) -> Notes:
     in_turn = [doc_id for turn in turns for doc_id in turn if doc_id]
     sample = in_turn[: settings.sample or None]
     inputs = {"least": settings.rating, "words": settings.words}
-    units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
+    units = (
+        StageInput(
+            doc_id,
+            inputs,
+            build.passages([doc_id]),
+        )
+        for doc_id in sample
+    )
     memorable = dict[str, Any]()
     forgettable = list[str]()
     for unit, answer in build.ask("recollect", units):
@@ -116,8 +136,16 @@ def _recollect(build: BuildPipeline) -> Notes:
             forgettable.append(unit.key)
     chosen = list(memorable)[: build.recipe.limits.queries]
     build.drop_all("recollect", forgettable, "less memorable")
-    build.drop_all("recollect", list(memorable)[len(chosen) :], "more than queries are wanted")
-    build.count("recollect", len(sample), len(chosen))
+    build.drop_all(
+        "recollect",
+        list(memorable)[len(chosen) :],
+        "more than queries are wanted",
+    )
+    build.count(
+        "recollect",
+        len(sample),
+        len(chosen),
+    )
     notes = dict[str, Mapping[str, Any]]()
     for doc_id in chosen:
         post = " ".join(memorable[doc_id]["written"].split())
@@ -137,7 +165,11 @@ def split_opening(post: str) -> tuple[str, str]:
     return post[:end].rstrip(), post[end:]
 
 
-def _vary_openings(build: BuildPipeline, posts: Posts, openings: Mapping[str, str]) -> Posts:
+def _vary_openings(
+    build: BuildPipeline,
+    posts: Posts,
+    openings: Mapping[str, str],
+) -> Posts:
     """Return the posts with their openings said in the given ways; a post that is all opening stays."""
     units = list[StageInput]()
     endings = dict[str, str]()
@@ -164,7 +196,13 @@ def _harden(build: BuildPipeline, posts: Posts) -> Posts:
             "forbidden": queries.find_leaks(build, post, [doc_id]),
             "words": len(post.split()),
         }
-        units.append(StageInput(doc_id, inputs, build.passages([doc_id])))
+        units.append(
+            StageInput(
+                doc_id,
+                inputs,
+                build.passages([doc_id]),
+            )
+        )
     return _rewrite(build, "harden", posts, units)
 
 
@@ -182,14 +220,23 @@ def _rewrite(
     rewritten = dict(posts)
     for unit, answer in build.ask(stage, units, most=build.most_queries):
         if answer:
-            words = [*answer["written"].split(), endings.get(unit.key, "")]
+            words = [
+                *answer["written"].split(),
+                endings.get(unit.key, ""),
+            ]
             rewritten[unit.key] = " ".join(words).rstrip()
-    build.count(stage, len(posts), len(posts))
+    build.count(
+        stage,
+        len(posts),
+        len(posts),
+    )
     return rewritten
 
 
 def _judge(
-    build: BuildPipeline, passage_of: Mapping[Query, str], notes: Notes
+    build: BuildPipeline,
+    passage_of: Mapping[Query, str],
+    notes: Notes,
 ) -> pool_judging.Grades:
     """Return which passages each query could mean; it is dropped if its own is not recognised."""
     recipe: RecollectionRecipe = build.recipe
@@ -216,22 +263,40 @@ def _judge(
         meant[query] = [doc_id for doc_id, grade in grades.items() if grade >= judge.keep]
 
     def show(query: Query) -> Item:
-        return build.choice("remembered", query.text, near[query.query_id][:SHOWN])
+        return build.choice(
+            "remembered",
+            query.text,
+            near[query.query_id][:SHOWN],
+        )
 
     build.review("ambiguity", meant, show)
     gold = pool_judging.Grades()
     for query, doc_ids in meant.items():
         passage = passage_of[query]
         if passage not in doc_ids and not build.ahead:
-            build.drop("unique", passage, "its own passage is not recognised in it", query.text)
+            build.drop(
+                "unique",
+                passage,
+                "its own passage is not recognised in it",
+                query.text,
+            )
         elif len(doc_ids) > 1 and recipe.recollect.many == "drop":
             build.drop(
                 "unique", passage, "other passages could be meant as well", ", ".join(doc_ids)
             )
         else:
-            judged = sorted({*graded[query.query_id], *doc_ids})
+            judged = sorted(
+                {
+                    *graded[query.query_id],
+                    *doc_ids,
+                }
+            )
             gold[query.query_id] = {doc_id: float(doc_id in doc_ids) for doc_id in judged}
-    build.count("unique", len(passage_of), len(gold))
+    build.count(
+        "unique",
+        len(passage_of),
+        len(gold),
+    )
     return gold
 
 
@@ -246,7 +311,10 @@ def _find_near_passages(
         for spec in recipe.recollect.retrievers:
             retriever = build.retriever(spec)
             for text in (query.text, build.text(passage)):
-                hits = retriever.search(text, recipe.judge.near // 2 + 1)
+                hits = retriever.search(
+                    text,
+                    recipe.judge.near // 2 + 1,
+                )
                 doc_ids += [hit.doc_id for hit in hits]
         twins = build.source.twins
         near[query.query_id] = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in twins]
