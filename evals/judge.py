@@ -1,8 +1,8 @@
-"""Have a model judge what new systems bring: `python -m evals.judge --task twitter --runs RUN RUN
+"""Have a model judge the documents of new systems: `python -m evals.judge --task twitter --runs RUN RUN
 --lm MODEL`.
 
 evals/judging/llm_judge.py pools the runs, asks about a sample of the release's own judgements
-first, then about what nobody has judged, and scores the runs by gold, pooled and the new
+first, then about unjudged documents, and scores the runs by gold, pooled and the new
 judgements.
 """
 

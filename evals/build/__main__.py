@@ -1,7 +1,7 @@
 """Make a benchmark of a corpus: `python -m evals.build new FOLDER --recipe latent --corpus FILE`,
 then `run FOLDER`.
 
-What asks a model is kept stage by stage, so `run` goes on where it was ended; docs/guide/build.md
+Answers of a model are kept stage by stage, so `run` goes on from its end; docs/guide/build.md
 goes through it.
 """
 
@@ -234,7 +234,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Do what the command names."""
+    """Run the command that the arguments name."""
     return int(arguments.do(arguments))
 
 

@@ -1,11 +1,11 @@
 """How far a finished benchmark can be trusted: figures about its queries, judgements and texts,
-each beside a bound.
+each next to a bound.
 
     python -m evals.build check FOLDER_OR_TASK --retrievers dense --lm MODEL
 
-What must hold is in evals/build/release.py; a figure here is worth a look, and breaks nothing.
+evals/build/release.py has the rules that must hold; a figure here is worth a look, and breaks nothing.
 Searches and a verifier's answers are ordinary runs: the same command goes on with them.
-docs/guide/build.md has what figures mean.
+docs/guide/build.md explains the figures.
 """
 
 import json
@@ -81,7 +81,7 @@ WITHOUT |= {"cassette", "again", "metrics", "instruction", "shard"}
 
 
 class Threshold(NamedTuple):
-    """What a figure is, and what it says on the wrong side of a value."""
+    """A figure's title and bound, and the sentence for a value on the wrong side of it."""
 
     title: str
     value: float
@@ -157,7 +157,7 @@ class CheckFigure(NamedTuple):
     further: Mapping[str, Any] = {}  # other figures that belong to it
 
     def json(self, bounds: Mapping[str, float]) -> dict[str, Any]:
-        """Return the figure beside its bound; `fine` is None where that cannot be told."""
+        """Return the figure next to its bound; `fine` is None if that cannot be told."""
         title, usual, at, wrong = BOUNDS[self.name]
         bound = bounds.get(self.name, usual)
         value, low, high = (
@@ -210,7 +210,7 @@ class CheckedBenchmark:
 
     @property
     def verifier(self) -> Request:
-        """What a verifier is asked, who is handed everything relevant, or each query's own pool."""
+        """The request of a verifier, who gets everything relevant, or each query's own pool."""
         queries = self.environment.queries
         documents = len(self.environment.documents)
         size = max(POOL, *(4 * len(self.judgements.relevant(query.query_id)) for query in queries))
@@ -283,7 +283,10 @@ def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
 
 def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
-    """Yield what hangs on who was pooled: positives are taken away that one system alone brought (Zobel 1998)."""
+    """Yield how much depends on who was pooled, by taking away the positives of each system alone.
+
+    After Zobel 1998.
+    """
     judged = subject.environment.judgements
     gold = subject.judgements.qrels
     if POOLED not in judged or judged[POOLED] is subject.judgements:
@@ -418,7 +421,7 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
 
 def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
-    """Yield what records of ever fewer conditions, as MultiConIR's, have that they should not."""
+    """Yield the defects of records of ever fewer conditions, as MultiConIR's."""
     rows = condition_ladders.check_ladders(subject.environment)
     named = {"steps": [row for row in rows if {*row.steps} != {1}]}
     named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
@@ -437,7 +440,7 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
     Kinds of text are often told by length alone, which says nothing of their wording. So the figure is over pairs of
     texts of both kinds, of each of which as many words and pairs of words are seen (`match_lengths`). The figure over
-    all texts as they are, and that of length alone, stand beside it.
+    all texts as they are, and the figure of length alone, stand next to it.
     """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
     ordered = stable_order(texts)
@@ -482,7 +485,7 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tuple[str, str]]:
     """Return each text with the one of the others that is nearest in length, and in no other pair.
 
-    A text is in none where the nearest is more than twice as long, or less than half as long.
+    A text is in no pair if the nearest is more than twice as long, or less than half as long.
     """
     remaining = sorted((len(_list_ngrams(text)), text) for text in distractors)
     pairs = list[tuple[str, str]]()
@@ -530,7 +533,7 @@ def _measure_auc(
     texts: Sequence[Any],
     examples: Sequence[tuple[bool, str]],
 ) -> float | None:
-    """Return the mean AUC of a classifier over folds; None where a fold has texts of one kind alone."""
+    """Return the mean AUC of a classifier over folds; None if a fold has texts of one kind alone."""
     labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
     aucs = cross_val_score(
@@ -562,7 +565,10 @@ def _measure_lengths(texts: Sequence[str]) -> Any:
 
 
 def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
-    """Return sentence -> whether it is the original, and of which record: what one of two compared documents has."""
+    """Return sentence -> whether it is the original, and of which record.
+
+    Sentences are those that only one of two compared documents has.
+    """
     labels = dict[str, tuple[bool, str]]()
     for comparisons in environment.comparisons.values():
         for comparison in comparisons:
@@ -740,7 +746,7 @@ def add_options(parser: Any) -> None:
 
 
 def command(arguments: Any) -> int:
-    """Look, print; exit code 3 where something does not hold that must."""
+    """Look, print; exit code 3 if a rule that must hold is broken."""
     path = Path(arguments.place)
     folder = path.parent if path.name == release.RELEASE else path
     task = (

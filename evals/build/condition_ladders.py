@@ -1,5 +1,5 @@
-"""Records of documents that meet ever fewer conditions, MultiConIR's or one's own: what is wrong in
-them, and padding.
+"""Records of documents that meet ever fewer conditions, MultiConIR's or the user's: their
+defects, and padding.
 
 Sentences are told apart by `tools.text.sentences`; one with an abbreviation in it may count as two.
 """
@@ -25,7 +25,7 @@ Somewhere a window is being closed. The grass by the fence is short. And so it g
 
 
 class LadderDefects(NamedTuple):
-    """What was found of one record: a document that meets all conditions, and those it is compared with."""
+    """The defects of a record: a document that meets all conditions, and documents compared with it."""
 
     doc_id: str
     steps: Sequence[int]  # of each comparison: sentences in which its documents differ
@@ -38,8 +38,8 @@ class LadderDefects(NamedTuple):
 def check_ladders(environment: Environment) -> list[LadderDefects]:
     """Look at every record of a task that compares documents, lengthened or not.
 
-    A number that the document has anywhere, or in a larger one (11 in 11,500), is fine: what contradicts its sentence
-    is counted from below.
+    A number that the document has anywhere, or in a larger one (11 in 11,500), is fine: a contradiction
+    of its sentence is counted from below.
     """
     steps = defaultdict[str, dict[tuple[str, str], int]](dict)
     missing_numbers = defaultdict[str, dict[str, None]](dict)

@@ -1,18 +1,18 @@
-"""What a model knows of a task by heart, after BIRCO (section 3.3, appendix I), and the task
-without that.
+"""The part of a task that a model knows by heart, after BIRCO (section 3.3, appendix I), and the
+task without it.
 
     python -m evals.build contamination --task whatsthatbook --lm MODEL --out FOLDER
 
-programs/closed_book.py guesses what a query is after, without the corpus. What is known depends on
-the kind of guess:
+programs/closed_book.py guesses the target of a query, without the corpus. The kind of guess decides
+what counts as known:
 
-title    a query where a guess is the title of a wanted document, or nearly. A document where its title is guessed from
+title    a query if a guess is the title of a wanted document, or nearly. A document if its title is guessed from
          its text; it is taken out as well, and so are queries that want no other. A title is apart from the text
-mask     a query where a guess and a wanted document share a run of five words that the query does not have
-text     a query where people say that its guess nearest to a wanted document is the same, or else a judge, from a
+mask     a query if a guess and a wanted document share a run of five words that the query does not have
+text     a query if people say that its guess nearest to a wanted document is the same, or else a judge, from a
          cosine of `SAME_COSINE` on; `answer` is the same for questions
 
-Guesses are kept beside the runs, and the same command goes on with them.
+Guesses are kept next to the runs, and the same command goes on with them.
 """
 
 import json
@@ -73,7 +73,7 @@ class ContaminationTest:
     """A task that a model is tried on."""
 
     def __init__(self, request: Request, guess_type: str, sample: int | None) -> None:
-        """`sample` takes so many queries in the order of a hash; a kind of "" is by what the documents have."""
+        """`sample` is a number of queries, in the order of a hash; `guess_type` "" depends on the documents."""
         self.request = request
         self.environment = evaluate.load_task(request)[1]
         judgements = self.environment.judgements[self.environment.headline]
@@ -112,7 +112,7 @@ class ContaminationTest:
     def stage(
         self, role: str, program: ClosedBook | Judge, documents: Corpus, lm: str
     ) -> ModelStage:
-        """Return what asks a model about this task, in a folder beside its runs."""
+        """Return the stage that asks a model about this task, in a folder next to its runs."""
         config = {
             "task": self.environment.task,
             "data_fingerprint": self.environment.fingerprint,
@@ -129,7 +129,7 @@ class ContaminationTest:
         )
 
     def guess(self) -> tuple[ModelStage, dict[Query, list[str]]]:
-        """Return what guesses, and what it is asked -> the documents wanted: queries, and texts that have a title."""
+        """Return the stage that guesses, and its inputs (queries, titled texts) -> the wanted documents."""
         document_noun = KINDS[self.kind].format(
             self.environment.hints.get("document") or "a document"
         )
@@ -182,7 +182,7 @@ class ContaminationTest:
         return nearest
 
     def judge(self, lm: str, nearest: Nearest) -> dict[str, str]:
-        """Return what a judge takes guesses for, who grades each as a document of its query beside the wanted one."""
+        """Return a judge's verdicts on guesses; it grades each next to the wanted document of its query."""
         guess_documents = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
         documents = Corpus(
             [
@@ -214,7 +214,7 @@ class ContaminationTest:
         nearest: Nearest,
         judged: Mapping[str, str],
     ) -> dict[str, str]:
-        """Offer guesses to people in `out`, and return what they have said of them."""
+        """Offer guesses to people in `out`, and return their answers."""
         items = dict[str, human_review.Item]()
         for key, (text, hit) in nearest.items():
             shown = {
@@ -310,7 +310,7 @@ class ContaminationTest:
 
 
 def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
-    """Return by what a guess gives `wanted` away, "" where it does not; what was `shown` is no memory."""
+    """Return the sign by which a guess gives `wanted` away, or ""; `shown` words are no memory."""
     guessed, title, shown_tokens = (tokens(text) for text in (guess, wanted.title, shown))
     if guess_type == "mask":
         run = longest_run(
@@ -329,7 +329,7 @@ def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
 def measure(
     trial: ContaminationTest, judge: str, out: Path | None, *, dry_run: bool
 ) -> dict[str, Any]:
-    """Return what of a task is known by heart, as --json prints it; with `out`, write the task without it there."""
+    """Return the known part of a task, as --json prints it; write the task without it to `out`."""
     stage, wanted_of = trial.guess()
     if dry_run:
         return {
@@ -402,7 +402,7 @@ def measure(
 
 
 def render_contamination(result: Mapping[str, Any]) -> str:
-    """Return what is known by heart as a person reads it."""
+    """Return the result as a person reads it."""
     if "dry_run" in result:
         titles = f"{plural(result['documents'], 'title')} of documents among them"
         return cost_estimate.render_estimate(
@@ -490,7 +490,7 @@ def add_options(parser: Any) -> None:
 
 
 def command(arguments: Any) -> int:
-    """Have the model guess, compare, write, print; exit code 7 where some guesses could not be used."""
+    """Have the model guess, compare, write, print; exit code 7 if some guesses could not be used."""
     if arguments.out and arguments.sample:
         raise UsageError("--sample only measures; leave it out to write the task")
     fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}

@@ -1,10 +1,10 @@
-"""What people judge of a benchmark that is being made: sheets of items out, answers in, and how far
+"""Have people judge a benchmark that is being made: sheets of items out, answers in, and how far
 all agree.
 
-FOLDER/review/offered/SHEET.jsonl has a sample of the items that a stage gave, answers.jsonl what
-people said of them, agreement.json what follows. An item's id is a digest of what is shown and
-asked, so that answers hold for a build made again as long as it shows the same. Left out: what a
-stage does with a person's answer.
+FOLDER/review/offered/SHEET.jsonl has a sample of the items that a stage gave, answers.jsonl
+the answers of people, agreement.json the figures. An item's id is a digest of what is shown and
+asked, so that answers hold for a build made again as long as it shows the same. Left out: how a
+stage uses a person's answer.
 """
 
 import codecs
@@ -43,7 +43,7 @@ _FILE = "review/answers.jsonl"
 
 
 class ReviewSheet(NamedTuple):
-    """What people are asked about, how many of them, and what a stage has to reach by their answers."""
+    """A question to people, the size of its sample, and the bar for a stage by their answers."""
 
     ask: str
     values: Mapping[
@@ -138,7 +138,7 @@ class Item(NamedTuple):
 
 
 class ReviewAnswer(TypedDict):
-    """What a person said of an item; without a value it is a note alone."""
+    """A person's answer about an item; without a value it is a note alone."""
 
     item: str
     rater: Annotated[str, Field(pattern=r"\S")]
@@ -151,7 +151,7 @@ Answers = dict[tuple[str, str], ReviewAnswer]  # (item, rater) -> the last line
 
 
 def identify(sheet: str, item: Item) -> str:
-    """Return an item's id, SHEET-DIGEST, by what a person sees."""
+    """Return an item's id, SHEET-DIGEST, by the content that a person sees."""
     return f"{sheet}-{_hash([SHEETS[sheet].ask, item.show, [*item.values, *SHEETS[sheet].values]])}"
 
 
@@ -160,7 +160,7 @@ def _hash(content: Any) -> str:
 
 
 def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
-    """Put a sample of the items on a sheet, in place of what was there: the same for the same items in any order."""
+    """Put a sample of the items on a sheet, in place of earlier items: the same for the same items in any order."""
     form = SHEETS[sheet]
     groups = defaultdict[str, dict[str, str]](dict)
     for item in items:
@@ -197,7 +197,7 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
 
 
 def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
-    """Return the items of each sheet that has some, by id. UsageError where there is none."""
+    """Return the items of each sheet that has some, by id. UsageError if there is none."""
     read = {name: _read_lines(Row, folder / f"review/offered/{name}.jsonl") for name in SHEETS}
     if offered := {
         name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})
@@ -231,9 +231,9 @@ def _by_item(rows: Answers) -> dict[str, dict[str, Value]]:  # item -> rater -> 
 
 
 def answers(folder: Path) -> dict[str, Value]:
-    """Return what people said, by item: what more of them said than anything else; nothing where they are divided.
+    """Return the most frequent answer of people, by item; none if they are divided.
 
-    Where many values apply, those do that more than half of them chose.
+    If many values apply, those that more than half of the people chose.
     """
     settled = dict[str, Value]()
     for item, by in _by_item(_read_answers(folder)).items():
@@ -246,7 +246,7 @@ def answers(folder: Path) -> dict[str, Value]:
 
 
 def write_sheet(folder: Path, out: Path) -> int:
-    """Write what is offered as a page; return the number of items."""
+    """Write the offered items as a page; return the number of items."""
     offered = read_offered(folder)
     sheets = list[dict[str, Any]]()
     for name, items in offered.items():
@@ -285,7 +285,7 @@ def write_sheet(folder: Path, out: Path) -> int:
 
 
 def import_answers(folder: Path, paths: Sequence[Path]) -> int:
-    """Add people's answers from JSON Lines; say, a line each, what is refused, and return how many are."""
+    """Add people's answers from JSON Lines; print a line for each refused answer, and return their number."""
     items = {item: row for rows in read_offered(folder).values() for item, row in rows.items()}
     answered = _read_answers(folder, repair=True)
     new = list[bytes]()
@@ -340,7 +340,7 @@ def _understand(
 
 
 def measure_agreement(folder: Path) -> dict[str, Any]:
-    """Return how far people agree with the model and with each other on each sheet, and what is below its bar."""
+    """Return how far people agree with the model and with each other on each sheet, and the figures below their bar."""
     values_of = _by_item(_read_answers(folder))
     settled = answers(folder)
     sheets = dict[str, Any]()
@@ -412,7 +412,7 @@ def _measure(
 
 
 def describe(folder: Path) -> str:
-    """Say in a line who has checked what is being made, for the head of its card."""
+    """Say in a line who has checked the benchmark, for the head of its card."""
     with suppress(UsageError):  # nothing is offered
         sheets, below = measure_agreement(folder).values()
         people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
@@ -483,7 +483,7 @@ def add_options(parser: CommandParser) -> None:
 
 
 def command(arguments: Any) -> int:
-    """Write a page, or take answers and say how far people agree; DataError where some are refused."""
+    """Write a page, or take answers and say how far people agree; DataError if some are refused."""
     folder = arguments.folder
     out = arguments.out
     if bool(out) == bool(arguments.answers):

@@ -1,7 +1,7 @@
-"""From what people have to documents: read, cleaned, and cut into what is searched. Nothing is sent
+"""From files of people to documents: read, cleaned, and cut into pieces. Nothing is sent
 anywhere.
 
-One document is in memory at a time; of all of them, ids and groups. What comes of it is kept in a
+One document is in memory at a time; of all of them, ids and groups. The result is kept in a
 folder, and opens at once while the files, the sections of the recipe and this code are the same.
 """
 
@@ -143,7 +143,7 @@ def ingest(
 ) -> BuildSource:
     """Return the documents that `corpus` names, cleaned and cut.
 
-    They are kept in `home`, a folder for this corpus of this build alone: what is outdated there is removed.
+    They are kept in `home`, a folder for this corpus of this build alone: outdated results there are removed.
     UsageError for a value that no section can have, DataError for data that is missing or damaged.
     """
     home.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def ingest(
 
 
 def digest_id(doc_id: str) -> str:
-    """Return the id that a document, or a group, has where `hash_ids` is set: 16 hex digits."""
+    """Return the id that a document, or a group, has if `hash_ids` is set: 16 hex digits."""
     return digest_text(doc_id).hex()[:16]
 
 
@@ -188,7 +188,7 @@ def name_piece(document: Document, number: int, separator: str) -> str:
 
 
 def origin_of(doc_id: str, cut: CutSettings, separator: str) -> str:
-    """Return the id of the document, or passage, that a document of a build was cut from; its own where none was."""
+    """Return the id of the document, or passage, that a document of a build was cut from; its own if it was not cut."""
     ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
     match = (
         re.fullmatch(
@@ -207,7 +207,7 @@ def _joint(separator: str) -> str:
 
 
 class _Ingestion:
-    """One reading of a corpus: its rows, and what is known of them so far."""
+    """One reading of a corpus: its rows, and the facts about them so far."""
 
     def __init__(self, corpus: CorpusSettings, clean: CleanSettings, cut: CutSettings) -> None:
         self.corpus = corpus
@@ -242,7 +242,7 @@ class _Ingestion:
         self.classify = need("py3langid", "languages").classify if corpus.language else None
 
     def identify(self, home: Path) -> list[str]:
-        """Return what the corpus is made of, as digests."""
+        """Return the contents of the corpus, as digests."""
         if self.task:
             return [self.task.documents.fingerprint]
         names = [path.relative_to(self.root).as_posix() for path in self.files.files]
@@ -257,7 +257,7 @@ class _Ingestion:
         ]
 
     def write(self, folder: Path) -> None:
-        """Write the folders `documents` and `private`, known.json, and what is left out as dropped.jsonl."""
+        """Write the folders `documents` and `private`, known.json, and dropped.jsonl."""
         aside = folder / "private.jsonl"
         raw = folder / "raw"
         with (folder / DROPPED).open("w", encoding="utf-8") as self._dropped:
@@ -318,7 +318,7 @@ class _Ingestion:
         )
 
     def _leave(self, name: str, reason: str, evidence: str = "") -> None:
-        """Note what is left out: a line of dropped.jsonl."""
+        """Note an item that is left out: a line of dropped.jsonl."""
         self.counts[reason] += 1
         assert self._dropped
         self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
@@ -329,7 +329,7 @@ class _Ingestion:
         self.over_limits.append(f"{name} ({evidence})" if evidence else name)
 
     def _say_over_limits(self) -> str:
-        """Return in a line which files, or documents of files, were over a limit; "" where none was."""
+        """Return in a line which files, or documents of files, were over a limit; "" if none was."""
         if not self.over_limits:
             return ""
         named = ", ".join(self.over_limits[:_NAMED]) + (
@@ -448,7 +448,7 @@ class _Ingestion:
             yield location, Document(doc_id, text, title), group, private
 
     def _refuse(self, text: str) -> str:
-        """Return why a document is left out; "" where it is not."""
+        """Return the reason to leave a document out; "" if it stays."""
         if not text.strip():
             return "documents without a text"
         if not self.wanted.search(text):

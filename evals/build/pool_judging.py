@@ -1,8 +1,8 @@
-"""Grading of documents by a query: what a build found itself, graded again, and what retrievers
-bring beside it.
+"""Grading of documents by a query: the build's own finds, graded again, and further documents of
+retrievers.
 
 OBLIQ-Bench, appendix D: after queries are written, only pairs with the highest grade stay; then the
-first documents of several systems are judged, beside known ones to be as strict by.
+first documents of several systems are judged, next to known documents to be as strict by.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class PoolingSettings:
 
 
 class GradingRequest(NamedTuple):
-    """What is graded: the texts that a model is shown of documents, by query."""
+    """The documents to be graded by a query."""
 
     query: Query
     candidates: Sequence[str]
@@ -76,8 +76,8 @@ def grade(
 ) -> Grades:
     """Return the grades of the candidates of each query; those that no usable answer names are left out.
 
-    A member of a group is to be relevant, and any other document is not. What a reading says against that counts if
-    each further one says so, too: the documents concerned are graded again, in other company.
+    A member of a group is to be relevant, and any other document is not. A reading that says otherwise counts if
+    each further reading says so, too: the documents concerned are graded again, in other company.
     """
     judge: GradingSettings = build.recipe.judge
     unread = {
@@ -146,7 +146,7 @@ def _make_units(
 
 
 def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest]) -> Grades:
-    """Return the grades of what the build found, for the queries that keep enough relevant documents."""
+    """Return the grades of the build's finds, for the queries that keep enough relevant documents."""
     judge = build.recipe.judge
     limits = build.recipe.limits
     gold = Grades()
@@ -195,7 +195,7 @@ def _review_queries(
     queries: Mapping[str, Query],
     gold: Grades,
 ) -> None:
-    """Offer each query with some of what is relevant and of what is not; drop those that people find fault with."""
+    """Offer each query with relevant and other documents; drop queries that people find fault with."""
     shown = dict[str, list[str]]()
     relevant = dict[str, list[str]]()
     for query_id, grades in gold.items():
@@ -225,7 +225,7 @@ def _review_queries(
 def pool(
     build: BuildPipeline, lens: str, queries: Sequence[Query], gold: Qrels
 ) -> dict[str, Grades]:
-    """Return judgements `pooled`: gold with grades of what the pool's retrievers bring; none without retrievers."""
+    """Return judgements `pooled`: gold with grades of the retrievers' documents; none without retrievers."""
     judge = build.recipe.judge
     wanted = build.recipe.pool
     if not wanted.retrievers:

@@ -176,7 +176,7 @@ def _show_members(
 def find_leaks(build: BuildPipeline, text: str, answers: Sequence[str]) -> list[str]:
     """Return the wording of a query that gives answers away, each piece once.
 
-    That is what a query and an answer share: runs of words, rare words, names and numbers, and
+    That is the wording that a query and an answer share: runs of words, rare words, names and numbers, and
     their heaviest words if shared words have more than `SHARE` of the query's weight.
     """
     statistics = build.statistics

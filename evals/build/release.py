@@ -4,7 +4,7 @@ checks.
     FOLDER/release/
       corpus.jsonl, queries.jsonl     BEIR's rows, {"_id", "title", "text"} and {"_id", "text"}
       qrels/test.tsv, qrels/dev.tsv   the first judgements, with grades of 0; others are in <name>.tsv
-      excluded.json, pools.json, comparisons.tsv, twins.json   where the benchmark has such: environments/custom.py
+      excluded.json, pools.json, comparisons.tsv, twins.json   if the benchmark has such: environments/custom.py
       provenance.jsonl, benchmark.toml, README.md
     FOLDER/solutions.jsonl            private texts, which `tournament -P solutions=FILE` reads
 

@@ -1,6 +1,4 @@
-"""What is taken out of texts because it would be a shortcut, which documents repeat others,
-and what to warn of.
-"""
+"""Take shortcuts out of texts, find documents that repeat others, and warn of risky texts."""
 
 import re
 import unicodedata
@@ -63,7 +61,7 @@ class CleanSettings:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression of a recipe, with ^ and $ at line ends. UsageError where it is none."""
+    """Return a regular expression of a recipe, with ^ and $ at line ends. UsageError if it is none."""
     try:
         return re.compile(pattern, re.MULTILINE)
     except re.error as error:
@@ -71,7 +69,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = ()) -> str:
-    """Return `text` without what the section names; `boilerplate` is what `find_boilerplate` found."""
+    """Return `text` without the parts that the section names; `boilerplate` is of `find_boilerplate`."""
     before = text = unicodedata.normalize(
         "NFC",
         re.sub(r"\r\n?", "\n", text),
@@ -94,7 +92,7 @@ def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = (
 
 
 def replace_spans(text: str, spans: Mapping[str, str]) -> str:
-    """Return `text` with each of `spans` replaced by what it is, in brackets: "[name]"; the longest first.
+    """Return `text` with each of `spans` replaced by its type, in brackets: "[name]"; the longest first.
 
     DataError for a span that is empty or does not stand in the text.
     """
@@ -132,7 +130,7 @@ def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
 
 
 def digest_line(line: str) -> int:
-    """Return what a line is known by; 0 for one that is not cut, however often it comes."""
+    """Return the digest of a line; 0 for a line that is not cut, however often it comes."""
     if line.startswith(("#", "|", "```")) or len(tokens(line)) < 3:
         return 0
     return int.from_bytes(digest_text(" ".join(line.split()))[:8])
@@ -177,7 +175,7 @@ def _runs(document: Document) -> set[str]:
 
 
 class TextWarnings:
-    """What a person should know of the texts before anything is sent."""
+    """Warnings about the texts for a person before anything is sent."""
 
     def __init__(self) -> None:
         self._found = dict[

@@ -1,4 +1,4 @@
-"""What a task says of its documents, said of the documents that a build made of them.
+"""Carry statements of a task about its documents over to the documents that a build made of them.
 
 A build cuts documents, gives them other ids (clean.hash_ids) and leaves some out. So whatever names
 a document of the task goes through here: judgements, masks, pools and comparisons.
@@ -22,7 +22,7 @@ Comparisons = Mapping[str, Sequence[Comparison]]  # by query id
 
 
 class Unit(NamedTuple):
-    """What is judged, as the build has it."""
+    """A judged document, as the build has it."""
 
     name: str  # of the document, or of the parent of `pieces`
     pieces: Sequence[str]  # documents of the build; none where it was left out
@@ -55,11 +55,11 @@ class Pieces:
         return bool(self._parents)
 
     def find(self, doc_id: str) -> Sequence[str]:
-        """Return what was made of a document of the task; nothing where it was left out."""
+        """Return the documents made of a document of the task; none if it was left out."""
         return self._of_document.get(self._name(doc_id)) or self.find_unit(doc_id).pieces
 
     def find_unit(self, judged: str) -> Unit:
-        """Return what the build has of what the task judges: a document, or the parent of passages."""
+        """Return the build's unit for a judged document, or for the parent of passages."""
         name = self._name(judged)
         if pieces := self._of_parent.get(name):
             return Unit(name, pieces)
@@ -120,7 +120,7 @@ def list_metrics(
     comparisons: Comparisons,
     twins: Mapping[str, str],
 ) -> list[str]:
-    """Return the metrics of a task without those of comparisons that it has no longer."""
+    """Return the metrics of a task without metrics of comparisons that it has no longer."""
     labels = {pair.label for pairs in comparisons.values() for pair in pairs}
     is_present = {
         "Win": bool(labels),

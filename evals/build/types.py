@@ -1,4 +1,4 @@
-"""What the stages of a build hand to each other: a corpus, units of work for a model, and the
+"""Values that the stages of a build hand to each other: a corpus, units of work for a model, and the
 finished benchmark.
 
 Writes nothing.
@@ -15,7 +15,7 @@ from tools.records import Query
 
 
 class BuildSource(NamedTuple):
-    """What a build starts from: documents, and what is known of them."""
+    """The start of a build: documents, and facts about them."""
 
     documents: Corpus
     group: Mapping[
@@ -52,7 +52,7 @@ class StageInput(NamedTuple):
 
 
 class Benchmark(NamedTuple):
-    """What a recipe makes, and evals/build/release.py writes."""
+    """A benchmark that a recipe makes and evals/build/release.py writes."""
 
     documents: Corpus
     queries: Sequence[Query]

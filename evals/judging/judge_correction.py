@@ -1,4 +1,4 @@
-"""Correct what a model judge says of a pool of documents by its errors on documents whose true
+"""Correct the grades of a model judge for a pool of documents by its errors on documents whose true
 grades are known.
 
 A judge that calls some irrelevant documents relevant inflates every score that is made of its

@@ -1,11 +1,11 @@
-"""Have a model judge what nobody has judged of the first documents of runs, and score the runs by
-that, too.
+"""Have a model judge the unjudged documents among the first of runs, and score the runs by that,
+too.
 
-A judge is a run of programs/llm_tasks/relevance_judge.py in a folder beside the first run, judged-NAME-DIGEST, with a
-batch of a query's documents in the place of a query: it says who judged, goes on where it was
-ended, and pays nothing twice. The release's judgements stay as they are, and hold where both have a
-document. Where a task scores passages by their documents (MaxP), a judgement is of the document,
-and what is read is the passage of it that one of the runs placed best.
+A judge is a run of programs/llm_tasks/relevance_judge.py in a folder next to the first run, judged-NAME-DIGEST, with a
+batch of a query's documents in the place of a query: it says who judged, goes on from its
+end, and pays nothing twice. The release's judgements stay as they are, and hold where both have a
+document. If a task scores passages by their documents (MaxP), a judgement is of the document,
+and its passage that a run placed best is read.
 """
 
 import math
@@ -68,7 +68,7 @@ class JudgingPool(NamedTuple):
     ]  # query_id -> document -> its passage that came first in a run
 
     def unjudged(self, ours: Grades) -> Wanted:
-        """Return what neither the release nor `ours` has judged, by query."""
+        """Return the documents that neither the release nor `ours` has judged, by query."""
         return {
             query_id: brought.keys() - self.release_grades[query_id] - ours.get(query_id, {}).keys()
             for query_id, brought in self.brought.items()
@@ -104,7 +104,7 @@ class JudgingPool(NamedTuple):
 
     def join_release_grades(self, grades: Grades) -> Judgements:
         """Return the release's judgements with others in its own grades; the release's hold
-        where both have one.
+        if both have one.
         """
         qrels = {
             query_id: grades.get(query_id, {}) | release_grades
@@ -113,14 +113,14 @@ class JudgingPool(NamedTuple):
         return Judgements(qrels, unit_of=self.unit_of)
 
     def read(self, query_id: str, documents: Iterable[str]) -> list[str]:
-        """Return what a judge reads of documents: themselves, or the passage that came first;
+        """Return the texts that a judge reads for documents: themselves, or the passage that came first;
         without those lost.
         """
         ids = (self.best[query_id].get(document, document) for document in documents)
         return [doc_id for doc_id in ids if doc_id in self.environment.documents]
 
     def grades(self, outcomes: Mapping[str, Any]) -> dict[str, Grades]:
-        """Return the grades that a judge gave, by the kind of what was judged."""
+        """Return the grades that a judge gave, by the kind of pool."""
         grades_of: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
         for name, row in outcomes.items():
             pool_type, _, query_id = name.split("/", 2)
@@ -206,11 +206,11 @@ def judge_runs(
     dry_run: bool = False,
     compiled: Path | None = None,
 ) -> Result:
-    """Judge what is not judged of the first `depth` documents of the runs in `paths`, after a
-    sample of what is.
+    """Judge the unjudged documents among the first `depth` of the runs in `paths`, after a
+    sample of judged ones.
 
-    `request` has the task, the model and the budget, `compiled` the judge's prompts, where they are
-    not its own. SextantError where some of it is left; what was judged is kept.
+    `request` has the task, the model and the budget, `compiled` the judge's prompts, if they are
+    not its own. SextantError if some documents are left; grades so far are kept.
     """
     pool = build_judging_pool(paths, request.task, depth)
     environment = pool.environment
@@ -302,7 +302,7 @@ def _correct(
     chosen: Wanted,
     by_kind: Mapping[str, Grades],
 ) -> Result:
-    """Return the judge's precision and recall among what it judged, and the runs' means without its
+    """Return the judge's precision and recall among its grades, and the runs' means without its
     errors.
 
     Both are estimates (judge_correction.py): "judge" is None, and "corrected" of each run, if
@@ -343,7 +343,7 @@ def _pairs(
     sample: Wanted,
     by_kind: Mapping[str, Grades],
 ) -> list[tuple[str, str]]:
-    """Return the query and the document of what both the judge and the release have graded,
+    """Return the query and the document of pairs that both the judge and the release have graded,
     of the sample.
     """
     ours = by_kind[SAMPLE]
@@ -426,7 +426,7 @@ def _agree(
     sample: Wanted,
     outcomes: Mapping[str, Any],
 ) -> Result:
-    """Compare the judge with the release on what both have judged: relevant, from grade 1 on,
+    """Compare the judge with the release on documents that both have judged: relevant, from grade 1 on,
     or not.
     """
     by_kind = pool.grades(outcomes)
@@ -465,7 +465,7 @@ def _agree(
 
 
 def describe_agreement(agreement: Result) -> str:
-    """Say in a line how far the judge agrees with the release, and what the sample took."""
+    """Return in a line how far the judge agrees with the release, and the cost of the sample."""
     figures = ", ".join(
         f"{name} {number(agreement[name], '{:.2f}')}" for name in ("kappa", "precision", "recall")
     )
@@ -487,7 +487,7 @@ def describe_agreement(agreement: Result) -> str:
 
 
 def describe_judge(result: Result) -> list[str]:
-    """Say how right the judge was among what it judged, by its errors on the sample; nothing
+    """Return how right the judge was among its grades, by its errors on the sample; nothing
     if that is not known.
     """
     shares = result["judge"]
@@ -581,7 +581,7 @@ def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
 
 
 def render_judgements(result: Result) -> str:
-    """Return what was judged, or would be, and the runs by each of the judgements, as a
+    """Return the grades given, or to be given, and the runs by each of the judgements, as a
     person reads it.
     """
     if "dry_run" in result:

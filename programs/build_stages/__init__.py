@@ -1,4 +1,4 @@
-"""What the stages of a build ask a model: signatures, and the rules that fill them without a
+"""Questions of the stages of a build to a model: signatures, and the rules that fill them without a
 model.
 """
 

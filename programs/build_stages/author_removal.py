@@ -1,4 +1,4 @@
-"""What the recipe `external` asks: which parts of a text say or hint who wrote it.
+"""Questions of the recipe `external`: which parts of a text say or hint who wrote it.
 
 Without a model, none does.
 """
@@ -31,7 +31,7 @@ class FindIdentity(dspy.Signature):
 
 
 def standing(inputs: Inputs, outputs: Outputs) -> None:
-    """Check that what is to be taken out stands in the text, and is short."""
+    """Check that each span to be taken out stands in the text, and is short."""
     for span in outputs["spans"]:
         if not span.strip() or len(span) > LONGEST or span not in inputs["text"][0].text:
             reason = (

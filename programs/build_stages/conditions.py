@@ -1,8 +1,8 @@
-"""What the recipe `conditions` asks: sentences that say what holds, queries for them, and sentences
+"""Questions of the recipe `conditions`: sentences that say what holds, queries for them, and sentences
 that fail these.
 
 MultiConIR, section 3.2 and appendix B, in our own words; whether a query covers its conditions and
-a sentence meets one is asked besides. The rules without a model count and swap words, and are a
+a sentence meets one is asked in addition. The rules without a model count and swap words, and are a
 floor.
 """
 

@@ -1,4 +1,4 @@
-"""What the recipe `latent` asks: who carries an attribute, which one it is, which of them are the
+"""Questions of the recipe `latent`: who carries an attribute, which one it is, which of them are the
 same.
 
 OBLIQ-Bench, appendices D.1 to D.3, in our own words. The rules without a model count words, and are

@@ -1,4 +1,4 @@
-"""What the recipe `pool` asks: which facets a query has, and what is said of the task to models.
+"""Questions of the recipe `pool`: the facets of a query, and the description of a task for models.
 
 BIRCO, appendices B and F, in our own words. Without a model a facet is a clause, and the objective
 is one sentence.

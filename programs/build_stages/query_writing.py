@@ -1,4 +1,4 @@
-"""What recipes ask about queries: to write one, to say it in other words, to tell whether two
+"""Questions of recipes about queries: to write one, to say it in other words, to tell whether two
 are the same.
 """
 
@@ -102,7 +102,7 @@ def write(inputs: Inputs, statistics: TermStatistics) -> str:
 
 
 def rephrase(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return the query without the forbidden words; with them where nothing else would be left."""
+    """Return the query without the forbidden words; with them if nothing else would be left."""
     forbidden = {word for text in inputs["forbidden"] for word in content_words(text)}
     words = [word for word in inputs["text"].split() if not {*content_words(word)} & forbidden]
     return " ".join(words) or str(inputs["text"])

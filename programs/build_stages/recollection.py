@@ -1,7 +1,7 @@
-"""What the recipe `recollection` asks for: a post by somebody who half remembers a passage, in its
+"""Questions of the recipe `recollection`: a post by somebody who half remembers a passage, in its
 several drafts.
 
-OBLIQ-Bench, appendix D.5, in our own words; for taking out what identifies, that paper prints no
+OBLIQ-Bench, appendix D.5, in our own words; for taking out identifying words, that paper prints no
 prompt. The rules without a model scatter words, and are a floor.
 """
 
@@ -101,7 +101,7 @@ def sized(inputs: Inputs, outputs: Outputs) -> None:
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return a frame with words of the passage, no rare ones; nothing where these would be too much of it."""
+    """Return a frame with words of the passage, no rare ones; nothing if these would be too much of it."""
     passage_words = {*content_words(inputs["passages"][0].text)}
     frame = {*content_words(FRAME)}
     weigh = statistics.weight
@@ -119,7 +119,7 @@ def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
 
 
 def rate(inputs: Inputs, statistics: TermStatistics) -> int:
-    """Rate a passage as one with a detail where there is a post about it, else as procedure."""
+    """Rate a passage as one with a detail if there is a post about it, else as procedure."""
     return 3 if recollect(inputs, statistics) else 1
 
 

@@ -65,7 +65,7 @@ class Annotator(Program):
         self.annotate_documents = dspy.Predict(AnnotateDocuments)
 
     def forward(self, query: Query) -> Submission:
-        """Annotate the candidates, a few at a time, and search in what was written down."""
+        """Annotate the candidates, a few at a time, and search in the annotations."""
         if not self.wording:
             raise UsageError(
                 "annotator: the task has no lens; say what to write down with -P attribute=TEXT"

@@ -1,7 +1,7 @@
-"""Write what a task says of itself to models, its objective: from queries, each with a right and a
+"""Write the objective of a task, its description for models: from queries, each with a right and a
 tempting document.
 
-BIRCO has models read such a paragraph beside the query (section 3, appendix B); the wording is
+BIRCO has models read such a paragraph next to the query (section 3, appendix B); the wording is
 ours.
 """
 
@@ -50,7 +50,7 @@ def write_objective(
     relevance: str,
     drafts: Sequence[str],
 ) -> str:
-    """Return a paragraph made of (query, right, tempting). UnusableAnswer where the model wrote none."""
+    """Return a paragraph made of (query, right, tempting). UnusableAnswer if the model wrote none."""
     shown = [
         ExampleDocuments(query=query, right=right, tempting=wrong)
         for query, right, wrong in (map(escape_markers, case) for case in cases)

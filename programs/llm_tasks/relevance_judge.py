@@ -1,7 +1,7 @@
-"""Grade documents by a task's rule: what evals.judge asks a model about documents that nobody has
-judged.
+"""Grade documents by a task's rule: the question of evals.judge to a model about documents without a
+judgement.
 
-OBLIQ-Bench has a model judge what several systems brought (appendix D), with relevant documents to
+OBLIQ-Bench has a model judge the documents of several systems (appendix D), with relevant documents to
 calibrate by and a rule for each kind of latent relevance; the wording is ours. It is no search
 program, and not in the table of them.
 """

@@ -1,8 +1,8 @@
 """The recipe `adapt`: a task's documents cut into passages, and its labels carried over to them, as
 CRUMB was made.
 
-Section 3 of CRUMB's paper: where documents are judged, passages are searched and a document counts
-by its best (MaxP), or each of its passages inherits the label; where passages are judged, the label
+Section 3 of CRUMB's paper: if documents are judged, passages are searched and a document counts
+by its best (MaxP), or each of its passages inherits the label; if passages are judged, the label
 goes to the new passage that contains the old one, and a query stays only if all that is relevant to
 it is contained. No model is asked.
 """
@@ -64,7 +64,7 @@ class AdaptRecipe(Recipe):
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
-    """Return the task with the build's documents, and what could be carried over: judgements, queries, masks, pools.
+    """Return the task with the build's documents, and the judgements, queries, masks and pools carried over.
 
     The task's own queries for dev stay those for dev.
     """
@@ -176,7 +176,7 @@ def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
 
 
 def _drop_masked(build: BuildPipeline, queries: Sequence[Query], gold: Qrels) -> list[Query]:
-    """Return the queries without those that must not see anything of what is relevant to them."""
+    """Return the queries without queries that must not see any of their relevant documents."""
     visible = list[Query]()
     for query in queries:
         if any(
@@ -237,7 +237,7 @@ class _Contained(NamedTuple):
 
 
 def _find_contained(build: BuildPipeline, environment: Environment) -> _Contained:
-    """Return where the old passages stand that judgements, masks, pools and comparisons name."""
+    """Return the new places of the old passages that judgements, masks, pools and comparisons name."""
     section = build.recipe.adapt
     named = {doc_id for row in environment.qrels.values() for doc_id in row}
     for query in environment.queries:

@@ -1,5 +1,5 @@
-"""The recipe `external`: the author of each text is known beforehand, and each text asks for the
-other texts of its author.
+"""The recipe `external`: who wrote a text is known beforehand, and each text asks for the others of
+its author.
 
 OBLIQ-Bench's Writing-Style (section 4, appendix D.4): texts are scrubbed of words that name their
 authors, texts of the same post are masked, and distractors are as long as the texts are. Nothing
