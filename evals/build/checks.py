@@ -14,10 +14,10 @@ import re
 from argparse import ArgumentTypeError
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -749,24 +749,19 @@ def command(arguments: Any) -> int:
     """Look, print; exit code 3 if a rule that must hold is broken."""
     path = Path(arguments.place)
     folder = path.parent if path.name == release.RELEASE else path
-    task = (
-        str(folder / release.RELEASE)
-        if (built := (folder / release.RELEASE).is_dir())
-        else arguments.place
-    )
+    built = (folder / release.RELEASE).is_dir()
     if (path / recipe.FILE).exists() and not built:
         raise UsageError(f"{path} has no release yet; python -m evals.build run {path}")
-    specs = [
-        retrievers.canonicalize(text)
-        for text in ("bm25", *Expressions(arguments.retrievers).each())
-    ]
+    task = str(folder / release.RELEASE) if built else arguments.place
+    runs = arguments.runs
+    if built and runs == Path("runs"):
+        # Not among the runs that are compared.
+        runs = folder / "checks"
+    options = {"program": FLOOR, "task": task, "runs": runs}
+    request = cli_options.from_options(Request, vars(arguments) | options)
+    expressions = ("bm25", *Expressions(arguments.retrievers).each())
+    specs = [retrievers.canonicalize(text) for text in expressions]
     names = list(dict.fromkeys(map(str, specs)))
-    runs = (
-        folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs
-    )  # not among those compared
-    request = cli_options.from_options(
-        Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs}
-    )
     judges = [arguments.judge] if arguments.judge else []
     check_prices(
         request,
@@ -776,41 +771,52 @@ def command(arguments: Any) -> int:
     if judges and not (arguments.pools or arguments.dry_run):
         check_key(arguments.judge, request.headers)
     if arguments.pools:
-        environment = evaluate.load_task(request)[1]
-        terms = evaluate.make_resources(request)
-        searchers = {
-            name: retrievers.build(
-                name,
-                environment.documents,
-                sextant_home(),
-                terms=terms,
-            )
-            for name in names
-        }
-        rows = pool_comparison.compare_pools(environment, searchers)
-        print_stdout(
-            json.dumps(rows) + "\n"
-            if arguments.json
-            else pool_comparison.render_pool_comparison(environment, rows)
-        )
+        _print_pools(request, names, as_json=arguments.json)
         return 0
     if arguments.dry_run:
-        ahead = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
-        print_stdout(
-            json.dumps(ahead) + "\n" if arguments.json else cost_estimate.render_estimate(ahead)
-        )
+        forecast = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
+        _print(forecast, cost_estimate.render_estimate, as_json=arguments.json)
         return 0
-    findings = () if built else task_card.run_checks(task, request.data)
-    broken = [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
-    ours = [condition_ladders.find_broken] * (
-        folder / recipe.FILE
-    ).exists()  # of others' records a figure tells as much
-    broken += release.check_release(folder, ours) if built else []
+    broken = _find_broken(request, folder if built else None)
     result = check_benchmark(
         request,
         names,
         arguments.judge,
         dict(arguments.bound),
-    ) | {"broken": broken}
-    print_stdout(json.dumps(result) + "\n" if arguments.json else render_checks(result))
+    )
+    _print(result | {"broken": broken}, render_checks, as_json=arguments.json)
     return DataError.exit_code if broken else 0
+
+
+def _find_broken(request: Request, folder: Path | None) -> list[str]:
+    """Return the broken rules of the build in a folder, or of the request's task without one."""
+    if folder is None:
+        findings = task_card.run_checks(request.task, request.data)
+        return [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
+    # Of records that others made, a figure tells as much.
+    has_recipe = (folder / recipe.FILE).exists()
+    hooks = [condition_ladders.find_broken] if has_recipe else []
+    return release.check_release(folder, hooks)
+
+
+def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> None:
+    """Print the comparison of the released pools with pools made again."""
+    environment = evaluate.load_task(request)[1]
+    resources = evaluate.make_resources(request)
+    searchers = {
+        name: retrievers.build(
+            name,
+            environment.documents,
+            sextant_home(),
+            terms=resources,
+        )
+        for name in names
+    }
+    rows = pool_comparison.compare_pools(environment, searchers)
+    render = partial(pool_comparison.render_pool_comparison, environment)
+    _print(rows, render, as_json=as_json)
+
+
+def _print(result: Any, render: Callable[[Any], str], *, as_json: bool) -> None:
+    """Print a result as JSON in a line, or as a person reads it."""
+    print_stdout(json.dumps(result) + "\n" if as_json else render(result))

@@ -338,28 +338,14 @@ def measure(
         }
     with stage.open() as ask:
         outcomes = ask(list(wanted_of))
-    guesses = {
-        query.query_id: (outcomes[query.query_id].get("answer") or "").splitlines()
-        for query in wanted_of
-    }
-    removed = dict[str, str]()
+    guesses = dict[str, list[str]]()
+    failed = 0
+    for query in wanted_of:
+        outcome = outcomes[query.query_id]
+        guesses[query.query_id] = (outcome.get("answer") or "").splitlines()
+        failed += bool(outcome["error"])
     if trial.kind in ("title", "mask"):
-        for query, wanted in wanted_of.items():
-            pairs = product(
-                guesses[query.query_id],
-                map(trial.texts.__getitem__, wanted),
-            )
-            signs = (
-                recall(
-                    trial.kind,
-                    text,
-                    document,
-                    query.text,
-                )
-                for text, document in pairs
-            )
-            if sign := next(filter(None, signs), ""):
-                removed[query.query_id] = sign
+        removed = _find_recalled(trial, wanted_of, guesses)
         verdicts = {key: "same" for key in trial.queries if f"query/{key}" in removed}
     else:
         nearest = trial.find_nearest(guesses)
@@ -367,10 +353,10 @@ def measure(
         verdicts |= trial.ask_people(out, nearest, verdicts) if out else {}
         removed = {
             f"query/{key}": f"the same as {nearest[key][1].doc_id}"
-            for key in verdicts
-            if verdicts[key] == "same"
+            for key, verdict in verdicts.items()
+            if verdict == "same"
         }
-    # What is judged is taken out where some text of it is known.
+    # A judged unit is taken out if a text of it is known.
     gone = frozenset(
         trial.unit_of(name.partition("/")[2]) for name in removed if name.startswith("document/")
     )
@@ -380,25 +366,39 @@ def measure(
     if out:
         trial.write(removed, gone, out)
     counts = Counter(verdicts.get(key, "open") for key in trial.queries)
-    failed = sum(bool(outcomes[query.query_id]["error"]) for query in wanted_of)
     return {
         **{key: getattr(trial.environment, key) for key in ("task", "data", "split")},
-        **{
-            "kind": trial.kind,
-            "lm": trial.request.lm,
-            "queries": len(trial.queries),
-            "documents": len(trial.titled),
-        },
-        **{
-            "removed": removed,
-            "categories": {key: counts[key] for key in CATEGORIES},
-            "failed": failed,
-        },
-        **{
-            "guesses": str(stage.path),
-            "out": out and str(out),
-        },
+        "kind": trial.kind,
+        "lm": trial.request.lm,
+        "queries": len(trial.queries),
+        "documents": len(trial.titled),
+        "removed": removed,
+        "categories": {key: counts[key] for key in CATEGORIES},
+        "failed": failed,
+        "guesses": str(stage.path),
+        "out": out and str(out),
     }
+
+
+def _find_recalled(
+    trial: ContaminationTest,
+    wanted_of: Mapping[Query, Sequence[str]],
+    guesses: Mapping[str, Sequence[str]],
+) -> dict[str, str]:
+    """Return the queries and documents that a guess gives away, each with the first sign of it."""
+    removed = dict[str, str]()
+    for query, wanted in wanted_of.items():
+        for text, doc_id in product(guesses[query.query_id], wanted):
+            sign = recall(
+                trial.kind,
+                text,
+                trial.texts[doc_id],
+                query.text,
+            )
+            if sign:
+                removed[query.query_id] = sign
+                break
+    return removed
 
 
 def render_contamination(result: Mapping[str, Any]) -> str:

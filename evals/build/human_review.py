@@ -340,44 +340,54 @@ def _understand(
 
 
 def measure_agreement(folder: Path) -> dict[str, Any]:
-    """Return how far people agree with the model and with each other on each sheet, and the figures below their bar."""
+    """Return how far people agree with the model and with each other on each sheet.
+
+    `below` has a sentence for each figure below its bar.
+    """
     values_of = _by_item(_read_answers(folder))
     settled = answers(folder)
     sheets = dict[str, Any]()
     below = list[str]()
     for name, items in read_offered(folder).items():
-        rows = [
-            (row, list(values_of[item].values()))
-            for item, row in items.items()
-            if item in values_of
-        ]
-        if not rows:
+        judged = {item: row for item, row in items.items() if item in values_of}
+        if not judged:
             continue
-        model = [
-            (row, [(row["model"], value) for value in given_values if row["model"] is not None])
-            for row, given_values in rows
-        ]
-        people = [(row, list(combinations(given_values, 2))) for row, given_values in rows]
-        figures = _measure("model", SHEETS[name], model) | _measure("people", SHEETS[name], people)
-        for figure, bar in SHEETS[name].bar.items():
-            value = getattr(figures.get(figure), "mean", figures.get(figure))
-            if value is not None and value < bar:
-                below.append(
-                    f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
-                )
+        figures = _measure_sheet(SHEETS[name], judged, values_of)
+        below += _find_below(name, figures)
+        raters = {rater for item in judged for rater in values_of[item]}
         sheets[name] = {
-            "raters": sorted({rater for item in items for rater in values_of.get(item, ())}),
-            **{
-                "offered": len(items),
-                "judged": len(rows),
-                "judgements": sum(len(given_values) for _, given_values in rows),
-            },
-            **{
-                "divided": sum(row["item"] not in settled for row, _ in rows),
-                **figures,
-            },
+            "raters": sorted(raters),
+            "offered": len(items),
+            "judged": len(judged),
+            "judgements": sum(len(values_of[item]) for item in judged),
+            "divided": sum(row["item"] not in settled for row in judged.values()),
+            **figures,
         }
     return {"sheets": sheets, "below": below}
+
+
+def _measure_sheet(
+    form: ReviewSheet, judged: Mapping[str, Row], values_of: Mapping[str, Mapping[str, Value]]
+) -> dict[str, Any]:
+    """Return the agreement of people with the model, and with each other, on a sheet."""
+    model = list[tuple[Row, list[tuple[Any, Any]]]]()
+    people = list[tuple[Row, list[tuple[Any, Any]]]]()
+    for item, row in judged.items():
+        given_values = list(values_of[item].values())
+        people.append((row, list(combinations(given_values, 2))))
+        if row["model"] is None:
+            model.append((row, []))
+        else:
+            model.append((row, [(row["model"], value) for value in given_values]))
+    return _measure("model", form, model) | _measure("people", form, people)
+
+
+def _find_below(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each figure of a sheet that is below its bar."""
+    for figure, bar in SHEETS[name].bar.items():
+        value = getattr(figures.get(figure), "mean", figures.get(figure))
+        if value is not None and value < bar:
+            yield f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
 
 
 def _measure(

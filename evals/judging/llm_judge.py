@@ -219,22 +219,7 @@ def judge_runs(
         raise UsageError(
             f"--name {name!r}: it is letters, digits, '.', '_' and '-', and not the release's own"
         )
-    prompts = read_compiled(compiled) if compiled else None
-    values = parse_parameters(
-        request.program_label, Judge, request.parameters, prompts.parameters if prompts else {}
-    )
-    values["lens"] = values["lens"] or environment.hints.get("lens", "")
-    system = Judge(
-        Toolbox(environment.documents, NullRetriever()),
-        **values,
-    )
-    if prompts:
-        prompts.check(
-            request.program_label,
-            system,
-            str(compiled),
-        )
-        prompts.prompts_alone(str(compiled)).assemble(system)
+    system, values = _make_judge(request, environment, compiled)
     config = {key: pool.runs[0].config[key] for key in OF_RUNS} | {
         "parameters": values,
         "rule": system.rule,
@@ -275,13 +260,12 @@ def judge_runs(
     grades = by_kind[POOL]
     return {
         **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
-        **{
-            "name": name,
-            "folder": str(stage.path),
-            "lm": stage.model.name,
-            "prompt": stage.config["prompt"],
-        },
-        **{"depth": depth, "agreement": agreement},
+        "name": name,
+        "folder": str(stage.path),
+        "lm": stage.model.name,
+        "prompt": stage.config["prompt"],
+        "depth": depth,
+        "agreement": agreement,
         "judged": sum(map(len, grades.values())),
         "left": sum(map(len, pool.unjudged(grades).values())),
         "usage": usage_json(total(usage_from_json(row["usage"]) for row in outcomes.values())),
@@ -289,6 +273,32 @@ def judge_runs(
         **_score(pool, name, grades),
         **_correct(pool, chosen, by_kind),
     }
+
+
+def _make_judge(
+    request: SharedRequest, environment: Environment, compiled: Path | None
+) -> tuple[Judge, dict[str, Any]]:
+    """Return the judge, by its own prompts or compiled ones, and its parameters."""
+    prompts = read_compiled(compiled) if compiled else None
+    values = parse_parameters(
+        request.program_label,
+        Judge,
+        request.parameters,
+        prompts.parameters if prompts else {},
+    )
+    values["lens"] = values["lens"] or environment.hints.get("lens", "")
+    system = Judge(
+        Toolbox(environment.documents, NullRetriever()),
+        **values,
+    )
+    if prompts:
+        prompts.check(
+            request.program_label,
+            system,
+            str(compiled),
+        )
+        prompts.prompts_alone(str(compiled)).assemble(system)
+    return system, values
 
 
 class UnusableJudge(SextantError):

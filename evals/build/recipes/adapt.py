@@ -18,7 +18,7 @@ from evals.build import release, transfer
 from evals.build.human_review import Item
 from evals.build.ingest import TASK, CutSettings
 from evals.build.pipeline import BuildPipeline
-from evals.build.recipe import Recipe
+from evals.build.recipe import Recipe, ReleaseSettings
 from evals.build.types import Benchmark
 from tools.corpus import Corpus
 from tools.errors import DataError
@@ -115,14 +115,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     comparisons = transfer.carry_comparisons(build, "transfer", comparisons_left, ranked)
     twins = transfer.keep_twins(environment.twins, comparisons)
     metrics = transfer.list_metrics(environment, comparisons, twins) or wanted.metrics
-    settings: dict[str, Any] = {
-        "metrics": metrics,
-        "metric": environment.metric if environment.metric in metrics else metrics[0],
-        "depth": environment.depth,
-        **environment.hints,
-        "objective": wanted.objective or environment.queries[0].objective,
-        "document": wanted.document or environment.hints.get("document"),
-    }
+    settings = _make_settings(wanted, environment, metrics)
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
     provenance = [
@@ -133,11 +126,11 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         }
         for query_id in gold
     ]
-    together = {
-        query_id: twin
-        for pair in twins.items()
-        for query_id, twin in zip(pair, pair[1:] * 2, strict=True)
-    }
+    # A query and its twin are both for dev, or both for test.
+    together = dict[str, str]()
+    for query_id, twin in twins.items():
+        together[query_id] = twin
+        together[twin] = query_id
     benchmark = build.finish(
         queries,
         {"gold": gold},
@@ -148,6 +141,21 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     benchmark = release.judge_within_pools(benchmark._replace(comparisons=comparisons, twins=twins))
     dev = [query_id for query_id in environment.splits["dev"] if query_id in gold]
     return benchmark._replace(dev=dev) if dev else benchmark
+
+
+def _make_settings(
+    wanted: ReleaseSettings, environment: Environment, metrics: Sequence[str]
+) -> dict[str, Any]:
+    """Return the settings of benchmark.toml: the recipe's, or else the task's."""
+    metric = environment.metric if environment.metric in metrics else metrics[0]
+    return {
+        "metrics": metrics,
+        "metric": metric,
+        "depth": environment.depth,
+        **environment.hints,
+        "objective": wanted.objective or environment.queries[0].objective,
+        "document": wanted.document or environment.hints.get("document"),
+    }
 
 
 def _load(task: str, data: str | None) -> Environment:
