@@ -15,9 +15,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal, NamedTuple, TextIO
 
 import environments
+from environments.base import Environment
 from environments.chunking import LIMIT, bert_tokens, chunks, sections
 from environments.folders import Listing
 from environments.readers import collections, obliq_layout
@@ -206,6 +207,15 @@ def _joint(separator: str) -> str:
     return "." if "." not in separator else "/"
 
 
+class CorpusRow(NamedTuple):
+    """A document as it was read; its id is "" if none is given."""
+
+    location: str  # for messages: the file and line, or the task and document
+    document: Document
+    group: str
+    private: dict[str, str]  # column -> text
+
+
 class _Ingestion:
     """One reading of a corpus: its rows, and the facts about them so far."""
 
@@ -375,77 +385,80 @@ class _Ingestion:
                 self.findings.add("private texts that also stand in the text", repeated, doc_id)
             yield replace(document, doc_id=doc_id)
 
-    def _rows(self) -> Iterator[tuple[str, Document, str, dict[str, str]]]:
-        """Yield (place, document, group, private texts) of everything there is; an id that is not given is ""."""
-        if self.task:
-            judged = self.task.judgements[self.task.headline]
-            # Passages that are judged themselves are documents like others: their pieces have them
-            # as parents.
-            unit_of = judged.unit_of if self.task.max_p and judged.unit_of else str
-            for original in self.task.documents.stream():
-                parent = unit_of(original.doc_id)
-                document = replace(
-                    original,
-                    parent="" if parent == original.doc_id else parent,
-                )
-                yield f"{self.corpus.path}, {original.doc_id}", document, "", {}
-            return
-        names = self.corpus
-        fields = tuple(
-            filter(
-                None,
-                [
-                    names.id,
-                    names.text,
-                    names.title,
-                    names.group,
-                    *names.private,
-                ],
+    def _rows(self) -> Iterator[CorpusRow]:
+        """Yield everything there is, from a task or from files."""
+        return self._task_rows(self.task) if self.task else self._file_rows()
+
+    def _task_rows(self, task: Environment) -> Iterator[CorpusRow]:
+        judgements = task.judgements[task.headline]
+        # Passages that are judged themselves are documents like others: their pieces have them
+        # as parents.
+        unit_of = judgements.unit_of if task.max_p and judgements.unit_of else str
+        for original in task.documents.stream():
+            parent = unit_of(original.doc_id)
+            document = replace(
+                original,
+                parent="" if parent == original.doc_id else parent,
             )
+            location = f"{self.corpus.path}, {original.doc_id}"
+            yield CorpusRow(location, document, "", {})
+
+    def _file_rows(self) -> Iterator[CorpusRow]:
+        names = self.corpus
+        columns = (
+            names.id,
+            names.text,
+            names.title,
+            names.group,
+            *names.private,
         )
-        texts = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
-        if strange := {names.text, names.title} & {*names.private} - {""}:
+        if released := {names.text, names.title} & {*names.private} - {""}:
             raise UsageError(
-                f"private: {min(strange)!r} is the text or the title, which are released"
+                f"private: {min(released)!r} is the text or the title, which are released"
             )
         limits = Limits(names.file_seconds, names.file_memory, names.file_text)
         if min(limits) < 1:
             raise UsageError(
                 "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
             )
+        fields = tuple(column for column in columns if column)
         record = XmlPaths(names.record, names.sections, fields)
-        files = self.files.files
-        for location, row in sources.read(
-            self.root, files, names.form, record, limits, self._leave_file
-        ):
-            named = (
-                (names.id,) if names.id else [column for column in collections.IDS if column in row]
-            )
-            cell = tables.pick_column(location, row, *named) if named else ""
-            doc_id = tables.read_id(cell, location) if named else ""
-            text = _write_text(
-                tables.pick_column(location, row, *texts),
-                location,
-            )
-            title = tables.check_text(
-                row.get(names.title),
-                location,
-                names.title,
-                optional=True,
-            )
-            group = (
-                _write_text(
-                    tables.pick_column(location, row, names.group),
-                    location,
-                )
-                if names.group
-                else ""
-            )
-            private = {
-                column: _write_text(tables.pick_column(location, row, column), location)
-                for column in names.private
-            }
-            yield location, Document(doc_id, text, title), group, private
+        rows = sources.read(
+            self.root,
+            self.files.files,
+            names.form,
+            record,
+            limits,
+            self._leave_file,
+        )
+        for location, row in rows:
+            yield self._parse(location, row)
+
+    def _parse(self, location: str, row: dict[str, Any]) -> CorpusRow:
+        """Return a row of a file by the columns that the recipe names, or the usual columns."""
+        names = self.corpus
+
+        def read_text(*columns: str) -> str:
+            return _write_text(tables.pick_column(location, row, *columns), location)
+
+        id_columns = [column for column in collections.IDS if column in row]
+        if names.id:
+            id_columns = [names.id]
+        doc_id = ""
+        if id_columns:
+            cell = tables.pick_column(location, row, *id_columns)
+            doc_id = tables.read_id(cell, location)
+        text_columns = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
+        text = read_text(*text_columns)
+        title = tables.check_text(
+            row.get(names.title),
+            location,
+            names.title,
+            optional=True,
+        )
+        group = read_text(names.group) if names.group else ""
+        private = {column: read_text(column) for column in names.private}
+        return CorpusRow(location, Document(doc_id, text, title), group, private)
 
     def _refuse(self, text: str) -> str:
         """Return the reason to leave a document out; "" if it stays."""

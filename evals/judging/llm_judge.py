@@ -596,89 +596,84 @@ def render_judgements(result: Result) -> str:
     """
     if "dry_run" in result:
         batches = plural(result["queries"], "batch", "batches")
-        return cost_estimate.render_estimate(
-            result, [f"{plural(result['documents'], 'document')} to be judged in {batches}"]
-        )
+        heading = f"{plural(result['documents'], 'document')} to be judged in {batches}"
+        return cost_estimate.render_estimate(result, [heading])
     metric = result["metric"]
     name = result["name"]
-    rows = list[list[str]]()
-    corrected = any(result["corrected"])
-    for row, left_out, mean in zip(
-        result["runs"], result["left_out"], result["corrected"], strict=True
-    ):
-        ours = row["by"][name][metric]
-        cells = [
-            *(by_metric[metric]["mean"] for by_metric in row["by"].values()),
-            ours["judged"],
-            ours["right"],
-        ]
-        alone = [
-            str(left_out["relevant"]),
-            number(left_out["tau"], "{:.2f}", "-"),
-            f"{left_out['change']:.4f}",
-        ]
-        without_errors = (
-            [f"{mean['mean']:.4f} ({mean['low']:.4f} to {mean['high']:.4f})"] if mean else []
-        )
-        figures = [f"{cell:.4f}" for cell in cells]
-        rows.append(
-            [
-                Path(row["run"]).name,
-                *figures[:-2],
-                *without_errors,
-                *figures[-2:],
-                *alone,
-            ]
-        )
-    names = [
-        *result["runs"][0]["by"],
-        *["corrected"] * corrected,
-    ]
-    heads = [
-        "run",
-        *names,
-        "judged",
-        "if the rest were right",
-        "its own",
-        "tau",
-        "change",
-    ]
-    by = "offline, which counts words: a floor" if result["lm"] == "offline" else result["lm"]
-    judged = (
-        f"{name}: {plural(result['judged'], 'document')} judged by {by}, prompt {result['prompt']}"
+    is_corrected = any(result["corrected"])
+    heads = ["run", *result["runs"][0]["by"]]
+    if is_corrected:
+        heads.append("corrected")
+    heads += ["judged", "if the rest were right", "its own", "tau", "change"]
+    by_run = zip(
+        result["runs"],
+        result["left_out"],
+        result["corrected"],
+        strict=True,
     )
-    judged += f"; {result['left']} are left, for want of a usable answer" if result["left"] else ""
+    rows = [
+        _run_cells(row, row["by"][name][metric], metric, left_out, mean)
+        for row, left_out, mean in by_run
+    ]
     table = TextTable(
         f"{metric} by each of the judgements",
         heads,
         rows,
     )
-    own_note = (
+    notes = [
+        "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure",
         "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "
-        "runs by "
-    )
-    own_note += f"{name} with and without these judgements, and the largest change of a run's mean"
-    rule = (
-        "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure"
-    )
-    notes = [rule, own_note]
-    if corrected:
+        f"runs by {name} with and without these judgements, and the largest change of a run's mean",
+    ]
+    if is_corrected:
         notes.append(
             f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for "
             f"these queries"
         )
-    lines = [
-        judged,
-        describe_agreement(result["agreement"]),
-        *describe_judge(result),
-    ]
     return render_terminal(
         [
             describe_task(result),
-            *lines,
+            _describe_judged(result),
+            describe_agreement(result["agreement"]),
+            *describe_judge(result),
             "",
             table,
             *notes,
             result["folder"],
         ]
     )
+
+
+def _run_cells(
+    row: Mapping[str, Any],
+    ours: Mapping[str, float],
+    metric: str,
+    left_out: Mapping[str, Any],
+    corrected: Mapping[str, float] | None,
+) -> list[str]:
+    """Return the cells of a run; `ours` are its figures by the new judgements."""
+    cells = [Path(row["run"]).name]
+    cells += [f"{by_metric[metric]['mean']:.4f}" for by_metric in row["by"].values()]
+    if corrected:
+        interval = f"({corrected['low']:.4f} to {corrected['high']:.4f})"
+        cells.append(f"{corrected['mean']:.4f} {interval}")
+    return [
+        *cells,
+        f"{ours['judged']:.4f}",
+        f"{ours['right']:.4f}",
+        str(left_out["relevant"]),
+        number(left_out["tau"], "{:.2f}", "-"),
+        f"{left_out['change']:.4f}",
+    ]
+
+
+def _describe_judged(result: Result) -> str:
+    """Return in a line how many documents were judged, and by which model."""
+    judge = result["lm"]
+    if judge == "offline":
+        judge = "offline, which counts words: a floor"
+    documents = plural(result["judged"], "document")
+    line = f"{result['name']}: {documents} judged by {judge}, prompt {result['prompt']}"
+    if result["left"]:
+        line += f"; {result['left']} are left, for want of a usable answer"
+    return line
