@@ -1,7 +1,7 @@
-"""What the graphs of the agents share: a context for each query, work side by side in a fixed
-order, how nodes connect.
+"""The common part of the agents' graphs: a context for each query, parallel work in a fixed order,
+and the connection of nodes.
 
-An agent's graph is `graph` in its module, made once. What belongs to one query is LangGraph's
+An agent's graph is `graph` in its module, made once. The state of one query is LangGraph's
 runtime context: `work = agent.begin(query)`, `state = graph.invoke(work.start, context=work)`,
 `work.submit(state)`.
 """
@@ -32,9 +32,13 @@ def run_parallel(
     jobs: Sequence[Callable[[], T]],
     threads: int,
 ) -> list[T]:
-    """Do the jobs of one hop at the same time; results, steps and DSPy's trace of calls are in order of the jobs."""
+    """Do the jobs of one hop at the same time.
+
+    Results, steps and DSPy's trace of calls are in the order of the jobs.
+    """
     calls: list[list[Any]] = [[] for _ in jobs]
-    outer_trace = dspy.settings.trace  # teleprompters take demonstrations from it
+    # Teleprompters take demonstrations from it.
+    outer_trace = dspy.settings.trace
 
     def work(number: int) -> T:
         with (
@@ -44,15 +48,14 @@ def run_parallel(
             return jobs[number]()
 
     numbers = range(len(jobs))
-    if (
-        threads == 1 or dspy.settings.send_stream
-    ):  # DSPy streams from the thread that it has begun itself
-        results = [work(number) for number in numbers]  # nothing is begun after a job that fails
+    # DSPy streams from the thread that it has started itself.
+    if threads == 1 or dspy.settings.send_stream:
+        # If a job fails, no further job starts.
+        results = [work(number) for number in numbers]
     else:
         contexts = [copy_context() for _ in jobs]
-        with ThreadPoolExecutor(
-            threads
-        ) as pool:  # which cancels those that have not begun when one fails
+        # If a job fails, the pool cancels the jobs that have not started.
+        with ThreadPoolExecutor(threads) as pool:
             results = list(pool.map(lambda number: contexts[number].run(work, number), numbers))
     session.join()
     if outer_trace is not None:
@@ -62,13 +65,13 @@ def run_parallel(
 
 @dataclass(eq=False)
 class NodeContext:
-    """What the nodes of a graph, which are its methods, have of one query. What they hand on is the state."""
+    """The context of one query, with the nodes of the graph as its methods. Nodes hand on the state."""
 
     program: Any
     query: Query
-    snapshot: dict[str, Any] | None = None  # of a session to go on from
-    start: ClassVar[Any]  # the state that the graph begins with
-    ranking: ClassVar[Any]  # what a state has found, best first
+    snapshot: dict[str, Any] | None = None  # of a session to resume
+    start: ClassVar[Any]  # the first state of the graph
+    ranking: ClassVar[Any]  # method that returns the documents of a state, best first
 
     def __post_init__(self) -> None:
         self.session: Session = self.program.toolbox.open(self.query, self.snapshot)
@@ -78,7 +81,7 @@ class NodeContext:
         }
 
     def submit(self, state: Any) -> Submission:
-        """End the session with what the last state of the graph has found."""
+        """End the session with the ranking of the last state of the graph."""
         return self.session.submit(self.ranking(state)[: self.program.depth], why=state["why"])
 
 
@@ -88,7 +91,7 @@ class Agent(Program):
     graph: ClassVar[Any]
 
     def begin(self, query: Query, snapshot: dict[str, Any] | None = None) -> Any:
-        """Open a session, or go on from a `snapshot` of one; return the context of the graph."""
+        """Open a session, or resume it from a `snapshot`; return the context of the graph."""
         return self.graph.context_schema(self, query, snapshot)
 
     def forward(self, query: Query) -> Submission:
@@ -107,7 +110,7 @@ def build_graph(
 ) -> Any:
     """Return a graph that begins with the first node.
 
-    A node maps to the name of the next one, or to a function of the state that names it, with the names there may be.
+    A node maps to the name of the next node, or to a function of the state that names it, with all possible names.
     With a `context`, nodes are methods of it.
     """
     graph = StateGraph(state, context_schema=context)
@@ -130,6 +133,5 @@ def _work(method: Callable[..., Any], state: Any, runtime: Runtime[Any]) -> Any:
         return method(runtime.context, state)
 
 
-connect = (
-    build_graph  # its name in Sextant 0.1, which guides documented; it goes with the next release
-)
+# The name in Sextant 0.1, which guides documented; it goes with the next release.
+connect = build_graph

@@ -56,9 +56,8 @@ class _NotesNodes(NodeContext):
 
     def hop(self, state: _NotesState) -> dict[str, Any]:
         self.session.hop = number = state["hop"] + 1
-        hops_state = MultiHopState(
-            **deepcopy(state["found"])
-        )  # a node must not change the state that it was given
+        # A copy, because a node must not change the state that it was given.
+        hops_state = MultiHopState(**deepcopy(state["found"]))
         remaining = self.program.hops - number
         stop_reason = self.program.reader.hop(
             self.session, self.query, hops_state, self.program.per_hop, hops_left=remaining
@@ -103,9 +102,8 @@ class NotesAgent(Agent, MultiHop):
             work.session.hop = state["hop"]
             if "ranking" not in state:
                 config = {"configurable": {"thread_id": query.query_id}}
-                saver_options = (
-                    {"config": config, "durability": "sync"} if saver else {}
-                )  # a step is on disk before the next
+                # With "sync", a step is on disk before the next step.
+                saver_options = {"config": config, "durability": "sync"} if saver else {}
                 state = graph.builder.compile(saver).invoke(
                     None if begun else state,
                     context=work,
@@ -117,9 +115,8 @@ class NotesAgent(Agent, MultiHop):
 
 
 class _Saver(SqliteSaver):
-    def restore(
-        self, thread: str
-    ) -> dict[str, Any] | None:  # the last state, if any; sqlite3.DatabaseError: damaged
+    def restore(self, thread: str) -> dict[str, Any] | None:
+        """Return the last state, if any. sqlite3.DatabaseError if it is damaged."""
         if (begun := self.get_tuple({"configurable": {"thread_id": thread}})) is None:
             return None
         checkpoint: Any = begun.checkpoint
@@ -130,22 +127,21 @@ class _Saver(SqliteSaver):
             "why": str,
             "session": dict,
         }
-        if (
-            isinstance(values, dict) and "__start__" in values
-        ):  # no step has taken what the graph was given
+        # No step has taken the input of the graph yet.
+        if isinstance(values, dict) and "__start__" in values:
             self.delete_thread(thread)
             return None
         if not isinstance(values, dict) or not all(
             isinstance(values.get(name), value_type) for name, value_type in kinds.items()
         ):
             raise sqlite3.DatabaseError("a checkpoint is damaged")
-        with (
-            self.cursor() as cursor
-        ):  # LangGraph would take up later writes, a hop ahead of the restored session
+        # LangGraph would apply later writes, a hop ahead of the restored session.
+        with self.cursor() as cursor:
             cursor.execute("DELETE FROM writes WHERE thread_id = ?", (thread,))
         return values
 
-    def keep_last(self, thread: str) -> None:  # of its checkpoints, which has everything
+    def keep_last(self, thread: str) -> None:
+        """Delete all checkpoints of a thread but the last, which has everything."""
         old = (
             "thread_id = ?1 AND checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE "
             "thread_id = ?1)"
@@ -155,22 +151,21 @@ class _Saver(SqliteSaver):
                 cursor.execute(f"DELETE FROM {table} WHERE {old}", (thread,))
 
 
-class _Checkpoints(
-    SharedOnDeepcopy
-):  # of a run, whose file is opened at the first query: its folder is made after the agent
+class _Checkpoints(SharedOnDeepcopy):
+    """The checkpoints of a run.
+
+    The file is opened at the first query, because the folder is made after the agent.
+    """
+
     def __init__(self, folder: Path | None) -> None:
         self._path = folder and folder / "checkpoints.sqlite"
         self._saver: _Saver | None = None
-        self._lock = (
-            threading.Lock()
-        )  # the first queries of several workers may all want to open the file
+        # The first queries of several threads may all open the file.
+        self._lock = threading.Lock()
 
     @contextmanager
-    def open(
-        self,
-    ) -> Iterator[
-        _Saver | None
-    ]:  # which worker threads share: it has a lock of its own; None: no folder
+    def open(self) -> Iterator[_Saver | None]:
+        """Yield the saver, which threads share: it has a lock of its own. None if there is no folder."""
         path = self._path
         try:
             with self._lock:

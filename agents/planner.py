@@ -1,7 +1,7 @@
 """Plan, search side by side, read, reflect, search again for what is missing.
 
 A model plans sub-questions, each with a search text. All are searched at the same time, and a new
-document is read for the first one that found it. Then the model says what is missing and plans
+document is read for the first sub-question that found it. Then the model says what is missing and plans
 further sub-questions, until the rounds are used up, nothing is left to ask, or a round surfaces
 nothing new. The ranking is the selected documents by round and place, then the rest by their best
 rank. The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parallel steps; no
@@ -89,9 +89,8 @@ class _PlannerState(TypedDict, total=False):
     round: int
     plan: list[dict[str, str]]  # the round's sub-questions
     searches: list[str]  # of all rounds
-    best: dict[
-        str, list[int]
-    ]  # of each document, where it surfaced best: rank, round, place in the plan
+    # Of each document, its best appearance: rank, round, position in the plan.
+    best: dict[str, list[int]]
     unread: list[list[str]]  # what is to be read for each sub-question of the plan
     selected: list[str]  # in the order of the ranking
     notes: list[str]  # of all readings, in the order of rounds and plans
@@ -110,9 +109,8 @@ class _PlannerNodes(NodeContext):
         why="",
     )
 
-    def ranking(
-        self, state: _PlannerState
-    ) -> list[str]:  # those not selected by their best rank, earliest first
+    def ranking(self, state: _PlannerState) -> list[str]:
+        """Return selected documents, then the others by their best rank, the earliest first."""
         best = state["best"]
         selected = state["selected"]
         return selected + sorted(best.keys() - set(selected), key=best.__getitem__)
@@ -275,7 +273,7 @@ class Planner(Agent):
         self.reflect = dspy.Predict(with_advice(Reflect, get_lens(self.lens).search))
 
     def most_calls(self, pool: int) -> int:
-        """Return one for the plan or a reflection a round, and one for reading each sub-question."""
+        """Return a call for the plan or a reflection a round, and a call for reading each sub-question."""
         return self.rounds * (self.parts + 1)
 
 

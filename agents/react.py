@@ -1,12 +1,12 @@
 """A model with search and read as tools, which decides itself what to do next (Yao et al. 2023,
 arXiv 2210.03629).
 
-Tools are called through the openai client's interface where the model has it, else through DSPy's:
-a typed field in an ordinary prompt. `interface=auto` takes the first, and the second when the
+Tools are called through the openai client's interface if the model has it, else through DSPy's:
+a typed field in an ordinary prompt. `interface=auto` takes the first, and the second if the
 server takes no tools or the model never uses them. Both have the instructions of one DSPy
 signature; its demonstrations reach DSPy's interface alone.
 
-The ranking is what the model selected, in the order that it gave on finishing or else of selection,
+The ranking is the selection of the model, in the order that it gave on finishing or else of selection,
 then the rest by their best rank. So an agent that runs out of steps loses nothing that it kept.
 """
 
@@ -111,7 +111,7 @@ class _ReactNodes(NodeContext):
     def call(self, state: _ReactState) -> _ReactState:
         *before, turn = state["turns"]
         results = self.desk.answer(turn)
-        stop_reason = self.desk.why or (
+        stop_reason = self.desk.stop_reason or (
             "steps" if len(state["turns"]) == self.program.steps else ""
         )
         return {"turns": [*before, {**turn, "results": results}], "why": stop_reason}
@@ -134,9 +134,8 @@ class React(Agent):
     }
     cumulative: ClassVar[bool] = True
     least_calls: ClassVar[float] = 0.3
-    compiled_with: ClassVar[Mapping[str, Any]] = {
-        "interface": "dspy"
-    }  # which alone has demonstrations and traces
+    # DSPy's interface alone has demonstrations and traces.
+    compiled_with: ClassVar[Mapping[str, Any]] = {"interface": "dspy"}
 
     steps: int = 12  # answers of the model
     per_search: int = 10  # documents a search
@@ -159,7 +158,7 @@ class React(Agent):
         self.next_step = dspy.Predict(NextStep)
 
     def most_calls(self, pool: int) -> int:
-        """Return one a step."""
+        """Return a call for each step."""
         return self.steps
 
     def take_turn(
@@ -295,9 +294,10 @@ class React(Agent):
 
 @dataclass
 class _ReactTools(SearchTools):
-    why: str = ""  # why it is over, once it is
-    strikes: int = 0  # turns in a row without a call that could be used
-    ignores_tools: bool = False  # whether the model began without a call, though it was given tools
+    stop_reason: str = ""  # set when the search ends
+    strikes: int = 0  # turns in a row without a usable call
+    # Whether the model began without a call, although it was given tools.
+    ignores_tools: bool = False
 
     @cached_property
     def tools(self) -> list[dspy.Tool]:
@@ -308,23 +308,22 @@ class _ReactTools(SearchTools):
         doc_ids = self.find_ids(doc_ids)
         if new := [doc_id for doc_id in doc_ids if doc_id not in self.selected]:
             self.keep(new)
-        self.selected = list(
-            dict.fromkeys([doc_id for doc_id in doc_ids if doc_id in self.selected] + self.selected)
-        )
+        named = [doc_id for doc_id in doc_ids if doc_id in self.selected]
+        self.selected = list(dict.fromkeys(named + self.selected))
         self.session.rank(self.selected)
-        self.why = "done"
+        self.stop_reason = "done"
         return "done"
 
-    def answer(
-        self, turn: _Turn
-    ) -> list[str]:  # of its calls; UnusableAnswer when the model does not mend a fault
+    def answer(self, turn: _Turn) -> list[str]:
+        """Return the results of a turn's calls. UnusableAnswer if the model repeats a fault."""
         has_words = bool(turn["thought"].strip()) and not is_refusal(turn["finish"])
         if not turn["calls"] and self.selected and has_words:
-            self.why = "done"  # it says in words that it is through
+            # The model says in words that it has finished.
+            self.stop_reason = "done"
             return []
-        answers = [self._call(call["name"], call["args"]) for call in turn["calls"]] or [
-            _complain(turn)
-        ]
+        answers = [self._call(call["name"], call["args"]) for call in turn["calls"]]
+        if not answers:
+            answers = [_complain(turn)]
         faults = [fault for _, fault in answers if fault]
         for fault in faults:
             self.session.count_unusable(fault.kind)
@@ -341,7 +340,7 @@ class _ReactTools(SearchTools):
     ) -> tuple[str, InvalidAnswer | None]:
         name = find_tool(name, [str(tool.name) for tool in self.tools])
         tool = next((tool for tool in self.tools if tool.name == name), None)
-        if self.why:
+        if self.stop_reason:
             return "the search has ended", None
         try:
             if tool is None:
@@ -357,10 +356,8 @@ class _ReactTools(SearchTools):
             return str(refusal), InvalidAnswer("unknown ids", str(refusal))
         except InvalidAnswer as fault:
             return fault.reason, fault
-        except (
-            ValueError,
-            TypeError,
-        ) as error:  # an argument that is missing, of another type, or not known
+        # An argument is missing, of another type, or unknown.
+        except (ValueError, TypeError) as error:
             return f"{name}: {error}", InvalidAnswer("wrong type", f"{name}: {error}")
 
 

@@ -1,12 +1,12 @@
-"""Search wide, verify in small batches, and search on with what the verified documents have in
-common.
+"""Search wide, verify in small batches, and search on with the common traits of the verified
+documents.
 
-OBLIQ-Bench (sections 5 and 6) asks for a searcher that learns from what it has recognised; no paper
+OBLIQ-Bench (sections 5 and 6) asks for a searcher that learns from the documents that it has recognised; no paper
 has this program. In each round a model writes search texts, each goes to several retrievers, the
 new documents are fused by reciprocal ranks, and the first of them are graded from 0 to 3, a few at
 a time, in a seeded shuffle so that place tells nothing. Then the model says what the verified ones
 (grade 2 and 3) share beyond the description, for the next round's searches. The ranking: by grade
-down to 1; then what was never read, by fused score; then what was read and does not fit.
+down to 1; then unread documents, by fused score; then read documents that do not fit.
 """
 
 import math
@@ -104,9 +104,8 @@ class _VerifierState(TypedDict, total=False):
     new: bool  # whether the round's searches surfaced a new document
     sure: bool  # whether one was verified in this round
     picked: list[str]  # to be verified in this round, in the fused order
-    grades: dict[
-        str, int
-    ]  # of all that were verified, in the order in which they were picked; 0 for those not named
+    # Of all verified documents, in the order in which they were picked; 0 if the model named none.
+    grades: dict[str, int]
     why: str  # why no further search is made, once that is so
 
 
@@ -122,19 +121,14 @@ class _VerifierNodes(NodeContext):
         why="",
     )
 
-    def ranking(
-        self, state: _VerifierState
-    ) -> list[str]:  # by grade from 3 to 1, unread by fused score, read in vain
+    def ranking(self, state: _VerifierState) -> list[str]:
+        """Return documents of grade 3 to 1, then unread documents by fused score, then grade 0."""
         grades = state["grades"]
-        read = sorted(
-            grades, key=lambda doc_id: -grades[doc_id]
-        )  # stable: of equal grades, as they were picked
+        # The sort is stable: documents of equal grade stay as they were picked.
+        read = sorted(grades, key=lambda doc_id: -grades[doc_id])
         fits = [doc_id for doc_id in read if grades[doc_id]]
-        return (
-            fits
-            + [doc_id for doc_id in fuse(state["lists"]) if doc_id not in grades]
-            + read[len(fits) :]
-        )
+        unread = [doc_id for doc_id in fuse(state["lists"]) if doc_id not in grades]
+        return fits + unread + read[len(fits) :]
 
     def reformulate(self, state: _VerifierState) -> _VerifierState:
         number = self.session.hop = state["round"] + 1
@@ -241,9 +235,8 @@ class _VerifierNodes(NodeContext):
             _CHECK,
             **self.about,
         ):
-            judgements = {
-                judgement.id: judgement for judgement in reversed(answer.judgements)
-            }  # of two of one passage the first holds
+            # Reversed, so that the first of two judgements of a passage holds.
+            judgements = {judgement.id: judgement for judgement in reversed(answer.judgements)}
             self.session.count_invented(
                 judgement.id for judgement in judgements.values() if judgement.grade < VERIFIED
             )
@@ -251,7 +244,9 @@ class _VerifierNodes(NodeContext):
                 judgement for judgement in judgements.values() if judgement.grade >= VERIFIED
             ]
             verified.sort(key=lambda judgement: (-judgement.grade, judgement.id))
-            if accepted := self.session.select([one.id for one in verified], among=shown):
+            if accepted := self.session.select(
+                [judgement.id for judgement in verified], among=shown
+            ):
                 lines = (
                     f"{judgement.id} ({judgement.grade}): {judgement.evidence}"
                     for judgement in verified
@@ -293,9 +288,8 @@ class Verifier(Agent):
     reads: int = 0  # the most that are verified over all rounds, 0 is no bound
     read_chars: int = 0  # characters of each document, 0 all
     lens: str = ""
-    retrievers: Expressions = Expressions(
-        "bm25,dense"
-    )  # each search goes to all of them; none: the run's own
+    # Each search goes to all of them; "" is the run's own.
+    retrievers: Expressions = Expressions("bm25,dense")
     seed: int = 0  # of the shuffles
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
@@ -328,11 +322,11 @@ class Verifier(Agent):
         self.learn_common = dspy.Predict(LearnCommon)
 
     def most_calls(self, pool: int) -> int:
-        """Return one a round for its searches, one a batch, and but for the last, one for what they have in common."""
+        """Return the calls: one a round for searches, one a batch, and one for common traits but in the last."""
         return self.rounds * (math.ceil(self.verify / self.batch) + 2) - 1
 
 
 def fuse(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Order documents by fused reciprocal ranks over all lists; equal ones as they surfaced."""
+    """Order documents by fused reciprocal ranks over all lists; ties as they surfaced."""
     scores = reciprocal_rank_fusion(lists)
     return sorted(scores, key=lambda doc_id: -scores[doc_id])

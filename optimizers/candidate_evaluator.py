@@ -1,11 +1,11 @@
-"""What DSPy's optimizers see of a compilation: a program and a metric, whose evaluations are kept
-in the books.
+"""The side of a compilation that DSPy's optimizers see: a program and a metric, whose evaluations
+are logged.
 
 A call of an instrumented program with the id of a training query searches for that query, scores
-the ranking, writes the evaluation down and returns a small prediction, whatever calls it: an
-evaluation, a bootstrap, a sampled trajectory. While an optimizer works, DSPy's executor is
-replaced, which runs slow examples several times, drops everything after ten errors and hides faults
-of the provider; and demonstrations made of its traces have a few passages, cut short.
+the ranking, logs the evaluation and returns a small prediction, whoever calls it: an evaluation, a
+bootstrap, a sampled trajectory. While an optimizer works, DSPy's executor is replaced, because it
+runs slow examples several times, drops everything after ten errors and hides faults of the
+provider. Demonstrations made of traces have a few passages, cut short.
 
 Resuming is replaying: an optimizer starts again from its first step, with the same seed;
 evaluations that are on disk are not made again, and model calls are answered from the ledger
@@ -44,12 +44,16 @@ from tools.models.client import DEADLINE
 from tools.models.provider_errors import format_refusal, responsible_party
 from tools.records import Query, Trace, total, usage_from_json
 
-OBJECTIVE = "--instruction"  # among a candidate's parameters: what its queries say of their task
-PAUSE = 15.0  # seconds between words of progress, where no candidate is through
+# The key of the objective among a candidate's parameters.
+OBJECTIVE = "--instruction"
+PAUSE = 15.0  # seconds between lines of progress while no candidate is finished
 
 
 class Rollout(dspy.Prediction):
-    """What an optimizer sees of an evaluation: fields for prompts, and beside them what no prompt shall have."""
+    """An evaluation as an optimizer sees it.
+
+    Prediction fields may enter prompts; class attributes must not.
+    """
 
     # Class attributes, so that DSPy sets them as attributes and not as fields.
     evaluation: Evaluation = None  # type: ignore[assignment]
@@ -58,7 +62,7 @@ class Rollout(dspy.Prediction):
 
 
 class CandidateEvaluator(EvaluationLog):
-    """Evaluates the states of one program on the training queries, and keeps the books. Threads share it."""
+    """Evaluates the states of one program on the training queries, and logs them. Threads share it."""
 
     def __init__(
         self,
@@ -66,38 +70,32 @@ class CandidateEvaluator(EvaluationLog):
         training: Trainset,
         *objectives: Objective,  # one a task, all of one metric
         workers: int = 1,  # evaluations at a time
-        query_seconds: float = math.inf,  # that each of them may take
-        say: Callable[[str], None] = lambda line: None,  # is told of progress
+        query_seconds: float = math.inf,  # limit of one evaluation
+        say: Callable[[str], None] = lambda line: None,  # is given lines of progress
     ) -> None:
         queries_by_part = {"train": training.train, "validation": training.validation}
-        self._objectives = objectives_by_query = {
-            query.query_id: objective
-            for objective in objectives
-            for query in objective.environment.queries
-        }
-        usable = {
-            query.query_id
-            for objective in objectives
-            for query in objective.usable(objective.environment.queries)
-        }
-        super().__init__(
-            folder,
-            {
-                part_name: tuple(q for q in queries_by_part[part_name] if q.query_id in usable)
-                for part_name in queries_by_part
-            },
-        )
-        self.tasks = {
-            query_id: objective.environment.task
-            for query_id, objective in objectives_by_query.items()
-        }
+        self._objectives: dict[str, Objective] = {}
+        self.tasks: dict[str, str] = {}
+        usable = set[str]()
+        for objective in objectives:
+            environment = objective.environment
+            for query in environment.queries:
+                self._objectives[query.query_id] = objective
+                self.tasks[query.query_id] = environment.task
+            usable.update(query.query_id for query in objective.usable(environment.queries))
+        usable_by_part = {}
+        for part_name, part_queries in queries_by_part.items():
+            usable_by_part[part_name] = tuple(
+                query for query in part_queries if query.query_id in usable
+            )
+        super().__init__(folder, usable_by_part)
         self.fold_of = dict(training.fold_of)
         self.training = training
         self.objective = objectives[0]
-        # The place up to which a document is well ranked.
+        # The rank up to which a document is well ranked.
         self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
         self._queries = {
-            query.query_id: query for part_name in self.parts.values() for query in part_name
+            query.query_id: query for part_queries in self.parts.values() for query in part_queries
         }
         self._workers = workers
         self._query_seconds = query_seconds
@@ -157,12 +155,12 @@ class CandidateEvaluator(EvaluationLog):
     def working(self, student: Any) -> Iterator[None]:
         """DSPy's optimizers work inside, with `student` as the model whose evaluations count."""
         self._student = _identity(student)
-        theirs = ParallelExecutor.execute
+        original_execute = ParallelExecutor.execute
         ParallelExecutor.execute = lambda executor, function, data: self.each(function, data)
         try:
             yield
         finally:
-            ParallelExecutor.execute = theirs
+            ParallelExecutor.execute = original_execute
 
     def values(
         self,
@@ -170,14 +168,15 @@ class CandidateEvaluator(EvaluationLog):
         part_name: str,
         like: str = "",
     ) -> list[float]:
-        """Return the values of a candidate, as `of`, weighed so that their mean is the mean over tasks."""
+        """Return the values of `evaluations_of`, weighed so that their mean is the mean over tasks."""
         evaluations = self.evaluations_of(digest, part_name, like)
         tasks = Counter(self.tasks[evaluation.query_id] for evaluation in evaluations)
-        return [
-            evaluation.value
-            * (len(evaluations) / (len(tasks) * tasks[self.tasks[evaluation.query_id]]))
-            for evaluation in evaluations
-        ]
+        values = []
+        for evaluation in evaluations:
+            of_task = tasks[self.tasks[evaluation.query_id]]
+            weight = len(evaluations) / (len(tasks) * of_task)
+            values.append(evaluation.value * weight)
+        return values
 
     def mean(
         self,
@@ -185,12 +184,12 @@ class CandidateEvaluator(EvaluationLog):
         part_name: str,
         like: str = "",
     ) -> float:
-        """Return the mean over tasks of what is maximised, for a candidate with evaluations on a part."""
+        """Return the mean over tasks of the objective's values, for a candidate with evaluations."""
         values = self.values(digest, part_name, like)
         return sum(values) / len(values)
 
     def change(self, digest: str) -> float:
-        """Return what a candidate gains over the program before, on its own validation queries."""
+        """Return the gain of a candidate over the program before, on its own validation queries."""
         return self.mean(digest, "validation") - self.mean(self.before, "validation", digest)
 
     # -- evaluating
@@ -204,19 +203,18 @@ class CandidateEvaluator(EvaluationLog):
         return [rollout.evaluation for rollout in rollouts]
 
     def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
-        """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
+        """Return `function` of every item, `workers` at a time, each once; raise the first exception."""
         with ThreadPoolExecutor(self._workers) as pool:
             futures = [pool.submit(contextvars.copy_context().run, function, item) for item in data]
             for first in wait(futures, return_when=FIRST_EXCEPTION).done:
-                if (
-                    first.exception()
-                ):  # what is on its way is paid for, and written down when it is there
+                # Calls in flight are paid for, and logged when they are answered.
+                if first.exception():
                     pool.shutdown(cancel_futures=True)
                     first.result()
         return [future.result() for future in futures]
 
     def stop(self) -> None:
-        """Begin no evaluation any more: who asks for one meets Halt."""
+        """Start no further evaluation: a request for one raises AbortCompilation."""
         self._stopped.set()
 
     def _roll_out(
@@ -225,13 +223,14 @@ class CandidateEvaluator(EvaluationLog):
         query_id: str,
         parameters: Mapping[str, Any],
     ) -> Rollout:
-        """Do the program's work for one query, score it and write it down. Halt when it cannot be done now."""
+        """Run the program on one query, score and log it. AbortCompilation if that is impossible now."""
         if self._stopped.is_set():
             raise AbortCompilation(Interrupted())
         query = self._queries[query_id]
         candidate = self.candidate(program, parameters)
         sample = self._sample(program)
-        listener = dspy.settings.trace  # a list where somebody wants the predictors' calls
+        # A list if an optimizer wants the predictors' calls.
+        listener = dspy.settings.trace
         evaluation = self._evaluations.get((candidate.digest, query_id, sample))
         outcome = None
         if listener is not None or evaluation is None:
@@ -262,16 +261,16 @@ class CandidateEvaluator(EvaluationLog):
         *,
         traced: bool,
     ) -> tuple[Outcome, list[Any]]:
-        """Return the outcome and DSPy's trace; asked again where the provider failed, or the time was too short."""
+        """Return the outcome and DSPy's trace; retried if the provider fails, or the time is too short."""
         problem = Exception()
         documents = self._objectives[query.query_id].environment.documents
-        for _ in range(OUTAGE):  # what was answered until then is in the ledger
+        # Answers of failed attempts are in the ledger.
+        for _ in range(OUTAGE):
             trace: list[Any] = []
 
             def search(trace: list[Any] = trace) -> Outcome | Exception:
-                DEADLINE.set(
-                    time.monotonic() + self._query_seconds
-                )  # in this context, which is of the query
+                # In this context, which belongs to the query.
+                DEADLINE.set(time.monotonic() + self._query_seconds)
                 with dspy.context(trace=trace if traced else None):
                     return answer_query(partial(type(program).forward, program), query, documents)
 
@@ -334,13 +333,11 @@ class CandidateEvaluator(EvaluationLog):
         for part_name, queries in self.parts.items():
             if not sample and query in queries and self.is_whole(digest, part_name):
                 mean = self.mean(digest, part_name)
-                self._say(
-                    f"candidate {digest}  {part_name} {mean:.4f} over {number_format.queries(len(queries))}"
-                )
+                count = number_format.queries(len(queries))
+                self._say(f"candidate {digest}  {part_name} {mean:.4f} over {count}")
 
-    def _sample(
-        self, program: Any
-    ) -> str:  # its other model, or numbered sample; "" for the student as in a run
+    def _sample(self, program: Any) -> str:
+        """Return the program's other model, or its numbered sample; "" for the student as in a run."""
         own_model = next(
             (predictor.lm for predictor in program.predictors() if predictor.lm is not None), None
         )
@@ -360,7 +357,7 @@ def _identity(lm: Any) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class TeleprompterContext:
-    """All that a teleprompter works with."""
+    """The inputs of a teleprompter."""
 
     study: CandidateEvaluator
     inputs: Any  # optimizers.setup.CompilationInputs: the plan, the models, and what makes programs
@@ -377,7 +374,7 @@ class TeleprompterContext:
 
 @dataclass(frozen=True, slots=True)
 class TeleprompterResult:
-    """What a teleprompter returns: a program to validate, and what of it is no prompt."""
+    """The result of a teleprompter: a program to validate, and its parts that are no prompts."""
 
     program: Any
     form: Mapping[str, Any] = field(default_factory=dict)  # fields of programs.compiled.Compiled

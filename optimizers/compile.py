@@ -1,8 +1,7 @@
 """`python -m optimizers.compile --program multihop --task congress --optimizer gepa`: prompts,
 compiled on dev.
 
-The options are the fields of optimizers/request.py; what is done with them is in
-optimizers/compile_program.py.
+The options are the fields of optimizers/request.py; optimizers/compile_program.py compiles.
 """
 
 import argparse
@@ -11,9 +10,8 @@ import sys
 import time
 from functools import partial
 
-os.environ.setdefault(
-    "TQDM_DISABLE", "1"
-)  # DSPy's and GEPA's bars; before the libraries that look here are imported
+# Hides the progress bars of DSPy and GEPA; it has to be set before they are imported.
+os.environ.setdefault("TQDM_DISABLE", "1")
 
 from optimizers.request import CompileRequest
 from tools import cli_options
@@ -35,7 +33,7 @@ def parser() -> CommandParser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Compile, or go on compiling; print what was learnt."""
+    """Compile, or go on compiling; print the result."""
     started = time.monotonic()
     if arguments.optimizer == "list":
         from optimizers.result_report import show_table  # imports DSPy

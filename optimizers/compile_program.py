@@ -331,7 +331,7 @@ def _describe(
     file: Path,
     instruction: Path | None,
 ) -> dict[str, Any]:
-    """Return the part of learnt.json that says what was compiled, and how to run it."""
+    """Return the part of learnt.json about the compiled program and its command."""
     request = inputs.request
     training = study.training
     return {

@@ -1,6 +1,4 @@
-"""The books of one compilation: every candidate and every evaluation of one, on disk before
-it is used.
-"""
+"""The log of one compilation: every candidate and every evaluation, on disk before they are used."""
 
 import hashlib
 import json
@@ -28,11 +26,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What one candidate made of one query; a line of evaluations.jsonl."""
+    """The score of one candidate on one query; a line of evaluations.jsonl."""
 
     candidate: str  # its digest
     query_id: str
-    # "" of the student as it is; else the teacher or the sampled answers that it was made with
+    # "" for the student as it is; else the teacher or the number of sampled answers.
     sample: str
     value: Number  # of the objective
     metrics: Mapping[str, Number | None]
@@ -45,49 +43,46 @@ class Evaluation:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What there is one evaluation of."""
+        """The identity of the evaluation: there is one for each key."""
         return self.candidate, self.query_id, self.sample
 
 
 class EvaluationLog:
     """The candidates and evaluations of a compilation's folder. Threads share them."""
 
-    def __init__(
-        self, folder: Path, queries_by_part: Mapping[str, tuple[Query, ...]]
-    ) -> None:  # of "train" and "validation"
+    def __init__(self, folder: Path, queries_by_part: Mapping[str, tuple[Query, ...]]) -> None:
+        """Read the log of a folder; `queries_by_part` has the parts "train" and "validation"."""
         self.folder = folder
         self.parts = queries_by_part
-        # The candidates that are the program as it is, what an optimizer started from, and what it
-        # returned.
-        self.before = self.start = ""
-        self.returned: dict[str, Mapping[str, Any]] = {}  # with what of it is more than prompts
+        # Digests of the program as it is, and of the candidate that an optimizer starts from.
+        self.before = ""
+        self.start = ""
+        # Digests of the candidates that an optimizer returned, with their parts that are no prompts.
+        self.returned: dict[str, Mapping[str, Any]] = {}
         self.fold = 0
         self.fold_of = dict[str, int]()
         self._dev = queries_by_part["train"]
-        self._made_in: dict[
-            str, set[int]
-        ] = {}  # the folds that a candidate was evaluated in by an optimizer
+        # The folds in which an optimizer evaluated a candidate, by its digest.
+        self._made_in: dict[str, set[int]] = {}
         self.candidates: dict[str, Candidate] = {}  # in the order in which they came
         self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self._lock = threading.Lock()
         mend = "remove the line to have it made again"
-        for _, candidate in files.read_lines(
-            folder / "candidates.jsonl", _read_candidate, mend, repair=True
-        ):
+        candidates_file = folder / "candidates.jsonl"
+        for _, candidate in files.read_lines(candidates_file, _read_candidate, mend, repair=True):
             self.candidates[candidate.digest] = candidate
-        for _, evaluation in files.read_lines(
-            folder / "evaluations.jsonl", _read_evaluation, mend, repair=True
-        ):
+        log_file = folder / "evaluations.jsonl"
+        for _, evaluation in files.read_lines(log_file, _read_evaluation, mend, repair=True):
             self._evaluations[evaluation.key] = evaluation
 
     @property
     def calls(self) -> int:
-        """Model calls of all evaluations, those of instructions not among them."""
+        """Model calls of all evaluations, without calls that write instructions."""
         return sum(evaluation.calls for evaluation in list(self._evaluations.values()))
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many queries train and validate; with folds in each of them, or one more."""
+        """The number of queries to train on and to validate; with folds, of each, or one more."""
         if not self.fold_of:
             return {part_name: len(queries) for part_name, queries in self.parts.items()}
         query_count = len(self._dev)
@@ -99,16 +94,21 @@ class EvaluationLog:
         }
 
     def take_fold(self, fold: int) -> None:
-        """Train on one fold from now on, and validate on the others; nothing where there are none."""
+        """Train on one fold from now on, and validate on the others; does nothing without folds."""
         self.fold = fold
         if self.fold_of:
             self.parts = {part_name: self._take({fold}, part_name) for part_name in self.parts}
 
     def queries(self, digest: str, part_name: str) -> tuple[Query, ...]:
-        """Return the queries of a part; with folds those of a candidate: what it is made of, and all others."""
+        """Return the queries of a part.
+
+        With folds, "train" is the folds that the candidate was compiled on, and "validation" the others.
+        """
         if not self.fold_of:
             return self.parts[part_name]
-        made_in = set[int]() if digest in (self.before, self.start) else self._made_in.get(digest)
+        made_in = self._made_in.get(digest)
+        if digest in (self.before, self.start):
+            made_in = set()
         return () if made_in is None else self._take(made_in, part_name)
 
     def _take(self, folds: set[int], part_name: str) -> tuple[Query, ...]:
@@ -124,19 +124,24 @@ class EvaluationLog:
         part_name: str,
         like: str = "",
     ) -> list[Evaluation]:
-        """The student's evaluations of a candidate on a part, or on that of a candidate `like` it, in order."""
+        """Return the student's evaluations of a candidate on a part, in the order of the queries.
+
+        `like` is the digest of another candidate, whose part is taken.
+        """
         queries = self.queries(like or digest, part_name)
-        evaluations = (self._evaluations.get((digest, query.query_id, "")) for query in queries)
-        return [evaluation for evaluation in evaluations if evaluation]
+        evaluations = []
+        for query in queries:
+            if evaluation := self._evaluations.get((digest, query.query_id, "")):
+                evaluations.append(evaluation)
+        return evaluations
 
     def is_whole(self, digest: str, part_name: str) -> bool:
         """Whether a candidate was evaluated on every query of a part."""
-        return (
-            0 < len(self.evaluations_of(digest, part_name)) == len(self.queries(digest, part_name))
-        )
+        evaluated = len(self.evaluations_of(digest, part_name))
+        return 0 < evaluated == len(self.queries(digest, part_name))
 
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
-        """Return the candidate that a program is as it stands; written down when it is new."""
+        """Return the present state of a program as a candidate; a new candidate is logged."""
         prompts = get_prompts(program)
         digest = _digest(prompts, parameters)
         with self._lock:
@@ -148,7 +153,7 @@ class EvaluationLog:
             return self.candidates[digest]
 
     def add(self, evaluation: Evaluation) -> Evaluation:
-        """Write an evaluation down, and return it; where another thread was first, return that one's."""
+        """Log an evaluation and return it; if another thread was first, return its evaluation."""
         with self._lock:
             if evaluation.key not in self._evaluations:
                 self._append("evaluations.jsonl", evaluation)

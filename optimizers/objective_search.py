@@ -1,7 +1,7 @@
 """Compiling the objective, the sentence by which queries describe their task: a model writes drafts,
 and the best draft on validation is kept.
 
-After BIRCO, which tried two descriptions of a task on a few judgements and kept the better one
+After BIRCO, which tried two descriptions of a task on a few judgements and kept the better
 (appendix B). No prompt of the program changes: the objective goes into instruction.toml, for
 `evals.run --instruction`.
 """

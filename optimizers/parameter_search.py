@@ -1,5 +1,4 @@
-"""Tuning what is not a prompt: parameters of a program, and its retriever, by a plain seeded
-search.
+"""Tuning parameters of a program, and its retriever, by a plain seeded search.
 
     python -m optimizers.compile --program multihop --task congress --optimizer tune --range hops=1..6
         --retriever "fusion(bm25,rank_bm25,weights=[1,{w}])" --range "w=0.25|0.5|1|2"
@@ -7,8 +6,8 @@ search.
 A range is `low..high` or values with | between. It names a parameter of the program, or
 `retriever`, or a {name} in --retriever, which is how weights, depths and the constants of BM25 are
 tuned. The values are drawn at random without repeats (Bergstra and Bengio, JMLR 2012: better than a
-grid where few parameters matter), or all are tried where there are few. Every combination is
-evaluated on the training queries, the best on the validation queries too.
+grid if few parameters matter), or all are tried if there are few. Every combination is evaluated on
+the training queries, the best also on the validation queries.
 """
 
 import itertools
@@ -25,15 +24,15 @@ from tools.cli_options import list_parameters
 from tools.errors import UnknownName, UsageError
 
 RETRIEVER = "retriever"
-VALIDATED = (
-    3  # combinations that the validation queries choose from, the best on the training queries
-)
-# Values of a range of whole numbers; of a longer one so many, evenly spread, both ends among them
+# Combinations that the validation queries choose from: the best on the training queries.
+VALIDATED = 3
+# The most values of a range of whole numbers, evenly spread, both ends among them.
 _MOST = 20
-_INTERVALS = 5  # that a range of other numbers is cut into: six values
+# Intervals into which a range of other numbers is cut: six values.
+_INTERVALS = 5
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
-# What is tried of a parameter when no --range is given; values around what the papers and our
-# programs take.
+# The values of a parameter if no --range is given, near those of the papers and of our programs.
 USUAL: Mapping[str, str] = {
     "hops": "1..6",
     "per_hop": "10|25|50",
@@ -56,49 +55,49 @@ def parse_ranges(
     retriever: str,
     range_texts: Mapping[str, str],
 ) -> Ranges:
-    """Parse `--range`: name -> values; without any, the usual ones of the parameters that the program has."""
+    """Parse `--range`: name -> values; without any, the usual ranges of the program's parameters."""
     program_parameters = list_parameters(constructor)
-    places = re.findall(r"\{(\w+)\}", retriever)
-    range_texts = range_texts or {
-        name: text for name, text in USUAL.items() if name in program_parameters
-    }
+    placeholders = _PLACEHOLDER.findall(retriever)
+    if not range_texts:
+        range_texts = {name: text for name, text in USUAL.items() if name in program_parameters}
     if not range_texts:
         remedy = "declare one, e.g. --range 'retriever=bm25|...'"
         raise UsageError(f"{program} has no parameter with a usual range; {remedy}")
-    if RETRIEVER in range_texts and (places or "{" in range_texts[RETRIEVER]):
+    if RETRIEVER in range_texts and (placeholders or "{" in range_texts[RETRIEVER]):
         raise UsageError(
             "--range retriever=... and {names} in a retriever do not go together; write out its "
             "values"
         )
-    if lacking := [name for name in places if name not in range_texts]:
+    if lacking := [name for name in placeholders if name not in range_texts]:
         raise UsageError(f"--retriever has {{{lacking[0]}}}, and no --range says what it may be")
     ranges: dict[str, list[Any]] = {}
     for name, text in range_texts.items():
         if not text.strip():
             raise UsageError(f"--range '{name}=' has no values; write NAME=low..high or NAME=a|b|c")
         if name in program_parameters:
-            ranges[name] = [
-                parse_parameters(program, constructor, {name: value_text})[name]
-                for value_text in _values(name, text)
-            ]
-        elif name in (RETRIEVER, *places):
-            ranges[name] = (
-                _values(name, text)
-                if name in places
-                else [value_text.strip() for value_text in text.split("|")]
-            )
+            ranges[name] = []
+            for value_text in _values(name, text):
+                parsed = parse_parameters(program, constructor, {name: value_text})
+                ranges[name].append(parsed[name])
+        elif name in placeholders:
+            ranges[name] = _values(name, text)
+        elif name == RETRIEVER:
+            ranges[name] = _split(text)
         else:
-            raise UnknownName(
-                f"parameter of {program}", name, [*program_parameters, RETRIEVER, *places]
-            )
+            names = [*program_parameters, RETRIEVER, *placeholders]
+            raise UnknownName(f"parameter of {program}", name, names)
         if len(ranges[name]) != len(set(ranges[name])):
             raise UsageError(f"--range {name}={text}: a value is there twice")
     return ranges
 
 
+def _split(text: str) -> list[str]:
+    return [value_text.strip() for value_text in text.split("|")]
+
+
 def _values(name: str, text: str) -> list[str]:
     if ".." not in text:
-        return [value_text.strip() for value_text in text.split("|")]
+        return _split(text)
     low, _, high = text.partition("..")
     try:
         first = float(low)
@@ -107,34 +106,42 @@ def _values(name: str, text: str) -> list[str]:
         raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
         raise UsageError(f"--range {name}={text}: low has to be below high")
-    if not all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in (low, high)):
-        return [
-            f"{first + (last - first) * step / _INTERVALS:.6g}" for step in range(_INTERVALS + 1)
-        ]
+    is_whole = all(re.fullmatch(r"\s*[+-]?\d+\s*", end) for end in (low, high))
+    values = []
+    if not is_whole:
+        for step in range(_INTERVALS + 1):
+            value = first + (last - first) * step / _INTERVALS
+            values.append(f"{value:.6g}")
+        return values
     numbers = range(int(low), int(high) + 1)
-    most = min(_MOST, len(numbers))
-    return [str(numbers[round(index * (len(numbers) - 1) / (most - 1))]) for index in range(most)]
+    count = min(_MOST, len(numbers))
+    for index in range(count):
+        position = round(index * (len(numbers) - 1) / (count - 1))
+        values.append(str(numbers[position]))
+    return values
 
 
 def fill_template(retriever: str, chosen: Mapping[str, Any]) -> str:
-    """Return the retriever of a combination: its own, or the one of the command line with its {names} filled in."""
+    """Return the retriever of a combination: its own, or `retriever` with its {names} filled in."""
     text = str(chosen.get(RETRIEVER, retriever))
-    return re.sub(r"\{(\w+)\}", lambda match: str(chosen[match[1]]), text)
+    return _PLACEHOLDER.sub(lambda match: str(chosen[match[1]]), text)
 
 
 def each_retriever(template: str, declared: Ranges) -> list[str]:
     """List every retriever that a combination may have; at most a thousand of them."""
-    names = (
-        [RETRIEVER]
-        if RETRIEVER in declared
-        else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
-    )
-    product = itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
-    return [fill_template(template, dict(zip(names, values, strict=True))) for values in product]
+    names = list(dict.fromkeys(_PLACEHOLDER.findall(template)))
+    if RETRIEVER in declared:
+        names = [RETRIEVER]
+    product = itertools.product(*(declared[name] for name in names))
+    filled = []
+    for values in itertools.islice(product, 1000):
+        chosen = dict(zip(names, values, strict=True))
+        filled.append(fill_template(template, chosen))
+    return filled
 
 
 def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any]]:
-    """Draw at most `trials` different combinations of values; all of them when there are no more."""
+    """Draw at most `trials` different combinations of values; all of them if there are no more."""
     product_size = math.prod(map(len, declared.values()))
     if product_size <= trials:
         return [
@@ -143,7 +150,7 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
         ]
     drawn = []
     for number in random.Random(seed).sample(range(min(product_size, sys.maxsize)), trials):
-        # a number of the product, whose digits are places in the ranges
+        # The digits of the number are positions in the ranges.
         chosen = {}
         remaining = number
         for name, values in declared.items():
@@ -160,14 +167,11 @@ def search(job: TeleprompterContext) -> TeleprompterResult:
         return job.study.instrument(job.inputs.program(chosen), chosen)
 
     def mean(chosen: Mapping[str, Any], part_name: str) -> float:
-        return job.study.mean(
-            job.study.evaluate(variant(chosen), part_name)[0].candidate, part_name
-        )
+        evaluations = job.study.evaluate(variant(chosen), part_name)
+        return job.study.mean(evaluations[0].candidate, part_name)
 
     drawn = combinations(job.inputs.plan.ranges, job.options["trials"], job.request.seed)
-    tried = sorted(
-        drawn, key=lambda chosen: -mean(chosen, "train")
-    )  # stable: of equal ones as they were drawn
-    return TeleprompterResult(
-        variant(max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation")))
-    )
+    # The sort is stable: equal ones stay as they were drawn.
+    tried = sorted(drawn, key=lambda chosen: -mean(chosen, "train"))
+    best = max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))
+    return TeleprompterResult(variant(best))

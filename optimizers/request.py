@@ -39,7 +39,7 @@ _LIST = "python -m optimizers.compile --optimizer list"
 
 @dataclass(frozen=True, kw_only=True)
 class CompileRequest(SharedRequest):
-    """What a compilation can be asked for. `lm` is the student, `limit` takes so many of the dev queries."""
+    """The request of a compilation. `lm` is the student, `limit` the number of dev queries."""
 
     optimizer: Annotated[
         str,

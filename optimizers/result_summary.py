@@ -1,8 +1,8 @@
-"""The result of a compilation as data: which candidate is kept, and what it gained.
+"""The result of a compilation as data: the candidate that is kept, and its gain.
 
 The candidate that is kept has the highest mean on the validation queries, of the candidates that
 were evaluated on all of them. Of equal candidates the program before is kept, because a longer
-prompt costs more; then the start of the optimizer, then what the optimizer returned, then the
+prompt costs more; then the start of the optimizer, then its own candidate, then the
 candidate that used the fewest tokens. The gain is tested on the same queries, paired, and its p is
 multiplied by the number of candidates that were tried on any of them (Bonferroni): choosing among
 many candidates is itself a way to gain.
@@ -197,7 +197,7 @@ def summarise(
     usage: Usage,
     stopped: str,
 ) -> dict[str, Any]:
-    """Return what is printed and kept as learnt.json; `stopped` is the reason for an early end.
+    """Return the content of learnt.json; `stopped` is the reason for an early end.
 
     "leaks", the texts of judged documents and queries that prompts repeat, are added afterwards.
     """

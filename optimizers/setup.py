@@ -1,5 +1,5 @@
-"""A teleprompter at work: the request with every name looked up, its models and programs, and
-why it stopped.
+"""A teleprompter at work: the request with every name looked up, its models and programs, and the
+reason for its end.
 """
 
 import io
@@ -52,7 +52,7 @@ from tools.text import TermStatistics
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCompilation:
-    """The request of a compilation with every name looked up. No data has been read yet, but by `fit_to`."""
+    """The request of a compilation with every name looked up. Only `fit_to` reads data."""
 
     request: CompileRequest
     resolved: ResolvedRequest  # of the program as it is before
@@ -63,61 +63,55 @@ class ResolvedCompilation:
     template: str  # the retriever as it was given, with {names} to be tuned
 
     def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the program's parameters with those that are `chosen`; of these, a retriever is none."""
+        """Return the program's parameters, with the `chosen` values; a retriever is no parameter."""
         return {name: chosen.get(name, value) for name, value in self.resolved.values.items()}
 
     @property
     def start(self) -> dict[str, Any]:
-        """Where tuning starts: the program's own parameters, and the first value of what has no other."""
+        """The start of tuning: the program's own parameters, and the first value of the other ranges."""
         defaults = {**self.resolved.values, parameter_search.RETRIEVER: self.template}
         return {name: defaults.get(name, values[0]) for name, values in self.ranges.items()}
 
     def retriever(self, chosen: Mapping[str, Any]) -> str:
         """Return the expression of the retriever of a combination."""
-        return (
-            parameter_search.fill_template(self.template, chosen)
-            if self.ranges and chosen
-            else str(self.resolved.retriever)
-        )
+        if self.ranges and chosen:
+            return parameter_search.fill_template(self.template, chosen)
+        return str(self.resolved.retriever)
 
     def fit_to(self, training: Trainset) -> "ResolvedCompilation":
-        """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
+        """Return a copy with the task's own choices.
+
+        UsageError, before an index is built, if something does not fit.
+        """
         request = self.request
         resolved = self.resolved
-        several = len(training.environments) > 1
-        for (
-            environment
-        ) in training.environments:  # several get the same prompts, so none sets anything by itself
-            resolved = fit_to_task(
-                self.resolved, replace(environment, hints={}) if several else environment
-            )
+        is_single = len(training.environments) == 1
+        for environment in training.environments:
+            # Several tasks get the same prompts, so none of them sets a parameter by itself.
+            task = environment if is_single else replace(environment, hints={})
+            resolved = fit_to_task(self.resolved, task)
         fitted = replace(self, resolved=resolved)
         if self.ranges:
-            for chosen in parameter_search.combinations(
-                self.ranges, self.options["trials"], request.seed
-            ):
+            trials = self.options["trials"]
+            for chosen in parameter_search.combinations(self.ranges, trials, request.seed):
                 try_construct(resolved.constructor, fitted.parameters(chosen))
-        if (
-            self.optimizer.prompts
-            and not try_construct(resolved.constructor, resolved.values).predictors()
-        ):
+        program = try_construct(resolved.constructor, resolved.values)
+        if self.optimizer.prompts and not program.predictors():
             remedy = "--optimizer tune searches its parameters and retriever"
             raise UsageError(f"{request.program_label} has no prompts; {remedy}")
         for file, member in self.members.items():
             parameters = {**resolved.values, **member.parameters}
-            member.check(
-                request.program_label, try_construct(resolved.constructor, parameters), str(file)
-            )
-            if dict(member.parameters) != resolved.values or member.retriever != str(
-                resolved.retriever
-            ):
+            program = try_construct(resolved.constructor, parameters)
+            member.check(request.program_label, program, str(file))
+            same_parameters = dict(member.parameters) == resolved.values
+            if not (same_parameters and member.retriever == str(resolved.retriever)):
                 difference = "other parameters, or another retriever, than the command"
                 raise UsageError(f"{file} has {difference}; give it the same")
         return fitted
 
 
 def plan(request: CompileRequest) -> ResolvedCompilation:
-    """Look up every name of a request. UsageError, UnknownName or DataError for what there is not."""
+    """Look up every name of a request. UsageError, UnknownName or DataError for unknown names."""
     row = find_teleprompter(request.optimizer)
     if limits := query_limits(request.parameters):
         raise UsageError(
@@ -147,34 +141,30 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
         )
     _check_models(request, row)
     _check_tasks(request)
-    template = first = request.retriever or "bm25"
+    template = request.retriever or "bm25"
+    first = template
     ranges: parameter_search.Ranges = {}
     if request.optimizer == "tune":
+        constructor = find_program(request.program)
         ranges = parameter_search.parse_ranges(
-            request.program_label, find_program(request.program), template, request.ranges
-        )
-        choices = list(
-            map(retrievers.canonicalize, parameter_search.each_retriever(template, ranges))
-        )
-        for chosen in choices:
-            retrievers.validate(chosen)
-        check_prices(request, (), choices)
-        first = parameter_search.fill_template(
+            request.program_label,
+            constructor,
             template,
-            {name: values[0] for name, values in ranges.items()}
-            | {parameter_search.RETRIEVER: template},
+            request.ranges,
         )
+        expressions = parameter_search.each_retriever(template, ranges)
+        choices = [retrievers.canonicalize(expression) for expression in expressions]
+        for choice in choices:
+            retrievers.validate(choice)
+        check_prices(request, (), choices)
+        first_values = {name: values[0] for name, values in ranges.items()}
+        first_values[parameter_search.RETRIEVER] = template
+        first = parameter_search.fill_template(template, first_values)
     members = _read_members(request) if request.optimizer == "ensemble" else {}
-    retriever = (
-        request.retriever if request.start else first
-    )  # a compiled program has one of its own
-    resolved = resolve(
-        request.run(
-            split="dev",
-            retriever=retriever,
-            compiled=request.start,
-        )
-    )
+    # A compiled program to start from has a retriever of its own.
+    retriever = request.retriever if request.start else first
+    run = request.run(split="dev", retriever=retriever, compiled=request.start)
+    resolved = resolve(run)
     if resolved.compiled:
         resolved.compiled.prompts_alone(str(request.start))
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
@@ -194,7 +184,7 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
 
 
 def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
-    """Read the programs of an ensemble; of equal ones the first. UsageError unless two of them differ."""
+    """Read the programs of an ensemble; of equal programs the first. UsageError unless two differ."""
     if len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     members = dict[Path, Compiled]()
@@ -214,7 +204,7 @@ def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
 
 
 def _check_tasks(request: CompileRequest) -> None:
-    """Check that there are such tasks, and that no two places have one name: queries are kept by their task's."""
+    """Check that the tasks exist, and that no two have the same name: queries are logged by their task's name."""
     places = dict[str, tuple[str, str | None]]()
     for task in (*request.tasks, *request.held_out_tasks):
         name, location = environments.locate_task(task, request.data_of(task))
@@ -267,9 +257,8 @@ class CompilationInputs:
         self.plan = plan
         self.training = training
         self.tell = tell
-        self.terms = make_resources(
-            request, repeats=True
-        )  # of student, teacher, who writes prompts, and retrievers
+        # Shared by student, teacher, the writer of prompts, and retrievers.
+        self.terms = make_resources(request, repeats=True)
         rooms = [
             (environment, RunRetrievers(environment, self.terms))
             for environment in training.environments
@@ -289,12 +278,12 @@ class CompilationInputs:
         if plan.optimizer.proposes:
             self.prompter = self._connect(request.prompt_lm or request.lm, _RULES)
             if self.prompter.lm.kwargs.get("temperature") is not None:
-                self.prompter.lm.kwargs["temperature"] = 1.0  # it is asked for something new
+                # Its task is to write something new.
+                self.prompter.lm.kwargs["temperature"] = 1.0
             self.prompter.lm.halts = True
+        # Calls of the offline engine are in no ledger.
         models = filter(None, (self.student, self.teacher, self.prompter))
-        self._offline = all(
-            model.name == "offline" for model in models
-        )  # no ledger has their calls
+        self._offline = all(model.name == "offline" for model in models)
 
     def _connect(self, spec: str, rules: Rules | None = None) -> language_model.ConnectedModel:
         documents = self.training.environment.documents
@@ -333,13 +322,13 @@ class CompilationInputs:
         ]
 
     def open(self, study: CandidateEvaluator) -> None:
-        """Take up what earlier sittings of this compilation paid for."""
+        """Resume the books of earlier sittings of this compilation."""
         self.terms.open(study.folder, self.request.runs)
         if self._offline:  # else a ledger has told
             self.terms.budget.resume(self.usage(study))
 
     def usage(self, study: CandidateEvaluator) -> Usage:
-        """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
+        """Return the usage of all model calls so far, with calls that write instructions; offline, of evaluations."""
         return (
             Usage(calls=study.calls)
             if self._offline or not self.terms.books
@@ -347,22 +336,22 @@ class CompilationInputs:
         )
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
-        """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
+        """Return the program before, or with the `chosen` parameters, over the shared retrievers."""
         chosen = chosen or {}
         toolbox = self._toolbox
         values = self.plan.parameters(chosen)
         if chosen and self.plan.ranges:
             toolbox = self._open_rooms(retrievers.canonicalize(self.plan.retriever(chosen)))
-        # One line of work at a time inside a query: which predictor was asked first is then the
-        # same every time.
-        one_line = {"parallel": 1} if "parallel" in values else {}
+        # One thread inside a query, so that the order of its predictors' calls is always the same.
+        if "parallel" in values:
+            values["parallel"] = 1
         depth = self.request.k or max(
             environment.depth for environment in self.training.environments
         )
         return self.plan.resolved.constructor(
             toolbox,
             depth=depth,
-            **values | one_line,
+            **values,
         )
 
     def program_to_start(self) -> Any:
@@ -372,7 +361,7 @@ class CompilationInputs:
 
 
 def compile_with(inputs: CompilationInputs, study: CandidateEvaluator) -> SextantError | None:
-    """Evaluate the program before, and what the teleprompter finds; return why it ended before its time."""
+    """Evaluate the program before and the result of the teleprompter; return the reason of an early end."""
     context = dspy.context(
         lm=inputs.student.lm,
         adapter=Adapter(),
@@ -387,9 +376,8 @@ def compile_with(inputs: CompilationInputs, study: CandidateEvaluator) -> Sextan
         reason = halted.reason
         if isinstance(reason, SextantError):
             return reason
-        if (
-            responsible_party(reason) == "refused"
-        ):  # a bare one is of the model that writes instructions
+        # An error that is not Sextant's comes from the model that writes instructions.
+        if responsible_party(reason) == "refused":
             return format_refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
         first = str(reason).strip().partition("\n")[0]
         return RunIncomplete(f"the model's provider failed: {first}")
@@ -407,45 +395,43 @@ def compile_with(inputs: CompilationInputs, study: CandidateEvaluator) -> Sextan
         )
 
 
-def _work(
-    inputs: CompilationInputs, study: CandidateEvaluator
-) -> None:  # what it books is on disk when it ends, however it does
+def _work(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
+    """Evaluate and compile. Its books are on disk when it ends, also if it ends by an error."""
     plan = inputs.plan
     try:
-        program, start = (
-            study.instrument(program, plan.start)
-            for program in (inputs.program(), inputs.program_to_start())
-        )
-        study.before, study.start = (
-            study.candidate(program, plan.start).digest for program in (program, start)
-        )
+        program = study.instrument(inputs.program(), plan.start)
+        start = study.instrument(inputs.program_to_start(), plan.start)
+        study.before = study.candidate(program, plan.start).digest
+        study.start = study.candidate(start, plan.start).digest
         before = study.evaluate(program, "validation")
-        if warning := study.objective.check_spread(
-            [evaluation.metrics[study.objective.metric] or 0.0 for evaluation in before]
-        ):
+        metric = study.objective.metric
+        values = [evaluation.metrics[metric] or 0.0 for evaluation in before]
+        if warning := study.objective.check_spread(values):
             inputs.tell(warning)
         if study.start != study.before:
             study.evaluate(start, "validation")
         for fold in sorted({0, *study.fold_of.values()}):
             study.take_fold(fold)
             if all(study.parts.values()):
-                student = study.instrument(inputs.program_to_start(), plan.start)
-                teacher = inputs.teacher and inputs.teacher.lm
-                result = plan.optimizer.run(
-                    TeleprompterContext(
-                        study,
-                        inputs,
-                        inputs.request,
-                        student,
-                        plan.options,
-                        teacher,
-                    )
-                )
-                study.returned[study.evaluate(result.program, "validation")[0].candidate] = (
-                    result.form
-                )
+                _run_teleprompter(inputs, study)
     finally:
         inputs.terms.settle()
+
+
+def _run_teleprompter(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
+    """Let the teleprompter work on the present fold, and evaluate its result."""
+    plan = inputs.plan
+    context = TeleprompterContext(
+        study=study,
+        inputs=inputs,
+        request=inputs.request,
+        student=study.instrument(inputs.program_to_start(), plan.start),
+        options=plan.options,
+        teacher_lm=inputs.teacher and inputs.teacher.lm,
+    )
+    result = plan.optimizer.run(context)
+    evaluations = study.evaluate(result.program, "validation")
+    study.returned[evaluations[0].candidate] = result.form
 
 
 def _work_interruptibly(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
@@ -465,13 +451,13 @@ def _work_interruptibly(inputs: CompilationInputs, study: CandidateEvaluator) ->
 
 class _Log(io.TextIOWrapper):
     def write(self, text: str) -> int:
-        return super().write(redact(text))  # a provider's words may repeat one
+        # A provider's message may repeat a key.
+        return super().write(redact(text))
 
 
 @contextmanager
-def _quiet(
-    study: CandidateEvaluator,
-) -> Iterator[None]:  # what DSPy prints and logs goes to optimizer.log, not our own talk
+def _quiet(study: CandidateEvaluator) -> Iterator[None]:
+    """Send prints and logs of DSPy to optimizer.log."""
     file = files.open_file(study.folder / "optimizer.log", "ab")
     with _Log(
         file,
@@ -498,9 +484,9 @@ def _quiet(
                 logger.propagate = propagate
 
 
-# What the engine without a model answers to DSPy's optimizers: having no words of its own, what it
-# is shown. With it every optimizer runs from end to end without key or network, and finds no better
-# instruction, because there is none to find. What it answers to a program, the program says
+# The offline engine's answers to DSPy's optimizers: it has no text of its own, so it repeats the text
+# that it is shown. With it every optimizer runs from end to end without key or network, and finds no
+# better instruction, because there is none to find. Its answers to a program are the program's
 # (programs/base.py).
 
 
@@ -517,13 +503,15 @@ def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> 
 
 
 _UNTOLD = (
-    *("proposed_prefix_for_output_field", "discussion", "reasoning", "natural_language_rules"),
-    *(
-        "observations",
-        "summary",
-        "program_description",
-        "module_description",
-    ),  # of MIPROv2, about data and program
+    "proposed_prefix_for_output_field",
+    "discussion",
+    "reasoning",
+    "natural_language_rules",
+    # Of MIPROv2, about data and program.
+    "observations",
+    "summary",
+    "program_description",
+    "module_description",
 )
 _RULES: Rules = {
     **dict.fromkeys(

@@ -7,8 +7,8 @@ its address.
 The line is split into words as a shell does, and no shell runs it, for texts of queries are data.
 In its words and its environment are $SEXTANT_QUERY, which {query} is as well, $SEXTANT_MCP_URL,
 $SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a file as `claude --mcp-config` takes it. On stdin is a
-prompt. What the agent prints last is kept as a note, and what it has used where its last line is
-JSON that says so, as of `claude --output-format json` and `codex exec --json`. Its processes end
+prompt. The end of its output is kept as a note. Its usage is booked if its last line is
+JSON with usage, as of `claude --output-format json` and `codex exec --json`. Its processes end
 with ours, however ours ends.
 """
 
@@ -100,7 +100,7 @@ class Command(Program):
                 ) from None
 
     def forward(self, query: Query) -> Submission:
-        """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
+        """Start the agent, and wait until it ends; if it has not submitted, its trace makes the submission."""
         if not (caller := getattr(dspy.settings.lm, "caller", None)):
             raise UsageError(
                 "what an agent outside will use is not known before it runs; leave --dry-run out"
@@ -153,7 +153,7 @@ class Command(Program):
         return submission
 
     def _run(self, variables: dict[str, str], folder: Path) -> int | None:
-        """Return the exit code of the agent; None where the query's time was up before."""
+        """Return the exit code of the agent; None if the query's time was up before."""
         pattern = re.compile(r"\$(SEXTANT_\w+)|\{query\}")
         words = [
             pattern.sub(lambda match: variables.get(match[1] or "SEXTANT_QUERY", match[0]), word)
@@ -193,9 +193,9 @@ def _read_end(path: Path) -> str:
 
 
 def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
-    """Book what an agent says in its last line that it has used, and return it; unknown where nothing says so.
+    """Book the usage in an agent's last line, and return it; without such a line it is unknown.
 
-    What it `reported` with its calls of tools is booked already.
+    The usage that it `reported` with its calls of tools is booked already.
     """
     report = read_object(printed.rpartition("\n")[2]) or {}
     metered = read_report(report.get("usage"))

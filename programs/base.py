@@ -1,4 +1,4 @@
-"""What every program has, and what it says of itself; agents are programs, too."""
+"""The base class of all programs, and their properties; agents are programs, too."""
 
 import json
 from collections.abc import Mapping
@@ -36,27 +36,21 @@ class Program(dspy.Module):
     toolbox: Toolbox = field(kw_only=False)
     depth: int = 1000  # documents of a ranking
 
-    offline: ClassVar[
-        Mapping[str, Any]
-    ] = {}  # output field -> what the engine without a model writes into it
-    pooled: ClassVar[bool] = False  # whether the calls of a query grow with its pool
-    cumulative: ClassVar[bool] = (
-        False  # whether each prompt has all before it, so that tokens grow as calls squared
-    )
-    least_calls: ClassVar[float] = (
-        1.0  # the fewest, as a share of those with the engine without a model
-    )
-    compiled_with: ClassVar[
-        Mapping[str, Any]
-    ] = {}  # parameters that compiling sets where none is given
+    # Output field -> the offline engine's rule for it.
+    offline: ClassVar[Mapping[str, Any]] = {}
+    # Whether the number of calls of a query grows with its pool.
+    pooled: ClassVar[bool] = False
+    # Whether each prompt repeats all earlier steps, so that tokens grow as calls squared.
+    cumulative: ClassVar[bool] = False
+    # Lower bound of calls with a real model, as a fraction of the offline engine's calls.
+    least_calls: ClassVar[float] = 1.0
+    # Parameters that compiling sets unless the request sets them.
+    compiled_with: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        dataclass(
-            eq=False,
-            repr=False,
-            kw_only=True,
-        )(cls)  # which leaves an __init__ of its own as it is
+        # It leaves an __init__ of the class's own as it is.
+        dataclass(eq=False, repr=False, kw_only=True)(cls)
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""
@@ -75,13 +69,13 @@ class Program(dspy.Module):
     aforward = acall
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """Return what `save` writes: a labelled demonstration has its Query, which DSPy cannot write."""
+        """Return the state that `save` writes, as JSON values: a labelled demonstration has its Query."""
         state = super().dump_state(json_mode)
         return json.loads(json.dumps(state, default=str)) if json_mode else state  # type: ignore[no-any-return]
 
     @property
     def unanswerable(self) -> list[str]:
-        """The output fields of its signatures for which it has no answer without a model."""
+        """The output fields of its signatures for which it has no rule without a model."""
         fields = (
             name for predictor in self.predictors() for name in predictor.signature.output_fields
         )
@@ -92,12 +86,12 @@ class Program(dspy.Module):
         raise NotImplementedError
 
     def most_calls(self, pool: int) -> int | None:
-        """Return the most calls for a query with so large a pool; None where they follow from parameters and pool."""
+        """Return the most calls for a query with a pool of that size; None if parameters and pool determine them."""
         return None
 
 
 def check_offline(name: str, program: Any) -> None:
-    """UsageError for a program that cannot be run without a model."""
+    """Raise UsageError for a program that cannot run without a model."""
     if fields := getattr(program, "unanswerable", []):
         raise UsageError(
             f"{name} needs a model: offline does not know what to answer for {', '.join(fields)}; "

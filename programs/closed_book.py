@@ -6,7 +6,7 @@ by five words in a row that both share. The ranking is the documents that the gu
 recall and reciprocal rank say how often a gold document was known by heart: a lower bound, because
 a paraphrase from memory has neither sign.
 
-A shared run is weak evidence where texts share phrases (forms, licences, eligibility criteria of
+A shared run is weak evidence if texts share phrases (forms, licences, eligibility criteria of
 trials): there a guess names the document with the longest piece of the phrase, which in a small
 pool can hit by chance. The trace has the why.
 """
@@ -110,9 +110,8 @@ class ClosedBook(Program):
             )
             for hit in hits
         }
-        doc_id = max(
-            signs, key=signs.__getitem__, default=""
-        )  # of equal ones, the one that the search put first
+        # Of equal signs the document that the search ranked first.
+        doc_id = max(signs, key=signs.__getitem__, default="")
         if not signs.get(doc_id):
             session.note(f"names no document: {guess}")
             return []

@@ -1,10 +1,9 @@
-"""Compiled programs: what an optimizer found, as one readable JSON file, and how a program takes it
-up.
+"""Compiled programs: the result of an optimizer as one readable JSON file, and its use by a program.
 
 The file has instructions and demonstrations of every predictor, the program's parameters, and their
-origin (optimizers/compile_program.py). What was made for another program, version or signature is
-refused. Nothing in it is code. Prompts that a user wrote (programs/prompts.py) are one, too: what
-they do not name stays as the program has it. An ensemble runs every member on the query, each in a
+origin (optimizers/compile_program.py). A file made for another program, version or signature is
+refused. Nothing in it is code. Prompts of a user (programs/prompts.py) are a compiled program, too:
+predictors that they do not name stay as the program has them. An ensemble runs every member on the query, each in a
 session of its own, and fuses the rankings by reciprocal ranks (Cormack, Clarke and Buettcher, SIGIR
 2009). Neighbours are DSPy's KNNFewShot, but demonstrations are made once, when compiling, and BM25
 finds the near training queries.
@@ -58,21 +57,20 @@ class CompiledHeader(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The compiled part of one predictor, and what it was compiled for."""
+    """The compiled part of one predictor, and the signature that it was compiled for."""
 
     instructions: str
     demos: tuple[Demo, ...] = ()
     signature: str = ""  # its name
     fields: tuple[str, ...] = ()
     before: str = ""  # a digest of the instructions that it had
-    descriptions: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of fields, where they are not the program's own
+    # Descriptions of fields, if they differ from the program's own.
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourExample:
-    """A training query, and what each predictor was asked and answered for it."""
+    """A training query, with the inputs and outputs of each predictor for it."""
 
     query_id: str
     text: str
@@ -99,7 +97,7 @@ class Compiled:
 
     @property
     def by_hand(self) -> bool:
-        """Whether a user wrote it, of those prompts alone that are to be others."""
+        """Whether a user wrote it; then it has only the prompts that are to change."""
         return self.origin.get("optimizer") == BY_HAND
 
     def check(
@@ -152,7 +150,7 @@ class Compiled:
         )
 
     def without_defaults(self, program: Any) -> "Compiled | None":
-        """Return of what a user wrote that which `program` does not have anyway; None where nothing is left."""
+        """Return a user's prompts without those that `program` has anyway; None if no prompt differs."""
         if not self.by_hand:
             return self
         before = get_prompts(program)
@@ -180,7 +178,7 @@ class Compiled:
 
 
 def description(name: str, field: Any) -> str:
-    """Return what a model is told of a field of a signature; DSPy writes ${name} where that is nothing."""
+    """Return the description of a signature's field; "" if DSPy has only its placeholder ${name}."""
     text = str(field.json_schema_extra["desc"])
     return "" if text == f"${{{name}}}" else text
 
@@ -213,7 +211,8 @@ def _check_prompt(
         )
 
 
-def _bare(field: str) -> str:  # without the modules of its type, which may move
+def _bare(field: str) -> str:
+    """Return a field without the modules of its type, which may move."""
     return re.sub(r"\b(?:\w+\.)+", "", field)
 
 
@@ -226,7 +225,7 @@ def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, compiled: Compiled) -> None:
-    """Replace `path` in one step. The digest at its end tells a later reader whether the file was edited."""
+    """Write `path` in one step. The digest at its end shows a later reader if the file was edited."""
     body = json.loads(json.dumps(asdict(compiled)))
     text = json.dumps(
         {**body, "digest": _digest(json.dumps(body, sort_keys=True))[:16]},
@@ -241,7 +240,7 @@ def _digest(text: str) -> str:
 
 
 def read(path: Path) -> Compiled:
-    """Return the compiled program in a file or its folder, saying so if it was edited. DataError for a damaged one."""
+    """Return the compiled program in a file or its folder; `origin` says if it was edited. DataError if damaged."""
     file = path / NAME if path.is_dir() else path
     mend = "it is torn or no compiled program; compile again"
     versions = _get_versions()
@@ -271,7 +270,7 @@ def read(path: Path) -> Compiled:
 
 
 def get_prompts(program: Any) -> dict[str, Prompt]:
-    """Return what each predictor of a program has now, by name; its own signature is what it is compiled for."""
+    """Return the present prompt of each predictor of a program, by name."""
     prompts = {}
     for name, predictor in program.named_predictors():
         signature = predictor.signature
@@ -314,7 +313,7 @@ def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
 
 
 def to_json_values(value: Any) -> Any:
-    """Return `value` as JSON holds it: what a predictor was asked or answered, without objects of ours or DSPy's."""
+    """Return `value`, a predictor's input or output, as JSON values without Sextant's or DSPy's objects."""
     return json.loads(json.dumps(value, default=_open))
 
 
@@ -327,7 +326,7 @@ def _open(value: Any) -> Any:
 
 
 def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
-    """Fuse submissions for a query: the ranking by reciprocal ranks, of equal sums the first, and all traces."""
+    """Fuse submissions for a query: rankings by reciprocal ranks, ties in order of appearance, and all traces."""
     rankings = [submission.ranking for submission in submissions]
     points = reciprocal_rank_fusion(rankings, exact=False)
     first = submissions[0]
@@ -361,7 +360,7 @@ def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
 
 
 class NearestDemonstrations(SharedOnDeepcopy, dspy.Module):
-    """A program whose demonstrations are those of the training queries nearest to the query."""
+    """A program with the demonstrations of the training queries nearest to the query."""
 
     def __init__(
         self,
@@ -386,7 +385,7 @@ class NearestDemonstrations(SharedOnDeepcopy, dspy.Module):
             for hit in self._index.search(query.text, self._nearest, excluded=query_id)
         ]
         for name, predictor in program.named_predictors():
-            # The nearest last: models give most weight to what stands next to the question.
+            # The nearest last: models give most weight to the text next to the question.
             predictor.demos = [
                 dict(demo) for neighbour in reversed(near) for demo in neighbour.demos.get(name, ())
             ]

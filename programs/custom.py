@@ -1,5 +1,4 @@
-"""A user's own program as one of ours: it gets a session, a trace, limits and books as the others
-do.
+"""A user's own program as a program of Sextant: with a session, a trace, limits and books.
 
     a class over a Toolbox    as programs/base.py has them
     a dspy.Module             a class or an instance; inputs and outputs are found by their names
@@ -7,7 +6,7 @@ do.
     a function                answer(query, search, read) -> ids, sync or async; also as an object that is called
     a maker                   a function of tools that returns a graph, a module or a function
 
-`CustomProgram` makes a ranking of what they return. docs/guide/program.md shows each form.
+`CustomProgram` makes a ranking of their results. docs/guide/program.md shows each form.
 """
 
 import inspect
@@ -41,22 +40,16 @@ from tools.threads import REMEDY, EventLoop, instrument_threads, lend_event_loop
 
 __all__ = ["make_program_class", "read", "search", "select"]
 
-_FUNCTIONS = (
-    *QUERY,
-    "objective",
-    "search",
-    "read",
-    "select",
-    "depth",
-)  # what a function of a query may ask for
-# What a class or a maker may ask for.
+# Names of parameters that a function of a query may have.
+_FUNCTIONS = (*QUERY, "objective", "search", "read", "select", "depth")
+# Names of parameters that a class or a maker may have.
 _MAKERS = ("search", "read", "select", "tools", "model", "depth", "toolbox", "config")
 _OTHER_LOOP = re.compile("different (?:event )?loop|[Ee]vent loop is closed")
 _DOCUMENTS = re.compile(r"answer|doc|ids?$|passage|rank|relevant|select")  # in the name of a field
 
 
 def make_program_class(user_object: Any, name: str) -> Any:
-    """Return a constructor as programs have it, for what `name` refers to; UsageError where that is no program."""
+    """Return a program's constructor for the object that `name` refers to. UsageError if it is no program."""
     instrument_threads()
     if isinstance(user_object, type) and issubclass(user_object, Program):
         return user_object
@@ -100,7 +93,7 @@ def make_program_class(user_object: Any, name: str) -> Any:
 
 
 def _parameters(callable_object: Any, name: str = "") -> dict[str, inspect.Parameter]:
-    """Return what a function, or the constructor of a class, asks for by name. UsageError where that is hidden."""
+    """Return the parameters of a function or a class, by name. UsageError if they are hidden."""
     is_class = isinstance(callable_object, type)  # whose own signature DSPy hides
     try:
         parameters = [
@@ -132,7 +125,7 @@ def _parameters(callable_object: Any, name: str = "") -> dict[str, inspect.Param
 
 
 def _hides_parameters(callable_object: Any, parameters: Sequence[inspect.Parameter]) -> bool:
-    """Return whether a callable passes on what it is given, to a function whose parameters it does not show."""
+    """Return whether a callable passes its arguments on to a function whose parameters it does not show."""
     kinds = {parameter.kind for parameter in parameters}
     if kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         return inspect.Parameter.VAR_POSITIONAL in kinds  # with **settings alone, it may be a maker
@@ -154,7 +147,7 @@ def _has_call(user_class: type) -> bool:
 
 
 def _is_of_a_query(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Return whether a function answers a query, by its parameters; else it makes something that does."""
+    """Return whether a function answers a query, by its parameters; else it makes a program."""
     needed = {
         parameter.name for parameter in parameters.values() if parameter.default is parameter.empty
     }
@@ -168,7 +161,7 @@ def _check_needed(
     *,
     first_is_query: bool,
 ) -> list[str]:
-    """Return the parameters without a default. UsageError for one that nothing is `offered` for."""
+    """Return the parameters without a default. UsageError if one of them is not `offered`."""
     needed = [
         parameter.name for parameter in parameters.values() if parameter.default is parameter.empty
     ]
@@ -189,7 +182,7 @@ def is_graph(value: Any) -> bool:
 
 
 class _Awaitable:
-    """Something that is there already, and that `await` returns as well."""
+    """Mixin that makes a plain value awaitable."""
 
     def __await__(self) -> Generator[None, None, Self]:
         yield from ()
@@ -197,7 +190,7 @@ class _Awaitable:
 
 
 class AwaitableHits(_Awaitable, list[Snippet]):
-    """What a search returned, best first."""
+    """The hits of a search, best first."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # asyncio.gather wants one
 
@@ -206,10 +199,9 @@ class AwaitableText(_Awaitable, str):
     """A text; a query's has `text`, `objective` and `query_id`."""
 
 
-# What the engine without a model answers to a program without rules, by the names and types of
-# fields, so that any runs from end to end. A field that asks for documents gets ids that the call
-# shows; an agent's next call is a search, and then its end; other texts are the heaviest words of
-# the query.
+# The offline engine's answers to a program without rules, by the names and types of fields, so that
+# any program runs from end to end. A field that asks for documents gets ids that the call shows; an
+# agent's next call is a search, and then its end; other texts are the heaviest words of the query.
 
 
 class GuessingRules(dict[str, Any]):
@@ -285,7 +277,7 @@ def _fill(
 
 
 class CustomProgram(Program):
-    """A user's own program. Subclasses, which `make_program_class` makes, say which."""
+    """A user's own program. `make_program_class` makes a subclass for each."""
 
     offline: ClassVar[Mapping[str, Any]] = GuessingRules()
 
@@ -297,7 +289,8 @@ class CustomProgram(Program):
         **parameters: Any,
     ) -> None:
         super().__init__(toolbox, depth=depth)
-        self.function_asks: tuple[str, ...] = ()  # of a function that a maker returned
+        # Parameters of a function that a maker returned.
+        self.function_asks: tuple[str, ...] = ()
         self._own_loop: EventLoop | None = None
         self._runner: Any = None  # of a graph
         self._opened: Any = None  # a context manager that has made the program
@@ -326,9 +319,8 @@ class CustomProgram(Program):
             parameters, make_tools() if is_class else make_tools(_graphs().Tool.from_function)
         )
         if isinstance(product, dspy.Module) and not is_class:
-            product = self._call_maker(
-                parameters, make_tools()
-            )  # with tools of DSPy's instead of LangChain's
+            # With tools of DSPy's instead of LangChain's.
+            product = self._call_maker(parameters, make_tools())
         if is_graph(product):
             return self._prepare_graph(product)
         if isinstance(product, dspy.Module) or "toolbox" in self.asks:
@@ -353,7 +345,7 @@ class CustomProgram(Program):
         return product
 
     def _call_maker(self, parameters: Mapping[str, Any], tools: Mapping[str, Any]) -> Any:
-        """Return what a class, or a function of tools, makes."""
+        """Return the product of a class or of a function of tools."""
         offered = {
             "toolbox": self.toolbox,
             "depth": self.depth,
@@ -384,7 +376,7 @@ class CustomProgram(Program):
 
     @property
     def _loop(self) -> EventLoop:
-        """The event loop in which a maker is awaited, and then what it made: a connection belongs to its loop."""
+        """The event loop in which a maker and its product are awaited: a connection belongs to its loop."""
         if self._own_loop is None:
             self._own_loop = EventLoop()
         return self._own_loop
@@ -486,7 +478,7 @@ class CustomProgram(Program):
         returned: Any,
         stop_reason: str,
     ) -> Submission:
-        """End the session with the documents that the program returned, of those that it can have found."""
+        """End the session with the documents that the program returned and can have found."""
         source = self.source[0]
         code = getattr(
             source.forward if isinstance(source, type) and hasattr(source, "forward") else source,
@@ -506,7 +498,7 @@ class CustomProgram(Program):
 
 
 class _Tools:
-    """The tools of one query for a function, which gets records instead of texts for a model."""
+    """The tools of a query for a function, as records instead of texts for a model."""
 
     def __init__(self, desk: SearchTools) -> None:
         self._desk = desk
@@ -525,12 +517,12 @@ async def _collect(values: Any) -> list[Any]:
 
 
 def _is_filled(value: Any) -> bool:
-    """Return whether a field of a state has something; arrays have no truth value."""
+    """Return whether a field of a state is filled; arrays have no truth value."""
     return value is not None and (len(value) > 0 if isinstance(value, Sized) else bool(value))
 
 
 def _explain(error: BaseException) -> str:
-    """Return what is wrong with how a program uses threads, processes or event loops; "" where it is something else."""
+    """Return the fault in a program's use of threads, processes or event loops; "" for other errors."""
     for cause in plugins.list_causes(error):
         words = plugins.show(cause)
         if isinstance(cause, ValueError) and words.startswith("No LM is loaded"):  # DSPy's
@@ -548,7 +540,7 @@ def _explain(error: BaseException) -> str:
 
 
 def _inputs_of(module: Any, label: str) -> list[str]:
-    """Return the inputs that a module is given: for the query's text, and `objective`."""
+    """Return the names of a module's inputs: for the query's text, and `objective`."""
     module_class = type(module)
     parameters = _parameters(
         module_class.forward if hasattr(module_class, "forward") else module_class.aforward
@@ -575,16 +567,14 @@ def _inputs_of(module: Any, label: str) -> list[str]:
 
 
 def _graphs() -> Any:
-    from programs import (
-        custom_langgraph,  # only where there is a graph: LangGraph takes seconds to import
-    )
+    from programs import custom_langgraph  # LangGraph takes seconds to import
 
     return custom_langgraph
 
 
 @cache
 def _watch_requests() -> None:
-    """Have requests that a program sends by itself counted, those by httpx and by Python's own client."""
+    """Count the requests that a program sends by itself, by httpx or Python's own client."""
 
     def counted(send: Callable[..., Any], host: Callable[..., str]) -> Callable[..., Any]:
         @wraps(send)

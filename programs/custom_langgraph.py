@@ -1,5 +1,5 @@
-"""A user's own LangGraph graph (programs/custom.py): its tools, its model, what it begins with,
-what it ends with.
+"""A user's own LangGraph graph (programs/custom.py): its tools, its model, its input,
+its result.
 """
 
 import inspect
@@ -61,7 +61,7 @@ class NextMessage(dspy.Signature):
 
 
 class Model(BaseChatModel):
-    """The run's own model, as LangChain has models. Where it takes no tools, they are fields of a prompt."""
+    """The run's own model, as LangChain has models. If it takes no tools, they are fields of a prompt."""
 
     offered: tuple[dict[str, Any], ...] = ()
 
@@ -97,7 +97,7 @@ class Model(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _converse(self, conversation: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the next message by the protocol's interface for tools; None where the model has none."""
+        """Return the next message by the protocol's interface for tools; None if the model has none."""
         model = dspy.settings.lm
         if getattr(model, "tools", None) is None:
             return None
@@ -155,7 +155,7 @@ class Runner(SharedOnDeepcopy):
         label: str,
         loop: EventLoop | None = None,
     ) -> None:
-        """Run in the event `loop` that the graph was made in, or else in one for each query."""
+        """Run in the event `loop` that the graph was made in, or else in a loop for each query."""
         self.graph = graph.compile() if hasattr(graph, "compile") else graph
         self._label = label
         graphs = [self.graph, *(subgraph for _, subgraph in self.graph.get_subgraphs(recurse=True))]
@@ -235,7 +235,7 @@ class Runner(SharedOnDeepcopy):
         return inputs
 
     def _can_await(self, savers: Sequence[Any]) -> bool:
-        """Return whether the graph's checkpointers can be awaited; UsageError for one that works in no thread."""
+        """Return whether the graph's checkpointers can be awaited; UsageError if a checkpointer works in no thread."""
         somewhere = {"configurable": {"thread_id": uuid4().hex, "checkpoint_ns": ""}}
         try:
             for saver in savers:
@@ -246,9 +246,9 @@ class Runner(SharedOnDeepcopy):
             return True
         try:
             for saver in savers:
-                start_thread(
-                    partial(saver.get_tuple, somewhere)
-                ).result()  # as queries are answered in threads
+                # In a thread, as queries are answered.
+                future = start_thread(partial(saver.get_tuple, somewhere))
+                future.result()
         except Exception as error:
             remedy = "with sqlite3, connect(FILE, check_same_thread=False)"
             wrong = f"the checkpointer of {self._label} cannot be used in a thread; {remedy}"
@@ -257,7 +257,7 @@ class Runner(SharedOnDeepcopy):
 
 
 def _find_async_node(graphs: Sequence[Any]) -> str:
-    """Return the name of a node that can only be awaited, of these graphs; "" where there is none."""
+    """Return the name of a node that can only be awaited, of these graphs; "" if there is none."""
     for graph in graphs:
         for name, node in graph.nodes.items():
             for step in getattr(node.bound, "steps", [node.bound]):
@@ -267,7 +267,7 @@ def _find_async_node(graphs: Sequence[Any]) -> str:
 
 
 def _find_inputs(graph: Any, label: str) -> list[str] | None:
-    """Return the keys of a graph's input that the query goes to; None where its input is a text and has no keys."""
+    """Return the keys of a graph's input that the query goes to; None if its input is a text."""
     builder = getattr(graph, "builder", None)
     schema = builder.input_schema if builder else graph.channels["__start__"].ValueType
     if not builder and schema in (Any, str):
@@ -291,7 +291,7 @@ def _find_inputs(graph: Any, label: str) -> list[str] | None:
 
 
 def _read_hints(schema: Any) -> dict[str, Any]:
-    """Return the fields of a TypedDict, a dataclass or a model of pydantic's with their types; none where unknown."""
+    """Return the fields of a TypedDict, a dataclass or a model of pydantic's with their types; none if unknown."""
     try:
         return get_type_hints(schema)
     except (NameError, TypeError):  # a type that is only imported for type checkers

@@ -1,6 +1,4 @@
-"""What a user's own program returned, as a list of document ids, and names in its inputs and
-outputs.
-"""
+"""The result of a user's own program as a list of document ids, and names in its inputs and outputs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,14 +9,21 @@ import dspy
 
 from tools import plugins
 
-QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
+# Names of a parameter or field for the text of a query.
+QUERY = (
+    "query",
+    "question",
+    "description",
+)
+# Names of a field that has the ranking.
 ANSWERS = (
     "doc_ids",
     "ranking",
     "documents",
     "document_ids",
     "ids",
-)  # names under which a ranking is handed in
+)
+# Names of a document's id in an object or a mapping.
 _ID_NAMES = (
     "doc_id",
     "docid",
@@ -26,12 +31,12 @@ _ID_NAMES = (
     "document_id",
     "id",
     "_id",
-)  # of a document's id in an object or a mapping
+)
 _EXPECTED = "a list of document ids is expected"
 
 
 def extract_doc_ids(returned: Any) -> list[str]:
-    """Return the ids in what a program returned, in their order. TypeError, as the end of a sentence, for none."""
+    """Return the ids in the value `returned`, in order. TypeError, as the end of a sentence, if it has none."""
     documents = _find_documents(returned)
     if isinstance(documents, set | frozenset):
         raise TypeError(
@@ -53,56 +58,67 @@ def describe(value: Any) -> str:
 
 
 def _find_documents(returned: Any) -> Any:
-    """Return the part of what a program returned that has the documents."""
+    """Return the part of a program's result that has the documents."""
     if isinstance(returned, dspy.Prediction):
         return _pick_field(dict(returned.items()))
-    if hasattr(returned, "columns"):  # a frame of pandas or polars
-        column = next((name for name in (*ANSWERS, *_ID_NAMES) if name in returned.columns), None)
-        if column is None:
-            raise TypeError(
-                f"returned a frame with columns {', '.join(map(str, returned.columns))}; name one "
-                f"doc_id"
-            )
-        return returned[column]
+    if hasattr(returned, "columns"):
+        return _pick_column(returned)
     if isinstance(returned, Mapping):
-        fields = [returned[name] for name in ANSWERS if name in returned]
-        if fields:
-            return fields[0]
+        for name in ANSWERS:
+            if name in returned:
+                return returned[name]
         scores = {doc_id: _unwrap(score) for doc_id, score in returned.items()}
         if scores and all(isinstance(score, Real) for score in scores.values()):
-            unordered = next((doc_id for doc_id, score in scores.items() if score != score), None)
-            if unordered is not None:
-                raise TypeError(
-                    f"returned nan as the score of {plugins.show(unordered)[:40]!r}, which gives no "
-                    f"order"
-                )
-            return sorted(scores, key=lambda doc_id: -scores[doc_id])
+            return _order_by_score(scores)
     return returned
 
 
+def _pick_column(frame: Any) -> Any:
+    """Return the column of a frame of pandas or polars that has the ids."""
+    for name in (*ANSWERS, *_ID_NAMES):
+        if name in frame.columns:
+            return frame[name]
+    columns = ", ".join(map(str, frame.columns))
+    raise TypeError(f"returned a frame with columns {columns}; name one doc_id")
+
+
+def _order_by_score(scores: Mapping[Any, Any]) -> list[Any]:
+    for doc_id, score in scores.items():
+        # nan alone differs from itself.
+        if score != score:
+            shown = plugins.show(doc_id)[:40]
+            raise TypeError(f"returned nan as the score of {shown!r}, which gives no order")
+    return sorted(scores, key=lambda doc_id: -scores[doc_id])
+
+
 def _pick_field(outputs: dict[str, Any]) -> Any:
-    """Return the documents of a prediction: by the name of the field, or else the only list, or the only field."""
-    outputs = {
-        name: value for name, value in outputs.items() if name not in ("trajectory", "reasoning")
-    }
-    fields = [outputs[name] for name in ANSWERS if name in outputs][:1]
-    fields = fields or [value for value in outputs.values() if isinstance(value, list | tuple)]
-    fields = fields or list(outputs.values())
+    """Return the documents of a prediction: a field by its name, or the only list, or the only field."""
+    outputs = dict(outputs)
+    for name in ("trajectory", "reasoning"):
+        outputs.pop(name, None)
+    named = [outputs[name] for name in ANSWERS if name in outputs]
+    lists = [value for value in outputs.values() if isinstance(value, list | tuple)]
+    fields = named[:1] or lists or list(outputs.values())
     if len(fields) != 1:
         raise TypeError(f"predicted {', '.join(outputs) or 'nothing'}; a field doc_ids is expected")
-    return _split_text(fields[0]) if isinstance(fields[0], str) else fields[0]
+    documents = fields[0]
+    return _split_text(documents) if isinstance(documents, str) else documents
 
 
 def _split_text(text: str) -> list[str]:
     """Return the ids of a list in words."""
     text = text.strip(" []\n")
     lines = text.split("\n") if "\n" in text else re.split(r"[,;\s]+", text)
-    ids = [re.sub(r"^(?:[-*]|\d+[.)])\s+", "", line.strip()).strip("\"'`, ") for line in lines]
-    return [doc_id for doc_id in ids if doc_id]
+    ids = []
+    for line in lines:
+        without_bullet = re.sub(r"^(?:[-*]|\d+[.)])\s+", "", line.strip())
+        if doc_id := without_bullet.strip("\"'`, "):
+            ids.append(doc_id)
+    return ids
 
 
 def _read_id(document: Any) -> str:
-    """Return the id of one document: an id, an object or a mapping that has one, or a pair of an id and a score."""
+    """Return the id of a document: an id, an object or a mapping with an id, or a pair of an id and a score."""
     value = _unwrap(document)
     if isinstance(value, list | tuple) and not hasattr(value, "doc_id"):
         if len(value) != 2 or not isinstance(_unwrap(value[1]), Real):
@@ -123,12 +139,12 @@ def _read_id(document: Any) -> str:
 
 
 def _find_id(value: Any) -> Any:
-    """Return the id that an object or a mapping has under one of its names, or in its metadata; else the value."""
+    """Return the id in a field of an object or a mapping, or in its metadata; else the value."""
     for holder in (value, getattr(value, "metadata", None)):  # as LangChain's documents have it
         for name in _ID_NAMES:
-            doc_id = (
-                holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
-            )
+            doc_id = getattr(holder, name, None)
+            if isinstance(holder, Mapping):
+                doc_id = holder.get(name)
             doc_id = _unwrap(doc_id)
             if isinstance(doc_id, str | Integral):
                 return doc_id

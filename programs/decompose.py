@@ -2,9 +2,9 @@
 sets.
 
 OBLIQ-Bench (related work) points to ReDI (Zhong et al. 2026, arXiv:2509.06544): sub-queries, each
-with a reading of what is meant, searched one by one and fused. CRUMB (section 5.2.4) finds that
+with a reading of its meaning, searched in turn and fused. CRUMB (section 5.2.4) finds that
 retrievers don't grasp "and", "or" and "not"; so each sub-query has a role, and the fusion does the
-set operation, on passages where a corpus has those. Left out: ReDI's trained models and its
+set operation, on passages if a corpus has them. Left out: ReDI's trained models and its
 readings in the searches; here a reading goes into the trace.
 """
 
@@ -67,9 +67,8 @@ class Decompose(Program):
 
     parts: int = 5  # the most sub-queries
     per_search: int = 1000  # documents of each
-    exclude_depth: int = (
-        10  # how many of the first documents for a condition that is shut out are put last
-    )
+    # How many of the first documents for a condition that is shut out are put last.
+    exclude_depth: int = 10
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -107,7 +106,7 @@ class Decompose(Program):
 
 
 class SubQueryResult(NamedTuple):
-    """What the search of one sub-query found."""
+    """The documents of a sub-query's search."""
 
     role: Role
     weight: float
@@ -115,7 +114,7 @@ class SubQueryResult(NamedTuple):
 
 
 def fuse(results: Sequence[SubQueryResult], exclude_depth: int) -> list[str]:
-    """Return the documents of the must and may parts, best first; what only a not part found is left out.
+    """Return the documents of the must and may parts, best first; documents that only a not part found are left out.
 
     Documents among the first `exclude_depth` of a not part come last; before that, those in more must parts first, then
     by the sum of weight / (60 + rank) over must and may alike, then by doc_id.

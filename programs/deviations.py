@@ -2,7 +2,7 @@
 
 `programs.DIFFERS` has a row for each program: texts, and functions that look at a run first,
 because a deviation of the defaults (such as the retriever) can be gone in a run. A function returns
-"" where its deviation does not apply. docs/decisions/programs.md has the papers' sections beside
+"" if its deviation does not apply. docs/decisions/programs.md has the papers' sections next to
 them.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Setup(NamedTuple):
-    """What a run was: its configuration, and whether the task gives each query its candidates."""
+    """The configuration of a run, and whether the task gives each query its candidates."""
 
     config: Mapping[str, Any]
     has_candidates: bool
@@ -134,7 +134,7 @@ def compare_birco_pool(setup: Setup) -> str:
 
 
 def compare_ties(setup: Setup) -> str:
-    """Compare what orders equal scores with BIRCO's (section 4.1)."""
+    """Compare the order of equal scores with BIRCO's (section 4.1)."""
     ties = str(setup.parameter("ties") or "")
     if uses_model(ties, _BIRCO_TIES):
         return ""
@@ -192,7 +192,7 @@ REWRITING: Sequence[Deviation] = (
 def describe_deviations(
     deviations: Iterable[Deviation], config: Mapping[str, Any], *, has_candidates: bool
 ) -> str:
-    """Say in a line which of a program's deviations its run has; "" where it has none."""
+    """Say in a line which of a program's deviations its run has; "" if it has none."""
     setup = Setup(config, has_candidates)
     texts = [
         deviation if isinstance(deviation, str) else deviation(setup) for deviation in deviations

@@ -5,7 +5,7 @@ RUNS/answers.sqlite3.
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -149,69 +149,95 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    models: dict[str, Any] = {}
-    condition, values = _where(answers, arguments)
-    for answer_row in answers.select(
-        ("key", "model", "usage", "at"), f"WHERE {condition} ORDER BY id", values
-    ):
-        at = _day(answer_row["at"])
-        row = models.setdefault(
-            answer_row["model"],
-            {
-                "answers": 0,
-                "usage": Usage(),
-                "first": at,
-            },
-        )
-        row |= {
-            "answers": row["answers"] + 1,
-            "usage": row["usage"] + usage_from_json(answer_row["usage"]),
-            "last": at,
-        }
-    names = [ledger_row["run"] for ledger_row in answers.select(("run",), "GROUP BY run")]
-    runs = {run: Ledger(answers, run).books.json() for run in names}
+    condition, values = _condition(answers, arguments)
+    models = _sum_by_model(answers, condition, values)
+    runs = {}
+    for ledger_row in answers.select(("run",), "GROUP BY run"):
+        run = ledger_row["run"]
+        runs[run] = Ledger(answers, run).books.json()
     calls = list(_calls(answers, condition, values)) if arguments.calls else []
     if arguments.json:
-        written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
-        result = {
+        written = {}
+        for name, row in models.items():
+            written[name] = {**row, "usage": usage_json(row["usage"])}
+        result: dict[str, Any] = {
             "answers": str(answers.path),
             "models": written,
             "runs": runs,
         }
-        print_stdout(json.dumps(result | ({"calls": calls} if arguments.calls else {})) + "\n")
+        if arguments.calls:
+            result["calls"] = calls
+        print_stdout(json.dumps(result) + "\n")
         return
     lines = [str(answers.path)]
-    for name, row in models.items():
-        usage: Usage = row["usage"]
-        lines.append(
-            f"{name}: {row['answers']:,} answers, {usage.input_tokens:,} tokens in, "
-            f"{usage.output_tokens:,} out, "
-            f"{_usd(usage.paid_usd)}; {row['first']} to {row['last']}"
-        )
-    for call in calls:
-        tokens = (
-            f"{call['usage']['input_tokens']:,} tokens in, {call['usage']['output_tokens']:,} out"
-        )
-        tokens += "" if call["prompt"] else ", prompt not kept"
-        columns = (
-            "",
-            call["key"],
-            call["at"],
-            call["query_id"] or "-",
-            call["model"],
-            tokens,
-            call["begins"],
-        )
-        lines.append("  ".join(columns))
-    for run, books in {} if arguments.calls else runs.items():
-        faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
-        lines.append(
-            f"  {run.rpartition('/')[0]}: {books['sent']:,} sent, {books['answered']:,} answered, "
-            f"{books['failed']:,} failed{f' ({faults})' if faults else ''}, {books['cached']:,} "
-            f"from the cache, "
-            f"{_usd(books['paid_usd'])}"
-        )
+    lines += [_model_line(name, row) for name, row in models.items()]
+    if arguments.calls:
+        lines += map(_call_line, calls)
+    else:
+        lines += [_run_line(run, books) for run, books in runs.items()]
     print_stdout("".join(f"{strip_control_characters(line)}\n" for line in lines))
+
+
+def _sum_by_model(
+    answers: ResponseCache, condition: str, values: Sequence[Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the answers, their usage, and the days of the first and the last, by model."""
+    models: dict[str, dict[str, Any]] = {}
+    columns = ("key", "model", "usage", "at")
+    for answer_row in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
+        day = _day(answer_row["at"])
+        row = models.setdefault(
+            answer_row["model"],
+            {"answers": 0, "usage": Usage(), "first": day},
+        )
+        row["answers"] += 1
+        row["usage"] += usage_from_json(answer_row["usage"])
+        row["last"] = day
+    return models
+
+
+def _model_line(name: str, row: Mapping[str, Any]) -> str:
+    usage: Usage = row["usage"]
+    count = row["answers"]
+    first = row["first"]
+    last = row["last"]
+    return (
+        f"{name}: {count:,} answers, {usage.input_tokens:,} tokens in, "
+        f"{usage.output_tokens:,} out, {_usd(usage.paid_usd)}; {first} to {last}"
+    )
+
+
+def _call_line(call: Mapping[str, Any]) -> str:
+    input_tokens = call["usage"]["input_tokens"]
+    output_tokens = call["usage"]["output_tokens"]
+    tokens = f"{input_tokens:,} tokens in, {output_tokens:,} out"
+    if not call["prompt"]:
+        tokens += ", prompt not kept"
+    columns = (
+        "",
+        call["key"],
+        call["at"],
+        call["query_id"] or "-",
+        call["model"],
+        tokens,
+        call["begins"],
+    )
+    return "  ".join(columns)
+
+
+def _run_line(run: str, books: Mapping[str, Any]) -> str:
+    counts = [f"{count} {fault}" for fault, count in books["faults"].items()]
+    faults = f" ({', '.join(counts)})" if counts else ""
+    folder = run.rpartition("/")[0]
+    sent = books["sent"]
+    answered = books["answered"]
+    failed = books["failed"]
+    cached = books["cached"]
+    price = _usd(books["paid_usd"])
+    return (
+        f"  {folder}: {sent:,} sent, {answered:,} answered, {failed:,} failed{faults}, "
+        f"{cached:,} from the cache, {price}"
+    )
 
 
 def _calls(
@@ -244,12 +270,12 @@ def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     print_stdout(
         json.dumps(call) + "\n"
         if arguments.json
-        else "".join(f"{strip_control_characters(line)}\n" for line in _told(call))
+        else "".join(f"{strip_control_characters(line)}\n" for line in _call_lines(call))
     )
 
 
-def _told(call: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a call as it is read: what was sent, message by message, and what came back."""
+def _call_lines(call: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a call: the request, message by message, and the response."""
     usage = usage_from_json(call["usage"])
     first = "" if call["first"] is None else f", {call['first']:.2f} s to the first token"
     yield f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s{first}"
@@ -277,7 +303,7 @@ def _answers(outputs: Sequence[Any]) -> list[str]:
 
 
 def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    condition, values = _where(answers, arguments)
+    condition, values = _condition(answers, arguments)
     keys = [
         key
         for (key,) in answers.query(
@@ -288,7 +314,7 @@ def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     count = write_cassette(
         arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run)))
     )
-    _done(
+    _report_done(
         arguments,
         f"{count} answers are in {arguments.file}",
         {"answers": count, "file": str(arguments.file)},
@@ -296,19 +322,21 @@ def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
 
 
 def _clear(answers: ResponseCache, arguments: argparse.Namespace) -> None:
-    condition, values = _where(answers, arguments)
+    condition, values = _condition(answers, arguments)
     if condition == _USABLE and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
     count = answers.query(f"SELECT count(*) FROM calls WHERE {condition}", values)[0][0]
     answers.clear(condition, values)
-    _done(
+    _report_done(
         arguments,
         f"{count} answers are removed; what they cost stays in the books",
         {"cleared": count},
     )
 
 
-def _where(answers: ResponseCache, arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
+def _condition(
+    answers: ResponseCache, arguments: argparse.Namespace
+) -> tuple[str, tuple[Any, ...]]:
     """Return the condition for the answers that the options name, and its values."""
     conditions: dict[str, tuple[Any, ...]] = {_USABLE: ()}
     if arguments.model:
@@ -343,7 +371,7 @@ def _checked(key: str) -> str:
     return key
 
 
-def _done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
+def _report_done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
     if arguments.json:
         print_stdout(json.dumps(row) + "\n")
     else:

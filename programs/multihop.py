@@ -121,20 +121,18 @@ class MultiHop(Program):
 
 @dataclass(slots=True)
 class MultiHopState:
-    """What the hops of one query have gathered. Plain data, so that it can be checkpointed."""
+    """The findings of a query's hops. Plain data, so that it can be checkpointed."""
 
     searches: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     selected: list[str] = field(default_factory=list)  # in the order of selection
-    best_rank: dict[str, int] = field(
-        default_factory=dict
-    )  # over all hops, in the order of surfacing
+    # Over all hops, in the order of surfacing.
+    best_rank: dict[str, int] = field(default_factory=dict)
 
     def ranking(self) -> list[str]:
         """Return selected documents in the order of selection, the others by their best rank, the earlier hop first."""
-        return list(
-            dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__))
-        )
+        by_rank = sorted(self.best_rank, key=self.best_rank.__getitem__)
+        return list(dict.fromkeys(self.selected + by_rank))
 
 
 class HopReader(dspy.Module):
@@ -155,7 +153,7 @@ class HopReader(dspy.Module):
         *,
         hops_left: int,
     ) -> str:
-        """Add one search and one reading to `state`; return why, when nothing more can be searched."""
+        """Add one search and one reading to `state`; return the reason if nothing more can be searched."""
         query_inputs = {"objective": query.objective, "description": query.text}
         writer = self.next_search
         search_inputs = {**query_inputs, "hops_left": hops_left}

@@ -1,5 +1,5 @@
 """Documents found, read and ordered by a model, in as few calls as its window allows, with
-its notes beside them.
+its notes next to them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ def search(
     k: int,
     retriever: str = "",
 ) -> list[str] | None:
-    """Return the ids of what a search brings, best first; None where the session has no search left."""
+    """Return the ids of a search's hits, best first; None if the session has no search left."""
     try:
         return [snippet.doc_id for snippet in session.search(text, k, retriever=retriever)]
     except LimitReached:
@@ -138,7 +138,7 @@ def read_and_note(
     notes: Sequence[str],
     **inputs: Any,
 ) -> tuple[list[str], list[str]]:
-    """Have documents read beside the `notes` so far; return what is selected of them, and the new notes."""
+    """Have documents read next to the `notes` so far; return the selected ids, and the new notes."""
     inputs = fit_recent_notes(session, predictor, "notes", notes, **inputs)
     selected = list[str]()
     noted = list[str]()
@@ -164,7 +164,7 @@ def show_in_one_call(
     chars: int,
     **inputs: Any,
 ) -> list[Passage]:
-    """Return the documents as passages of one call, `chars` characters of each (0 all), cut where they do not fit."""
+    """Return the documents as passages of one call, `chars` characters of each (0 all), cut if they do not fit."""
     return show_passages(
         session,
         doc_ids,
@@ -184,7 +184,7 @@ def fit_recent_notes(
     notes: Sequence[str],
     **inputs: Any,
 ) -> dict[str, Any]:
-    """Add the latest notes as the input `name`: half of the room at most, so that passages fit beside them."""
+    """Add the latest notes as the input `name`: half of the room at most, so that passages fit next to them."""
     fits = partial(
         context_window.prompt_fits,
         predictor,

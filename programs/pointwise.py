@@ -32,9 +32,8 @@ QUOTES = "what in the passage shows that it is wanted, word for word; few or non
 FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 
 _DECIMALS = 4  # to which scores are compared
-# Documents that `ties` told apart are no ties to a protocol that counts those as losses
-# (MultiConIR's).
-# Between places of equal scores; below 50,000 documents, all of these stay below the decimals
+# Between neighbours of equal scores, which `ties` orders: to a protocol that counts ties as losses
+# (MultiConIR's) they are none. Below 50,000 documents, all steps stay below the decimals.
 _TIE_STEP = 1e-9
 
 
@@ -45,9 +44,8 @@ class Pointwise(Program):
 
     pool: int = 100  # documents of the first search, where a query has no candidates
     read_chars: int = 0  # characters of each document, 0 all
-    ties: Expression = Expression(
-        "dense"
-    )  # the retriever that orders equal scores; "" leaves it to the run's own
+    # The retriever that orders equal scores; "" is the run's own.
+    ties: Expression = Expression("dense")
 
     def __post_init__(self) -> None:
         name = type(self).__name__.lower()
@@ -95,7 +93,7 @@ class Pointwise(Program):
         pool: list[Hit],
         scores: dict[str, float],
     ) -> dict[str, float]:
-        """Search with `ties` where scores are equal; without it, or without a search left, keep the pool's order."""
+        """Search with `ties` if scores are equal; without it, or without a search left, keep the pool's order."""
         hits: Sequence[Any] = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):
             with suppress(LimitReached):
@@ -109,7 +107,7 @@ class Pointwise(Program):
 
 
 def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
-    """Order documents by `scores`, best first, equal ones by `ties`, which sets their scores a billionth apart."""
+    """Order documents by `scores`, best first, ties by `ties`, which sets their scores a billionth apart."""
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))
     ranked = list[Hit]()
@@ -145,9 +143,8 @@ ThinkThenScore = ScorePassage.prepend("quotes", dspy.OutputField(desc=QUOTES), l
     dspy.OutputField(desc="what speaks for the passage and what against it, step by step"),
     str,
 )
-ThinkThenScore.__name__ = (
-    "ThinkThenScore"  # DSPy calls it StringSignature, and a compiled program goes by its name
-)
+# DSPy calls it StringSignature, and a compiled program is checked by the name.
+ThinkThenScore.__name__ = "ThinkThenScore"
 
 
 class Score(Pointwise):
@@ -170,7 +167,7 @@ class Score(Pointwise):
         self.score_passage = dspy.Predict(ThinkThenScore if self.think else ScorePassage)
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
-        """Make one call a document."""
+        """Make a call for each document."""
         return partial(
             self.judge,
             session,
@@ -228,7 +225,7 @@ class Reason(Pointwise):
         self.follow_criteria = dspy.Predict(FollowCriteria)
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
-        """Make one call for the criteria, then one a document."""
+        """Make a call for the criteria, then a call for each document."""
         criteria = ask(self.write_criteria, filled("criteria"), **inputs).criteria
         session.note("\n".join(criteria))
         return partial(
@@ -289,11 +286,11 @@ class Subtask(Pointwise):
         self.judge_requirement = dspy.Predict(JudgeRequirement)
 
     def most_calls(self, pool: int) -> int:
-        """Return one for the requirements, and one for each of them and document."""
+        """Return a call for the requirements, and a call for each of them and each document."""
         return 1 + pool * (self.requirements or FACETS)
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
-        """Make one call for the requirements, then one for each of them and document."""
+        """Make a call for the requirements, then a call for each of them and each document."""
         answer = ask(
             self.list_requirements,
             filled("requirements"),

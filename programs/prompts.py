@@ -1,7 +1,7 @@
 """A program's prompts as a TOML file: `python -m programs show multihop` prints one, `--prompts
 FILE` takes it up.
 
-A table is a predictor, by its name in the program. What a file leaves out stays as the program has
+A table is a predictor, by its name in the program. Prompts that a file leaves out stay as the program has
 it. Names and types of fields belong to the program's code, and how all this becomes a message to
 DSPy: no file changes them.
 """
@@ -67,9 +67,11 @@ def write_toml(program: Any) -> str:
         table = describe(program)[name]
         inputs = predictor.signature.input_fields
         instructions = table["instructions"]
-        plain = "'''" not in instructions and all(
+        # A literal string of TOML has no control characters.
+        is_printable = all(
             character.isprintable() or character in "\n\t" for character in instructions
-        )  # as TOML has it
+        )
+        plain = "'''" not in instructions and is_printable
         block = f"'''\n{instructions}\n'''" if plain else schemas.to_toml(instructions)
         lines += [
             "",

@@ -1,8 +1,8 @@
-"""One call of a model that has seen nothing of the corpus, one search with what it wrote.
+"""One call of a model that has seen nothing of the corpus, and one search with its text.
 
 Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's
 (section 4.2.2, appendix A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4):
-`--max-tokens 8192`. Thinking is in fields before what is kept, not in a free text with a mark at
+`--max-tokens 8192`. Thinking is in fields before the kept ones, not in a free text with a mark at
 its end. A blank answer is unusable.
 """
 
@@ -71,7 +71,7 @@ class OneShotRewriter(Program):
         self.inputs = dict[str, str]()  # of the call, beside those that tell of the query
 
     def forward(self, query: Query) -> Submission:
-        """Return the first `depth` documents for what the model writes about `query`."""
+        """Return the first `depth` documents for the model's text about `query`."""
         session = self.toolbox.open(query)
         session.hop = 1
         inputs = {
@@ -152,9 +152,8 @@ class QueryToDoc(OneShotRewriter):
     kept = ("document",)
     instruction = LIKE
 
-    document: str = (
-        ""  # what a document of the task is, in words; the model infers it where there are none
-    )
+    # A description of the task's documents; the model infers it if it is "".
+    document: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

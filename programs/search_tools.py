@@ -32,7 +32,7 @@ A_READING = 0.25  # of the model's window that one document may take: several ar
 
 
 class SearchResultText(str):
-    """What a model is shown of a search; `snippets` has it for a program to count in."""
+    """The text of a search that a model is shown; `snippets` has the hits for a program."""
 
     snippets: list[Snippet]
 
@@ -45,7 +45,7 @@ class SearchResultText(str):
 
 @dataclass
 class SearchTools:
-    """The tools of one query, and what they have gathered."""
+    """The tools of one query, and the documents that they gathered."""
 
     session: Session
     per_search: int = 10
@@ -119,7 +119,7 @@ class SearchTools:
         return as_json(result)
 
     def find_ids(self, doc_ids: Iterable[str]) -> list[str]:
-        """Return the ids that are meant, each once: "doc 101" is "101" where a search brought that."""
+        """Return the meant ids without repeats: "doc 101" is "101" if a search brought that."""
         return list(dict.fromkeys(Ids(self.best_rank).read(doc_ids)))
 
     def known(self, doc_ids: Iterable[str], query: Query) -> list[str]:
@@ -177,9 +177,9 @@ def as_json(content: Any) -> str:
 def convert_arguments(
     tool: str, arguments: Mapping[str, Any], kinds: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return arguments of a tool by its own names, as values of the types of its parameters where that can be.
+    """Return arguments of a tool by its own names, as values of the types of its parameters if possible.
 
-    Models write docIds for doc_ids, and add arguments of their own, which are left out where all others are there.
+    Models write docIds for doc_ids, and add arguments of their own, which are left out if all others are there.
     """
     own_names = {fold_name(name): name for name in kinds}
     named = {own_names.get(fold_name(name), name): value for name, value in arguments.items()}
@@ -207,7 +207,7 @@ DESK: ContextVar[SearchTools | None] = ContextVar("desk", default=None)
 
 
 def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
-    """Return a tool of the present desk as a function; what it refuses is its result, for the model to read."""
+    """Return a tool of the present desk as a function; a refusal is its result, for the model to read."""
     kinds = _kinds(partial(tool, None))
 
     @wraps(tool)

@@ -1,3 +1,3 @@
-"""What a compilation learns from: dev queries, what is maximised, feedback, and checks for
+"""The data that a compilation learns from: dev queries, the objective, feedback, and checks for
 leaks.
 """

@@ -83,7 +83,7 @@ def to_example(query: Query, **labels: Any) -> dspy.Example:
 
 
 def label_example(query: Query, environment: Environment, retriever: Retriever) -> dspy.Example:
-    """Make an example of a query, with a label for every field that has one."""
+    """Make an example of a query, with a label for every field that judgements decide."""
     gold = relevant_documents([query], environment)[query.query_id]
     hits = retriever.search(
         query.text,

@@ -1,13 +1,13 @@
-"""What an optimizer maximises: a metric of the run, query by query, with a tie-breaker and a price
-on tokens.
+"""The value that an optimizer maximises: a metric of the run, query by query, with a tie-breaker and
+a price on tokens.
 
     value = metric + TIE x tie-breaker - price x tokens / 1000
 
-The metric is one of the task's own, by its headline judgements; nDCG@10 where none is named. A
-query that failed has the metric of an empty ranking, and pays for its tokens. Flip alone would
-reward a system that loses everything in both wordings, so the objective is the share of comparisons
-that are won in both: the mean Win of a query and its twin, less half of their Flip. One evaluation
-of such a query answers both.
+The metric is a metric of the task, by its headline judgements; by default nDCG@10. A query that
+failed has the metric of an empty ranking, and pays for its tokens. Flip alone would reward a system
+that loses everything in both wordings, so the objective is the share of comparisons that are won in
+both: the mean Win of a query and its twin, less half of their Flip. One evaluation of such a query
+answers both.
 """
 
 import math
@@ -31,11 +31,11 @@ from tools.records import Query, Usage
 
 PREFERRED = "nDCG@10"
 FLIP = "Flip"
-# What a full point of the tie-breaker is worth. dspy.Evaluate rounds a mean to four digits, so much
+# The worth of a full point of the tie-breaker. dspy.Evaluate rounds a mean to four digits, so much
 # less would vanish there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
 _TIE_BREAKER_CUTOFF = 100  # documents; recall further down says little of what a reader will see
-_EPSILON = 1e-12  # two values nearer than that are one
+_EPSILON = 1e-12  # values that differ by less are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +43,20 @@ class QueryScore:
     """The worth of one query's ranking."""
 
     value: float  # what is maximised
-    metrics: Mapping[
-        str, float | None
-    ]  # all metrics of the task that one query has; None is undefined
+    # All metrics of the task that a single query has; None if it is undefined.
+    metrics: Mapping[str, float | None]
     tokens: int  # input and output
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What an optimizer maximises over the queries of `environment`; `make_objective` makes one that is checked."""
+    """The value to maximise over the queries of `environment`; `make_objective` makes and checks it."""
 
     environment: Environment = field(repr=False)
     metric: str
     tie_breaker: str = "R@100"  # "" is none
-    price: float = (
-        0.0  # what a thousand tokens of a query take off its value, which is from 0 to 1 without it
-    )
+    # Subtracted for a thousand tokens of a query; without it the value is from 0 to 1.
+    price: float = 0.0
 
     def __str__(self) -> str:
         ties = f" + {TIE:g} {self.tie_breaker}" if self.tie_breaker else ""
@@ -66,7 +64,7 @@ class Objective:
         return f"{'Win - Flip / 2' if self.metric == FLIP else self.metric}{ties}{price}"
 
     def twin(self, query: Query) -> Query | None:
-        """Return the query that is answered beside `query`, where the metric is over both."""
+        """Return the query that is answered together with `query`, if the metric is over both."""
         twin = self.environment.twins.get(query.query_id) if self.metric == FLIP else None
         return next((query for query in self.environment.queries if query.query_id == twin), None)
 
@@ -78,7 +76,7 @@ class Objective:
         *,
         twin: Ranking | None = None,
     ) -> QueryScore:
-        """Score `ranking` for `query`, one of the environment's, and that of its `twin`: ValueError for another one."""
+        """Score `ranking` for `query`, and that of its `twin`. ValueError for a query of another environment."""
         metrics = self._metrics(query, ranking, twin)
         tokens = usage.input_tokens + usage.output_tokens
         value = metrics[self.metric] or 0.0
@@ -92,7 +90,7 @@ class Objective:
         return [query for query in queries if self._varies(query)]
 
     def check_spread(self, values: Sequence[float]) -> str:
-        """Return a warning where a plain program's `values` of the metric, one a query, are all the same; else ""."""
+        """Return a warning if a plain program's `values` of the metric, of each query, are all the same; else ""."""
         if len(values) < 2 or max(values) - min(values) > _EPSILON:
             return ""
         same = f"every query scores {values[0]:.4f} in {self.metric} with the plain program"
@@ -130,18 +128,12 @@ class Objective:
         twin_query: Query,
         twin: Ranking,
     ) -> float:
-        """Return the share of comparisons that both wordings win: Win - Flip / 2 where all documents are ranked."""
+        """Return the share of comparisons that both wordings win: Win - Flip / 2 if all documents are ranked."""
         won_here = comparisons_won(self.environment.comparisons.get(query.query_id, ()), ranking)
         won_there = comparisons_won(self.environment.comparisons.get(twin_query.query_id, ()), twin)
-        return (
-            fraction_true(
-                [
-                    wins_here and wins_there
-                    for wins_here, wins_there in zip(won_here, won_there, strict=True)
-                ]
-            )
-            or 0.0
-        )
+        pairs = zip(won_here, won_there, strict=True)
+        won_in_both = [wins_here and wins_there for wins_here, wins_there in pairs]
+        return fraction_true(won_in_both) or 0.0
 
     def _varies(self, query: Query) -> bool:
         if self.metric == FLIP:
@@ -158,19 +150,15 @@ class Objective:
         )
         high = apply_metric(self.metric, best)
         low = 0.0
-        if (
-            query.candidates is not None
-        ):  # a ranking has all of the pool: the worst is the ideal one from behind
-            irrelevant_count = (
-                len(collapse_to_units(sorted(query.candidates - query.excluded), judgements))
-                - judged.relevant
-            )
-            gains = sorted(
-                [*best.ideal, *[0.0] * (irrelevant_count + judged.relevant - len(best.ideal))]
-            )
+        if query.candidates is not None:
+            # A ranking has all of the pool: the worst is the ideal ranking from behind.
+            pool = sorted(query.candidates - query.excluded)
+            pool_size = len(collapse_to_units(pool, judgements))
+            irrelevant_count = pool_size - judged.relevant
+            zeros = [0.0] * (pool_size - len(best.ideal))
             worst = replace(
                 best,
-                gains=gains,
+                gains=sorted([*best.ideal, *zeros]),
                 hits=[False] * irrelevant_count + [True] * judged.relevant,
             )
             low = apply_metric(self.metric, worst) or 0.0
@@ -180,8 +168,8 @@ class Objective:
 def make_objective(environment: Environment, metric: str = "", price: float = 0.0) -> Objective:
     """Make the objective for the task of `environment`, whose queries are those to compile on.
 
-    `metric` is one of the task's; "" is nDCG@10 where the task has it, else the task's own headline. UsageError, before
-    anything is paid for, when no optimizer could be guided by it.
+    `metric` is a metric of the task; "" is nDCG@10 if the task has it, else the task's headline metric. UsageError,
+    before anything is paid for, if no optimizer could be guided by it.
     """
     name = metric or (PREFERRED if PREFERRED in environment.metrics else environment.metric)
     if name not in environment.metrics:

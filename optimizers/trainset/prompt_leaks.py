@@ -1,11 +1,11 @@
 """Finds, in the pieces of a compiled prompt, text of the documents that are wanted and of the
 queries that are judged.
 
-A demo may quote what it was made from, and a model that writes instructions copies from the
+A demo may quote its source, and a model that writes instructions copies from the
 examples it was shown. A prompt with such text scores well on the queries that it quotes and says
 nothing of others. Flagged is, for each piece and passage, the longest run of words (lower case,
-without punctuation) that they have in common, when it is longer than `BOUND`. What was compiled on
-(train, validation) and what it will be measured on (test) are told apart: a demo of a train query
+without punctuation) that they have in common, if it is longer than `BOUND`. Queries that are compiled on
+(train, validation) and test queries are told apart: a demo of a train query
 has that query's text in it, which is no fault. Paraphrased text and ids of documents are not found.
 """
 

@@ -4,8 +4,8 @@ The queries are put in the order of SHA-256 over "<seed>:<query_id>", as environ
 does; the first round(share x queries) are to train on, the rest to choose by; queries that want the
 same documents stay together. A dev query is left out when its similarity to some test query
 (evals/scoring/text_similarity.py) is `NEAR` or more; no dev query of a bundled miniature comes over
-0.22. Nothing keeps code that is given a handle from calling environments.load by itself; the handle
-only makes sure that nobody does it by mistake.
+0.22. Code that is given a handle can still call environments.load by itself; the handle only prevents
+doing it by mistake.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from tools.records import Query
 from tools.session import SharedOnDeepcopy
 
 NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
-FOLDS = 4  # where a single division would leave too few queries to choose by
+FOLDS = 4  # if a single division would leave too few queries to choose by
 
 _REMEDY = "use another task, or --data with more queries (another seed divides the same ones)"
 
 
 @dataclass(frozen=True, slots=True)
 class ExcludedQuery:
-    """A dev query that is not compiled on. Which test query it repeats is not said."""
+    """A dev query that is not compiled on. It does not say which test query it repeats."""
 
     query_id: str
     similarity: float  # to the test query that it is most alike to
@@ -40,19 +40,17 @@ class ExcludedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Trainset(SharedOnDeepcopy):
-    """All that an optimizer is given of a task's data: the whole corpus, and no test query or judgement."""
+    """The data of a task for an optimizer: the whole corpus, and no test query or judgement."""
 
     task: str  # the full name; of several, with commas between
     train: tuple[Query, ...]  # to learn from: demos, feedback
     validation: tuple[Query, ...]  # to choose between candidates by
-    environments: tuple[Environment, ...] = field(
-        repr=False
-    )  # dev of each task, with these queries' judgements alone
+    # Dev of each task, with these queries' judgements alone.
+    environments: tuple[Environment, ...] = field(repr=False)
     left_out: tuple[ExcludedQuery, ...]
     digest: str  # eight hex digits: two equal ones are the same division of the same data
-    fold_of: Mapping[str, int] = field(
-        default_factory=dict
-    )  # by query id; then `train` and `validation` have them all
+    # By query id. With folds, `train` and `validation` have all queries.
+    fold_of: Mapping[str, int] = field(default_factory=dict)
     one_need: bool = False  # all queries want the same documents, so that validation says little
 
     def replacing(self, environments: Sequence[Environment]) -> "Trainset":
@@ -73,7 +71,7 @@ class Trainset(SharedOnDeepcopy):
 
     @property
     def environment(self) -> Environment:
-        """The task's environment; of several tasks the first one's."""
+        """The task's environment; of several tasks that of the first."""
         return self.environments[0]
 
 
@@ -136,7 +134,7 @@ def split_dev(
 
 
 def merge_trainsets(trainings: Sequence[Trainset]) -> Trainset:
-    """Return the trainings of several tasks as one. A query's id then begins with its task; two may have the same."""
+    """Return the trainsets of several tasks as one. A query's id then begins with its task."""
     if len(trainings) == 1:
         return trainings[0]
     environments = tuple(_with_names(training.environment) for training in trainings)
@@ -197,7 +195,7 @@ def _too_few(dev: Environment, repeats: int) -> UsageError:
 
 
 def make_folds(training: Trainset, folds: int | None) -> Trainset:
-    """Return the training in `folds`; each is trained on in its turn, and the others choose. None leaves it to dev."""
+    """Return the trainset in `folds`: each is trained on in turn, the others choose. None: by the size of dev."""
     pieces = [
         piece
         for environment in training.environments
@@ -227,11 +225,11 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
 
 def _group(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
     judgements = environment.judgements[environment.headline]
-    wanting: dict[
-        object, list[Query]
-    ] = {}  # the same documents, as the ten of a MultiConIR record do, or twins
+    # By their relevant documents: the ten queries of a MultiConIR record have the same, or twins.
+    wanting: dict[object, list[Query]] = {}
     for query in queries:
-        wanting.setdefault(frozenset(judgements.relevant(query.query_id)), []).append(query)
+        relevant = frozenset(judgements.relevant(query.query_id))
+        wanting.setdefault(relevant, []).append(query)
     return list(wanting.values())
 
 
