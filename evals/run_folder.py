@@ -44,19 +44,17 @@ Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, trac
 
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
-LEFT = "left.jsonl"  # what queries have used that were left pending, where no ledger has that
-# In the provenance: "contents" where "code" is a digest of contents; earlier, names counted too
+LEFT = "left.jsonl"  # usage of queries that were left pending, if no ledger has it
+# In the provenance: "contents" if "code" is a digest of contents; earlier, names counted too.
 CODE_OF = "code_of"
 MEND = "remove the line and give the run's command again to have that query answered again"
 
-SHARD = re.compile(
-    r"shard-(\d+)-of-(\d+)"
-)  # the folder in RUNS that has the parts of runs which --shard made
+# The folder in RUNS that has the parts of runs which --shard made.
+SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
 _RELEASES = {"mini", "full"}
 _NAME_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
-_QUERY_ID = re.compile(
-    rb'\{"query_id": ?("(?:[^"\\]|\\.)*")'
-)  # written first, so a line need not be parsed for it
+# It is written first, so a line need not be parsed for it.
+_QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')
 _LENGTH = 16  # hex digits of a digest
 _HEAD = b', "digest": "'
 _TAIL = len(_HEAD) + _LENGTH + len(b'"}')
@@ -336,9 +334,8 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Js
 
     def query_of(line: bytes) -> str:
         named = _QUERY_ID.match(line)
-        if named and (
-            skim or is_sealed(line, config_digest)
-        ):  # a sealed line was checked when it was written
+        # A sealed line was checked when it was written.
+        if named and (skim or is_sealed(line, config_digest)):
             return str(files.loads(named[1]))
         return str(read(line)["query_id"])
 

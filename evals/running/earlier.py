@@ -30,9 +30,8 @@ def count_all(
         if not has_budget(request):
             continue
         with suppress(SextantError):
-            if has_runs(request) and (
-                folder := find_folder(opening(request))
-            ):  # opening may take long
+            # Opening may take long, so it is done only if there are runs.
+            if has_runs(request) and (folder := find_folder(opening(request))):
                 count(budget, folder)
 
 

@@ -635,14 +635,13 @@ def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
 
 def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
     moved: dict[tuple[Fate, Fate], list[str]] = {}  # the query of each document
-    for query_id, one, fates_after in product(query_ids, before, after):
-        for unit in (
-            one[query_id].keys() & fates_after[query_id].keys()
-        ):  # all, unless other judgements were forced
-            moved.setdefault(
-                (one[query_id][unit], fates_after[query_id][unit]),
-                [],
-            ).append(query_id)
+    for query_id, fates_before, fates_after in product(query_ids, before, after):
+        old_fates = fates_before[query_id]
+        new_fates = fates_after[query_id]
+        # All units are in both, unless other judgements were forced.
+        for unit in old_fates.keys() & new_fates.keys():
+            flow = (old_fates[unit], new_fates[unit])
+            moved.setdefault(flow, []).append(query_id)
     pairs = len(before) * len(after)
 
     def mean(count: int) -> float:  # a whole number of documents where there is one pair

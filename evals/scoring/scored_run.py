@@ -30,9 +30,9 @@ CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p"
 ABOUT = ("task", "data", "split", "judgements")
 NAMED = ("program", "retriever", "lm")
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
-_COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
+_COMPILED = "compiled"  # folder of compilations next to the runs; its folders have other files
 _LARGEST_TABLE = 1 << 30  # bytes of scores.csv, whose last column has error messages
-JUDGED = "judged-"  # so begin the folders of judges beside the runs (evals/judging/llm_judge.py)
+JUDGED = "judged-"  # prefix of the folders of judges next to the runs (evals/judging/llm_judge.py)
 
 
 class Searched(NamedTuple):

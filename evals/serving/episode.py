@@ -412,9 +412,8 @@ class Episode:
     def _reward(self) -> float:
         """Return the reward of the steps since the last reward."""
         reward = self.world.reward
-        if not reward or not (
-            self.submission or self.world.environment.split == "dev"
-        ):  # else the last one has it all
+        # Outside dev, only the last reward, after the submission, is not 0.
+        if not reward or not (self.submission or self.world.environment.split == "dev"):
             return 0.0
         steps = self.desk.session.trace.steps
         usage = self.desk.session.usage

@@ -92,9 +92,8 @@ class Connection:
         file = io.BytesIO()
         _Pickler(file, 5).dump((number, message))
         self._waiting.append(file.getvalue())
-        while self._waiting and self._sending.acquire(
-            blocking=False
-        ):  # who has the lock sends this one, too
+        # The thread that has the lock sends this message, too.
+        while self._waiting and self._sending.acquire(blocking=False):
             try:
                 self._connection.send_bytes(
                     b"".join(self._waiting.popleft() for _ in range(len(self._waiting)))
@@ -120,9 +119,8 @@ class Connection:
         if not number:
             self._hear(message)
             return
-        if (
-            number not in self._lines and number % 2 != self._parity
-        ):  # else it is one of ours that is over
+        # A number of this side's parity is a line that this side began, and that is over.
+        if number not in self._lines and number % 2 != self._parity:
             future = self._begin(partial(self._answer, self._add(number)))
             future.add_done_callback(lambda _: self._lines.pop(number))
         if line := self._lines.get(number):

@@ -154,12 +154,10 @@ def _find_place() -> Any:
             actor = actor_class.remote("SEXTANT_SHARE" in os.environ)
             ray.get(actor.__ray_ready__.remote())
             return actor
-        except (
-            Exception
-        ) as error:  # its node may have died meanwhile; Ray's client raises this class itself
-            if (
-                not ray.is_initialized()
-            ):  # ray:// is lost; in other cases Ray has ended this process itself
+        # The actor's node may have died meanwhile; Ray's client raises this class itself.
+        except Exception as error:
+            # The connection to ray:// is lost; in other cases Ray has ended this process itself.
+            if not ray.is_initialized():
                 os._exit(1)
             if not remaining:
                 line = str(error).strip().partition("\n")[0]
