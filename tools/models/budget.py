@@ -24,8 +24,8 @@ NOTHING = CallReservation()
 
 def unknown_price(name: str) -> UnknownPrice:
     """Return the refusal of --budget-usd for a model."""
-    why = f"the price of {name} is not known, so --budget-usd cannot be kept"
-    return UnknownPrice(f"{why}; use --budget-calls, or write it into a file for --prices")
+    problem = f"the price of {name} is not known, so --budget-usd cannot be kept"
+    return UnknownPrice(f"{problem}; use --budget-calls, or write it into a file for --prices")
 
 
 class Budget:
@@ -90,9 +90,9 @@ class Budget:
                 self.check()
                 if not self._in_flight or not self._may_be_exceeded(expected):
                     break
-                if (left := deadline - time.monotonic()) <= 0:
+                if (seconds_left := deadline - time.monotonic()) <= 0:
                     raise TimeoutError("the budget of the run")
-                self._settled.wait(timeout=min(left, _LOOK))
+                self._settled.wait(timeout=min(seconds_left, _LOOK))
             self.calls += 1
             self._in_flight.append(expected)
 
@@ -106,9 +106,9 @@ class Budget:
     def allow(self, calls: int, usd: float | None) -> None:
         """Raise BudgetReached when planned work needs more than is left, UnknownPrice for dollars of unknown price."""
         with self._settled:
-            if self._calls is not None and calls > (rest := self._calls - self.calls):
+            if self._calls is not None and calls > (calls_left := self._calls - self.calls):
                 raise BudgetReached(
-                    f"it takes {calls:,} calls, and {rest:,} are left in the budget"
+                    f"it takes {calls:,} calls, and {calls_left:,} are left in the budget"
                 )
             if self._usd is None:
                 return
@@ -117,9 +117,9 @@ class Budget:
                     "its price is not known, so --budget-usd cannot be kept; use --budget-calls"
                 )
             if usd > self._usd - self._spent_usd:
-                left = max(0.0, self._usd - self._spent_usd)
+                usd_left = max(0.0, self._usd - self._spent_usd)
                 raise BudgetReached(
-                    f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget"
+                    f"it takes about ${usd:.4f}, and ${usd_left:.4f} are left in the budget"
                 )
 
     def require_price(self, name: str, *, known: bool) -> None:
@@ -173,7 +173,7 @@ class Budget:
             return False
         calls = [*self._in_flight, expected]
         tokens = self._spent_tokens + sum(call.tokens for call in calls)
-        usd = self._spent_usd + sum(one.usd for one in calls)
+        usd = self._spent_usd + sum(call.usd for call in calls)
         return (self._tokens is not None and tokens > self._tokens) or (
             self._usd is not None and usd > self._usd
         )

@@ -104,7 +104,7 @@ class ModelClient(SharedOnDeepcopy):
         return not self.free and self.terms.ledger is not None
 
     def ask(
-        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
+        self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None = None
     ) -> ModelResponse:
         """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
 
@@ -119,18 +119,20 @@ class ModelClient(SharedOnDeepcopy):
                 self.terms.check_sends(
                     f"a call of {self.model}" + (f" for query {owner!r}" if owner else "")
                 )
-            return self._ask_provider(owner, "", made, send, limit)
+            return self._ask_provider(owner, "", request, send, limit)
         try:
             with ledger.turn(
                 owner, key, self.model, self._list_price, deadline=DEADLINE.get()
-            ) as kept:
-                return kept or self._ask_provider(owner, key, made, send, limit)
+            ) as answer:
+                return answer or self._ask_provider(owner, key, request, send, limit)
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
 
-    def pack(self, made: bytes, known: Collection[int]) -> Packed | None:
+    def pack(self, request: bytes, known_parts: Collection[int]) -> Packed | None:
         """Return a request as the ledger keeps it, without parts that are `known` there; None where it keeps none."""
-        return split_and_compress(made, known, self._secrets) if self.keeps_prompts else None
+        return (
+            split_and_compress(request, known_parts, self._secrets) if self.keeps_prompts else None
+        )
 
     def learns(self, refusal: Any, messages: Sequence[Message], before: int | None) -> bool:
         """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
@@ -139,13 +141,13 @@ class ModelClient(SharedOnDeepcopy):
         the run that was recorded has learnt a window.
         """
         terms = self.terms
-        said = self.terms.servers.setdefault(self.model, {})
+        server_facts = self.terms.servers.setdefault(self.model, {})
         if (
             terms.cassette
             and isinstance(refusal, ProviderRefused)
-            and said.get("learnt", before) != before
+            and server_facts.get("learnt", before) != before
         ):
-            self.window = said["learnt"]
+            self.window = server_facts["learnt"]
         elif (
             not isinstance(refusal, dspy.LMError)
             or provider_errors.error_topic(refusal) != "length"
@@ -153,14 +155,16 @@ class ModelClient(SharedOnDeepcopy):
             return False
         refusal.learnt = True  # for who answers the query again
         if self.window == before:  # else a call beside this one has learnt it meanwhile
-            most, told, ours = (
+            stated_window, stated_prompt, counted_prompt = (
                 *provider_errors.read_window(refusal),
                 context_window.count_prompt_tokens(messages),
             )
-            window = most or max(ours // 2, _SMALLEST)
-            if most and told:
-                window = round(most * min(1.0, max(_COARSEST, ours / told)))
-            self.window = said["learnt"] = max(
+            window = stated_window or max(counted_prompt // 2, _SMALLEST)
+            if stated_window and stated_prompt:
+                window = round(
+                    stated_window * min(1.0, max(_COARSEST, counted_prompt / stated_prompt))
+                )
+            self.window = server_facts["learnt"] = max(
                 1, min(window, before * 4 // 5) if before else window
             )
             words = (
@@ -171,12 +175,12 @@ class ModelClient(SharedOnDeepcopy):
         return True
 
     def _ask_provider(
-        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
+        self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None
     ) -> ModelResponse:
         failures = _RetryState()
         while True:
             entered = self._enter(failures)
-            answer = self._attempt(owner, key, made, send, limit)
+            answer = self._attempt(owner, key, request, send, limit)
             if isinstance(answer, ModelResponse):
                 return answer
             self._wait_for_another(answer, entered, failures)
@@ -218,10 +222,10 @@ class ModelClient(SharedOnDeepcopy):
         return CallReservation(tokens_in + tokens_out, usd)
 
     def _attempt(
-        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
+        self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None
     ) -> ModelResponse | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
-        size = made if isinstance(made, int) else len(made)
+        size = request if isinstance(request, int) else len(request)
         terms = self.terms
         usage = Usage()
         expected = self._most(size, limit)
@@ -237,8 +241,8 @@ class ModelClient(SharedOnDeepcopy):
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
             with usage_recorded_elsewhere():
-                sent = send(min(started + terms.patience.call, DEADLINE.get()))
-            usage = self.usage_of(sent.usage)
+                response = send(min(started + terms.patience.call, DEADLINE.get()))
+            usage = self.usage_of(response.usage)
             self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
@@ -253,15 +257,20 @@ class ModelClient(SharedOnDeepcopy):
         finally:
             terms.budget.spend(usage, expected)
         self._answered = True
-        terms.gate.answered(sent.headers)
+        terms.gate.answered(response.headers)
         answer = ModelResponse(
-            sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning, sent.first
+            response.outputs,
+            usage,
+            response.finish,
+            time.monotonic() - started,
+            response.reasoning,
+            response.first,
         )
         if key and terms.ledger:
             packed = (
-                sent.packed
-                if isinstance(made, int)
-                else self.pack(made, terms.ledger.answers.parts)
+                response.packed
+                if isinstance(request, int)
+                else self.pack(request, terms.ledger.answers.parts)
             )
             terms.ledger.answered(owner, key, self.model, answer, packed)
         elif not self.free:
@@ -275,13 +284,13 @@ class ModelClient(SharedOnDeepcopy):
         if not dspy.is_retryable_lm_error(error):
             gate.refused()
             raise error
-        rest: float | None = getattr(
+        requested_rest: float | None = getattr(
             error, "retry_after", None
         )  # seconds that the provider asks for
         gate.failed(
             entered,
             overload=provider_errors.is_overload(error),
-            rest=rest,
+            rest=requested_rest,
             reason=provider_errors.error_label(error),
         )
         now = time.monotonic()
@@ -292,10 +301,10 @@ class ModelClient(SharedOnDeepcopy):
         if (
             failures.count == patience.attempts
             or failures.billed == _BILLED
-            or (rest or 0.0) > LONGEST_WAIT
+            or (requested_rest or 0.0) > LONGEST_WAIT
         ):
             raise error
-        if rest:
+        if requested_rest:
             return  # the gate holds everybody back for so long
         # Not all equal, so that those that failed together do not come together.
         pause = patience.first * 2.0 ** (failures.count - 1) * random.uniform(0.75, 1.25)
@@ -350,5 +359,5 @@ class ModelClient(SharedOnDeepcopy):
         return replace(usage, calls=0, unmetered=0)
 
 
-def _out_of_time(why: str = "") -> dspy.LMTimeoutError:
-    return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){why and ': '}{why}")
+def _out_of_time(reason: str = "") -> dspy.LMTimeoutError:
+    return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){reason and ': '}{reason}")

@@ -47,9 +47,9 @@ def place(spec: str) -> tuple[str, str, str]:
         return "", model, url
     provider, _, model = spec.partition("/")
     if provider not in PROVIDERS or not model:
-        known = ", ".join(f"api:{name}/MODEL" for name in PROVIDERS)
+        forms = ", ".join(f"api:{name}/MODEL" for name in PROVIDERS)
         raise UsageError(
-            f"api:{spec} names no model; write {known} or api:MODEL@http://host:port/v1"
+            f"api:{spec} names no model; write {forms} or api:MODEL@http://host:port/v1"
         )
     return provider, model, PROVIDERS[provider][0]
 
@@ -82,13 +82,19 @@ class Embeddings:
         They are `kept` in the ledger, or else by the caller. RunIncomplete when the API does not answer,
         ProviderRefused when it never will, DataError for other than one vector a text, NotAccepted for these texts.
         """
-        made = orjson.dumps([self.model, self._settings, texts])
-        where = b"%d embeddings %s\0" % (FORMAT, self._wire.url.encode())
-        key = blake2b(where + made, digest_size=8).hexdigest() if kept and self.caller.keeps else ""
+        request = orjson.dumps([self.model, self._settings, texts])
+        prefix = b"%d embeddings %s\0" % (FORMAT, self._wire.url.encode())
+        key = (
+            blake2b(prefix + request, digest_size=8).hexdigest()
+            if kept and self.caller.keeps
+            else ""
+        )
         payer = session.current()
         try:
             owner = payer.query_id if payer else ""
-            answer = self.caller.ask(owner, key, made, lambda end: self._send(texts, end), limit=0)
+            answer = self.caller.ask(
+                owner, key, request, lambda end: self._send(texts, end), limit=0
+            )
         except dspy.LMError as error:
             raise self._reason(error) from None
         vectors = [
@@ -99,29 +105,31 @@ class Embeddings:
 
     def _send(self, texts: Sequence[str], deadline: float) -> ProviderResponse:
         """Send one request, and return base64 of each vector, in the order of the texts."""
-        asked = {
+        request = {
             "input": list(texts),
             "model": self.model,
             "encoding_format": "base64",
             **self._settings,
         }
         with self._wire.asking(deadline) as (client, timeout):
-            answer = client.embeddings.with_raw_response.create(**asked, timeout=timeout)
+            answer = client.embeddings.with_raw_response.create(**request, timeout=timeout)
         body = parse_body(answer.content, self.model, clean=self._wire.clean)
-        used = body.get("usage") if isinstance(body, dict) else None
-        if isinstance(used, dict):  # in the form of a chat's; vectors have no tokens of their own
-            used = {
-                "prompt_tokens": used.get("prompt_tokens") or used.get("total_tokens"),
+        reported = body.get("usage") if isinstance(body, dict) else None
+        if isinstance(
+            reported, dict
+        ):  # in the form of a chat's; vectors have no tokens of their own
+            reported = {
+                "prompt_tokens": reported.get("prompt_tokens") or reported.get("total_tokens"),
                 "completion_tokens": 0,
             }
         try:
             vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
         except ValueError as error:
-            raise _InvalidVectors(self._wire.clean(str(error)), self.model, used) from None
+            raise _InvalidVectors(self._wire.clean(str(error)), self.model, reported) from None
         return ProviderResponse(
             [base64.b64encode(vector.tobytes()).decode() for vector in vectors],
             "stop",
-            used,
+            reported,
             answer.headers,
         )
 

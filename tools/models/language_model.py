@@ -144,10 +144,10 @@ class LanguageModel(dspy.LM):
     @property
     def structured(self) -> bool:
         """Whether signatures are sent as JSON schemas."""
-        known = self.caller.schemas == "auto" and (
+        by_server = self.caller.schemas == "auto" and (
             self.server.kind.schema if self.wire else self._known_by_litellm
         )
-        return known or self.caller.schemas == "on"
+        return by_server or self.caller.schemas == "on"
 
     @cached_property
     def _known_by_litellm(self) -> bool:
@@ -166,8 +166,8 @@ class LanguageModel(dspy.LM):
             messages or (), "prompt"
         )  # programs have shortened by now what they can
         if self.limit:
-            own = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
-            kwargs[self._limited] = min(filter(None, (*own, self.limit)))
+            limits = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
+            kwargs[self._limited] = min(filter(None, (*limits, self.limit)))
         settings = self._settings(kwargs)
         rollout = kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         settings = (
@@ -176,14 +176,14 @@ class LanguageModel(dspy.LM):
         conversation = messages or [{"role": "user", "content": prompt}]
         instruction = _instruction(conversation)
         if self.wire is None:
-            made = _dumps([messages or prompt, settings])
+            request = _dumps([messages or prompt, settings])
             send = partial(self._through_dspy, partial(self._by_dspy, prompt, messages), kwargs)
         else:
-            made = self.wire.body(conversation, (), settings)
-            send = partial(self._over_the_wire, made, tools=False)
+            request = self.wire.body(conversation, (), settings)
+            send = partial(self._over_the_wire, request, tools=False)
         send = partial(_without_thoughts, send, instruction)
         answer = self._answer(
-            made, rollout, send, conversation, self.limit and kwargs[self._limited]
+            request, rollout, send, conversation, self.limit and kwargs[self._limited]
         )
         outputs = [
             _part_output(output, instruction)[1] for output in answer.outputs
@@ -211,14 +211,14 @@ class LanguageModel(dspy.LM):
             raise dspy.LMUnsupportedFeatureError(
                 "no tool interface", feature="tools", model=self.model
             )
-        known = self.terms.servers.setdefault(self.model, {})
-        if not known.get("short_ids"):
+        server_facts = self.terms.servers.setdefault(self.model, {})
+        if not server_facts.get("short_ids"):
             try:
                 return self._converse(messages, tools)
             except dspy.LMError as error:
                 if not provider_errors.refuses_call_ids(error):
                     raise
-            known["short_ids"] = True
+            server_facts["short_ids"] = True
             return self._converse(shorten_ids(messages), tools, again=True)
         return self._converse(shorten_ids(messages), tools)
 
@@ -228,14 +228,14 @@ class LanguageModel(dspy.LM):
         settings = self._settings({})
         rollout = self.kwargs.get("rollout_id")
         if self.wire:
-            made = self.wire.body(messages, tools, settings)
-            send = partial(self._over_the_wire, made, tools=True)
+            request = self.wire.body(messages, tools, settings)
+            send = partial(self._over_the_wire, request, tools=True)
         else:
-            made = _dumps([messages, settings | {"tools": tools}])
+            request = _dumps([messages, settings | {"tools": tools}])
             send = partial(self._through_dspy, partial(self._by_litellm, messages, tools), settings)
         send = partial(_without_thoughts, send, _instruction(messages))
         counted = [{"content": json.dumps([messages, tools])}]
-        answer = self._answer(made, rollout, send, counted, self.limit, again=again)
+        answer = self._answer(request, rollout, send, counted, self.limit, again=again)
         message = _read_message(
             answer.outputs[0], messages, [tool["function"]["name"] for tool in tools]
         )
@@ -246,9 +246,9 @@ class LanguageModel(dspy.LM):
 
     def _tell_of_calls_in_text(self) -> None:
         """Say once in a run that calls are read out of the text."""
-        known = self.terms.servers.setdefault(self.model, {})
-        if not known.get("calls_in_text"):
-            known["calls_in_text"] = True
+        server_facts = self.terms.servers.setdefault(self.model, {})
+        if not server_facts.get("calls_in_text"):
+            server_facts["calls_in_text"] = True
             print_stderr(
                 f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; "
                 f"{CALLS_IN_TEXT}"
@@ -273,10 +273,10 @@ class LanguageModel(dspy.LM):
         answer: ModelResponse,
     ) -> None:
         """Let DSPy's usage tracker and the history have what a call used, as they do of a plain dspy.LM."""
-        used = _report(answer.usage)
+        reported_usage = _report(answer.usage)
         tracker = dspy.settings.usage_tracker
         if tracker is not None:
-            tracker.add_usage(self.model, used)
+            tracker.add_usage(self.model, reported_usage)
         if dspy.settings.disable_history:
             return
         choices = [
@@ -294,9 +294,9 @@ class LanguageModel(dspy.LM):
                 "kwargs": {
                     name: value for name, value in kwargs.items() if not name.startswith("api_")
                 },
-                "response": {"model": self.model, "choices": choices, "usage": used},
+                "response": {"model": self.model, "choices": choices, "usage": reported_usage},
                 "outputs": outputs,
-                "usage": used,
+                "usage": reported_usage,
                 "cost": answer.usage.list_usd,
                 "timestamp": datetime.now().astimezone().isoformat(),
                 "uuid": str(uuid4()),
@@ -350,22 +350,24 @@ class LanguageModel(dspy.LM):
         )
 
         kwargs = {**kwargs, self._limited: limit}
-        left = max(0.0, deadline - time.monotonic())
+        seconds_left = max(0.0, deadline - time.monotonic())
         if isinstance(self.engine, str):  # DSPy makes the connection
             # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the
             # wait for a next byte; that for the thread bounds the whole answer.
-            kwargs["timeout"] = min(max(1.0, math.ceil(left)), self.terms.patience.call)
+            kwargs["timeout"] = min(max(1.0, math.ceil(seconds_left)), self.terms.patience.call)
         try:
             with body_limits.bounding(deadline, wire.LARGEST):
-                asked = start_thread(partial(ask, kwargs))  # it is abandoned at the deadline
-            if not wait([asked], timeout=left).done:
+                pending = start_thread(partial(ask, kwargs))  # it is abandoned at the deadline
+            if not wait([pending], timeout=seconds_left).done:
                 raise dspy.LMTimeoutError("the answer did not come in time")
-            sent = asked.result()
+            response = pending.result()
         except Exception as error:  # noqa: BLE001  # a provider's library may raise anything; it is raised again
             raise provider_errors.from_litellm(error) from None
-        if not sent.outputs:
+        if not response.outputs:
             raise dspy.LMTransportError("an answer without a choice", model=self.model)
-        return sent._replace(outputs=redact_nested(sent.outputs, partial(redact, least=SECRET)))
+        return response._replace(
+            outputs=redact_nested(response.outputs, partial(redact, least=SECRET))
+        )
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ProviderResponse:
         if isinstance(self.engine, str) and messages:
@@ -400,7 +402,7 @@ class LanguageModel(dspy.LM):
 
     def _answer(
         self,
-        made: bytes,
+        request: bytes,
         rollout: Any,
         send: Callable[..., ProviderResponse],
         messages: Sequence[Message],
@@ -415,11 +417,11 @@ class LanguageModel(dspy.LM):
         try:
             if payer and not again:
                 payer.allow_call()
-            key = self._key(made, rollout, payer) if self.caller.keeps else ""
-            left = limit and context_window.remaining_tokens(messages, limit, window)
-            answer = self.caller.ask(owner, key, made, partial(send, left), left)
+            key = self._key(request, rollout, payer) if self.caller.keeps else ""
+            limit_left = limit and context_window.remaining_tokens(messages, limit, window)
+            answer = self.caller.ask(owner, key, request, partial(send, limit_left), limit_left)
         except Exception as error:
-            reason = self._reason(error, made)
+            reason = self._reason(error, request)
             if self.caller.learns(reason, messages, window) and payer:
                 payer.fault = reason  # and the query is answered again
             if provider_errors.responsible_party(reason) != "system":
@@ -434,11 +436,11 @@ class LanguageModel(dspy.LM):
             payer.charge(answer.usage, key)
         return answer
 
-    def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
+    def _key(self, request: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""
         url, api = (self.wire.url, self.wire.api) if self.wire else (self._server, self.model_type)
         key = blake2b(
-            f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + made, digest_size=8
+            f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + request, digest_size=8
         )
         if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
             key.update(b"\0%d" % sample)
@@ -446,10 +448,10 @@ class LanguageModel(dspy.LM):
             key.update(b"\0again %d" % self.anew[payer.query_id])
         return key.hexdigest()
 
-    def _reason(self, error: Exception, made: bytes) -> Exception:
+    def _reason(self, error: Exception, request: bytes) -> Exception:
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
-        if b'"json_schema"' in made and provider_errors.refuses_schema(error):
+        if b'"json_schema"' in request and provider_errors.refuses_schema(error):
             line = f"{self.model} takes no JSON schema: {str(error).strip().partition(chr(10))[0]}"
             if self.caller.schemas == "on":
                 return ProviderRefused(f"{line}; leave out --structured on", source=self.spec)
@@ -470,8 +472,8 @@ class LanguageModel(dspy.LM):
 
 
 def _message(reply: "Completion") -> Message:
-    made: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
-    return made | ({"parts": dict(reply.parts)} if reply.parts else {})
+    message: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
+    return message | ({"parts": dict(reply.parts)} if reply.parts else {})
 
 
 def _instruction(messages: Sequence[Message]) -> str:
@@ -485,13 +487,13 @@ def _instruction(messages: Sequence[Message]) -> str:
 
 
 def _without_thoughts(
-    send: Callable[..., ProviderResponse], instruction: str, *given: Any
+    send: Callable[..., ProviderResponse], instruction: str, *arguments: Any
 ) -> ProviderResponse:
     """Send a request; return its answer with the thoughts that stand in its text as reasoning."""
-    sent = send(*given)
-    parted = [_part_output(output, instruction) for output in sent.outputs]
-    thoughts = [sent.reasoning, *(thought for thought, _ in parted)]
-    return sent._replace(
+    response = send(*arguments)
+    parted = [_part_output(output, instruction) for output in response.outputs]
+    thoughts = [response.reasoning, *(thought for thought, _ in parted)]
+    return response._replace(
         outputs=[output for _, output in parted], reasoning="\n".join(filter(None, thoughts))
     )
 
@@ -500,46 +502,47 @@ def _part_output(output: Any, instruction: str) -> tuple[str, Any]:
     """Return the thoughts in the text of an output, and the output without them."""
     if isinstance(output, str):
         return part_thoughts(output, instruction)
-    place = (
+    text_field = (
         "content"
         if isinstance(output, dict) and "tool_calls" in output and "text" not in output
         else "text"
     )
-    text = output.get(place) if isinstance(output, dict) else None
+    text = output.get(text_field) if isinstance(output, dict) else None
     if not isinstance(text, str):
         return "", output
     thoughts, answer = part_thoughts(text, instruction)
     if answer == text:
         return "", output
-    said = (
-        {"said": text} if place == "content" and thoughts else {}
+    original = (
+        {"said": text} if text_field == "content" and thoughts else {}
     )  # it may have to go back as it came
-    return thoughts, {**output, place: answer, **said}
+    return thoughts, {**output, text_field: answer, **original}
 
 
 def _read_message(output: Message, messages: Sequence[Message], names: Sequence[str]) -> Message:
     """Return a message with the calls in it, in its text perhaps, and an id for each."""
     _, message = _part_output(output, _instruction(messages))
     message = dict(message)
-    said = message.pop("said", "")
+    original_text = message.pop("said", "")
     calls = message["tool_calls"]
-    parts = dict(message.get("parts", {}))
-    before = said.removesuffix(message["content"])  # thoughts and their marks
+    message_parts = dict(message.get("parts", {}))
+    before = original_text.removesuffix(message["content"])  # thoughts and their marks
     if not calls and names:
-        calls, rest = read_calls(message["content"], names)
+        calls, remaining_text = read_calls(message["content"], names)
         if calls:
-            message |= {"content": rest, "in_text": True}
+            message |= {"content": remaining_text, "in_text": True}
     calls = [{**call, "name": find_tool(call["name"], names)} for call in calls]
     calls = identify(calls, messages)
-    if written := parts.get("tool_calls"):
-        parts["tool_calls"] = [
-            {**one, "id": call["id"]} for one, call in zip(written, calls, strict=True)
+    if written := message_parts.get("tool_calls"):
+        message_parts["tool_calls"] = [
+            {**written_call, "id": call["id"]}
+            for written_call, call in zip(written, calls, strict=True)
         ]
     # Thoughts go back with the calls they led to, under the name they came with; harmony's channels
     # are refused there.
-    if calls and said and before != said and "<|channel|>" not in said:
-        parts = {"content": before + message["content"], **parts}
-    return message | {"tool_calls": calls} | ({"parts": parts} if parts else {})
+    if calls and original_text and before != original_text and "<|channel|>" not in original_text:
+        message_parts = {"content": before + message["content"], **message_parts}
+    return message | {"tool_calls": calls} | ({"parts": message_parts} if message_parts else {})
 
 
 def _content(output: Any) -> str:
@@ -575,10 +578,10 @@ def _finish(response: Any) -> str:
     reason = getattr(response, "finish_reason", None)
     if reason is None and getattr(response, "choices", None):
         reason = getattr(response.choices[0], "finish_reason", None)
-    parts = getattr(getattr(response, "message", None), "parts", ())
+    response_parts = getattr(getattr(response, "message", None), "parts", ())
     return (
         "refusal"
-        if any(type(part).__name__ == "RefusalPart" for part in parts)
+        if any(type(response_part).__name__ == "RefusalPart" for response_part in response_parts)
         else str(reason or "stop")
     )
 
@@ -674,11 +677,11 @@ def connect(
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
         engine = offline_engine.OfflineEngine(statistics, rules)
-        made = LanguageModel(
+        model = LanguageModel(
             offline_engine.VERSION, terms, free=True, window=settings.context, engine=engine
         )
         return ConnectedModel(
-            "offline", {"model": offline_engine.VERSION, "window": settings.context}, made
+            "offline", {"model": offline_engine.VERSION, "window": settings.context}, model
         )
     return _connect(spec, terms, settings)
 
@@ -703,7 +706,7 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
             temperature = 0.0
     names = ("seed", "reasoning_effort", "top_p", "stop")
     options: dict[str, Any] = {
-        one: getattr(settings, one) for one in names if getattr(settings, one) not in (None, ())
+        name: getattr(settings, name) for name in names if getattr(settings, name) not in (None, ())
     }
     ours = None
     if models.is_openai(name, url):
@@ -731,17 +734,26 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
         "temperature": temperature,
         "window": settings.context or prices.window(spec, terms.prices),
     }
-    made = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
-    made.spec = spec
-    made.caller.schemas = settings.structured
+    model = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
+    model.spec = spec
+    model.caller.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
-        made.tools = made.tools or True
-    kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
-    shaping = [one.name for one in fields(ModelSettings) if one.name not in _NOT_SHAPING]
-    kept |= {
-        one: value for one in shaping if (value := getattr(settings, one)) != getattr(DEFAULTS, one)
+        model.tools = model.tools or True
+    described = {
+        "model": spec,
+        "temperature": temperature,
+        "seed": settings.seed,
+        "window": model.window,
     }
-    return ConnectedModel(spec, kept | {"max_tokens": limit}, made)
+    shaping = [
+        setting.name for setting in fields(ModelSettings) if setting.name not in _NOT_SHAPING
+    ]
+    described |= {
+        name: value
+        for name in shaping
+        if (value := getattr(settings, name)) != getattr(DEFAULTS, name)
+    }
+    return ConnectedModel(spec, described | {"max_tokens": limit}, model)
 
 
 def _server(name: str) -> str:

@@ -113,11 +113,11 @@ class Price(NamedTuple):
 
     def __str__(self) -> str:
         """Return words: $1.75 in, $0.175 cached, $14 out per million tokens (litellm 1.106.2)."""
-        parts = {"in": self.input, "cached": self.cached_input, "out": self.output}
-        said = ", ".join(f"${_per_million(price):g} {name}" for name, price in parts.items())
+        labelled = {"in": self.input, "cached": self.cached_input, "out": self.output}
+        listed = ", ".join(f"${_per_million(price):g} {name}" for name, price in labelled.items())
         long = f", more above {self.longer[0][0]:,} tokens of input" if self.longer else ""
         source = " of ".join(filter(None, (self.source, self.as_of)))
-        return f"{said} per million tokens{long}" + (f" ({source})" if source else "")
+        return f"{listed} per million tokens{long}" + (f" ({source})" if source else "")
 
 
 def _per_million(price: float) -> float:
@@ -126,8 +126,8 @@ def _per_million(price: float) -> float:
 
 def price(spec: str, file: str | Path | None = None) -> Price | None:
     """Return the list price of the model `spec`, None when not known. UsageError for a bad `file` of --prices."""
-    own = _find_own(spec, file)
-    return _find_listed(spec) if own is None else own[0]
+    entry = _find_own(spec, file)
+    return _find_listed(spec) if entry is None else entry[0]
 
 
 def check_file(file: Path) -> None:
@@ -137,8 +137,8 @@ def check_file(file: Path) -> None:
 
 def window(spec: str, file: str | Path | None = None) -> int | None:
     """Return how many tokens a prompt may have, or None when that is not known; `spec` and `file` as in `price`."""
-    own = _find_own(spec, file)
-    most = own[1] if own and own[1] else _row(spec).get("max_input_tokens")
+    entry = _find_own(spec, file)
+    most = entry[1] if entry and entry[1] else _row(spec).get("max_input_tokens")
     return most if isinstance(most, int) else None
 
 
@@ -149,9 +149,9 @@ def takes_tools(model: str) -> bool:
 
 def longest_answer(spec: str, file: str | Path | None = None, *, reasons: bool = False) -> int:
     """Return the tokens that an answer may have, where the user does not say; `spec` and `file` as in `price`."""
-    own = _find_own(spec, file)
+    entry = _find_own(spec, file)
     most = _row(spec).get("max_output_tokens") or (_LONGEST_ANSWER if reasons else _ANSWER)
-    return own[2] if own and own[2] else min(int(most), _LONGEST_ANSWER)
+    return entry[2] if entry and entry[2] else min(int(most), _LONGEST_ANSWER)
 
 
 # The table that LiteLLM ships
@@ -306,31 +306,31 @@ def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
             raise UsageError(f"{wrong}; write a number of tokens, 1 to {_LARGEST_WINDOW:,}")
     as_of = _date(section.get("as_of"), path, f"as_of of {name!r}") or dated
     # The source is the file's name, without its folder: it goes into what others read.
-    made = Price(**{"cached_input": rates["input"], **rates}, source=path.name, as_of=as_of)
-    return made, counts["window"], counts["max_tokens"]
+    entry_price = Price(**{"cached_input": rates["input"], **rates}, source=path.name, as_of=as_of)
+    return entry_price, counts["window"], counts["max_tokens"]
 
 
 def _rate(value: Any, path: Path, name: str, key: str) -> float:
-    said = f"{path}: {key} of {name!r} is {_shown(value)}; write US dollars per million tokens"
+    message = f"{path}: {key} of {name!r} is {_shown(value)}; write US dollars per million tokens"
     # Not math.isfinite(), which fails for an integer that no float can hold. nan is in no range.
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
         or not 0 <= value <= sys.float_info.max
     ):
-        raise UsageError(f"{said}, 0 or more")
+        raise UsageError(f"{message}, 0 or more")
     if 0 < value < _LEAST:
-        raise UsageError(f"{said}, not per token")
+        raise UsageError(f"{message}, not per token")
     return value / _MILLION
 
 
-def _date(value: Any, path: Path, what: str) -> str | None:
+def _date(value: Any, path: Path, label: str) -> str | None:
     if value is None:
         return None
     with suppress(ValueError):
         value = date.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(value, date):
-        raise UsageError(f"{path}: {what} is {_shown(value)}; write a date like 2026-11-01")
+        raise UsageError(f"{path}: {label} is {_shown(value)}; write a date like 2026-11-01")
     return value.isoformat()[:10]  # of a time, its day
 
 

@@ -71,7 +71,7 @@ _ROWS = (
         "litellm", stream=True, more="/model/info"
     ),  # whether it takes a schema depends on the model behind it
 )
-KINDS = {kind.name: kind for kind in _ROWS}
+KINDS = {row.name: row for row in _ROWS}
 
 # The domain of a provider -> kind
 _ADDRESSES = {
@@ -80,7 +80,7 @@ _ADDRESSES = {
     "openrouter.ai": "openrouter",
     "generativelanguage.googleapis.com": "gemini",
 }
-_OWNERS = {kind.owner: kind.name for kind in _ROWS if kind.owner}
+_OWNERS = {row.owner: row.name for row in _ROWS if row.owner}
 # What a window is called, in a row about a model or in one of its parts. The first is what is
 # loaded, the last may be more than is: llama.cpp's n_ctx_train, say, is not here.
 _WINDOWS = [
@@ -91,7 +91,7 @@ _WINDOWS = [
     "context_window",
     "max_input_tokens",
 ]
-_PARTS = ("meta", "model_info", "default_generation_settings")
+_WINDOW_BLOCKS = ("meta", "model_info", "default_generation_settings")
 _LITELLM = 1677610602  # when each model was made, as its proxy says of all of them
 # Its own default, for a model that is not loaded yet; it cuts what is longer without a word
 _OLLAMA = 4096
@@ -119,10 +119,10 @@ def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo
     name = server.kind.name or owner
     window = _window(row)
     if window is None and KINDS[name].more:
-        more = get_json(wire, KINDS[name].more, seconds)
-        if not name and "/load_model" in _mapping(_mapping(more).get("paths")):
+        listing = get_json(wire, KINDS[name].more, seconds)
+        if not name and "/load_model" in _mapping(_mapping(listing).get("paths")):
             name = "transformers"
-        window = _window(_row(more, model))
+        window = _window(_row(listing, model))
     if name == "ollama":
         window = window or _OLLAMA
     return ServerInfo(KINDS[name] if name else server.kind, window)
@@ -145,14 +145,14 @@ def _row(listing: Any, model: str) -> Mapping[str, Any]:
         else [_mapping(listing)]
     )
     named = [row for row in rows if model in map(row.get, ("id", "model", "name", "model_name"))]
-    found: dict[str, Any] = (named or (rows if len(rows) == 1 else []) or [{}])[0]
-    return found
+    chosen: dict[str, Any] = (named or (rows if len(rows) == 1 else []) or [{}])[0]
+    return chosen
 
 
 def _window(row: Mapping[str, Any]) -> int | None:
-    parts = [row, *(_mapping(row.get(part)) for part in _PARTS)]
-    found: Iterator[Any] = (part.get(name) for name in _WINDOWS for part in parts)
-    return next((value for value in found if type(value) is int and 0 < value <= _MOST), None)
+    blocks = [row, *(_mapping(row.get(block_name)) for block_name in _WINDOW_BLOCKS)]
+    windows: Iterator[Any] = (block.get(name) for name in _WINDOWS for block in blocks)
+    return next((value for value in windows if type(value) is int and 0 < value <= _MOST), None)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -75,10 +75,10 @@ def _read(usage: dict[str, Any]) -> TokenCounts | None:
     if not tokens_in or cached + written > tokens_in:
         raise ValueError  # a prompt of no tokens comes from a server that does not count
     reasoning = _count(of_output, "reasoning_tokens")
-    beside = max(0, _count(usage, "total_tokens") - tokens_in - tokens_out)
-    if beside > (_recounted(reasoning) if reasoning else THINKING):
+    uncounted = max(0, _count(usage, "total_tokens") - tokens_in - tokens_out)
+    if uncounted > (_recounted(reasoning) if reasoning else THINKING):
         raise ValueError
-    tokens_out += beside
+    tokens_out += uncounted
     if reasoning > _recounted(tokens_out):
         raise ValueError
     return TokenCounts(tokens_in, cached, tokens_out, min(reasoning, tokens_out), written)

@@ -103,12 +103,14 @@ class Ledger:
         """Wait until no other request for `key` is in flight. Raises its failure, where that is for all."""
         while True:
             with self._lock:
-                other = self._sent.get(key)
-                if other is None:
+                earlier_request = self._sent.get(key)
+                if earlier_request is None:
                     mine = self._sent[key] = Future()
                     return mine
             try:
-                failure = other.result(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+                failure = earlier_request.result(
+                    min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                )
             except TimeoutError:
                 raise TimeoutError(
                     "the same request of another query is not answered yet"
@@ -120,28 +122,30 @@ class Ledger:
 
     def _take(self, query_id: str, key: str, model: str, price: _Price) -> ModelResponse | None:
         if self.cassette is None:
-            taken = self.answers.take(key, self.run, query_id)
+            cached = self.answers.take(key, self.run, query_id)
         elif key in self.cassette[0]:
-            taken = self.cassette[0][key], "", ""
+            cached = self.cassette[0][key], "", ""
         else:
-            why = "it was recorded with another command, data or version; name a new file to record"
-            raise ProviderRefused(
-                f"{self.cassette[1]} has no answer to a call of query {query_id!r}: {why}"
+            reason = (
+                "it was recorded with another command, data or version; name a new file to record"
             )
-        if taken is None:
+            raise ProviderRefused(
+                f"{self.cassette[1]} has no answer to a call of query {query_id!r}: {reason}"
+            )
+        if cached is None:
             return None
-        answer, run, payer = taken
+        answer, run, payer = cached
         if run == self.run and payer == query_id:
             return answer  # this query's own, from an earlier sitting: paid for by it, then as now
-        listed = answer.usage.list_usd
-        if listed is None and not answer.usage.unmetered:
-            listed = price(answer.usage)  # nobody knew it then
-        usage = replace(answer.usage, paid_usd=0.0, list_usd=listed, cached_calls=1)
+        list_usd = answer.usage.list_usd
+        if list_usd is None and not answer.usage.unmetered:
+            list_usd = price(answer.usage)  # nobody knew it then
+        usage = replace(answer.usage, paid_usd=0.0, list_usd=list_usd, cached_calls=1)
         with self._lock:  # it is booked once, in however many sittings the query asks
-            known = (mark := hash((query_id, key))) in self._marks
+            is_booked = (mark := hash((query_id, key))) in self._marks
             self._marks.add(mark)
-        if not known:
-            self._book(cached=1, usage=Usage(list_usd=listed))
+        if not is_booked:
+            self._book(cached=1, usage=Usage(list_usd=list_usd))
             row = self._row(query_id, key, model, ModelResponse([], usage, answer.finish), CACHED)
             self.answers.write([row | {"outputs": None}], wait=False)
         return answer._replace(usage=usage)
@@ -163,12 +167,14 @@ class Ledger:
 
     def used_by_query(self) -> dict[str, Usage]:
         """Return query_id -> what its answered requests used, those included whose answers were there."""
-        used = dict[str, Usage]()
+        usage_by_query = dict[str, Usage]()
         condition = "WHERE run = ? AND query_id != '' AND fault IN ('', ?, ?)"
         for row in self.answers.select(("query_id", "usage"), condition, (self.run, CACHED, INDEX)):
             query_id = row["query_id"]
-            used[query_id] = used.get(query_id, Usage()) + usage_from_json(row["usage"])
-        return used
+            usage_by_query[query_id] = usage_by_query.get(query_id, Usage()) + usage_from_json(
+                row["usage"]
+            )
+        return usage_by_query
 
     def speed(self) -> dict[str, float]:
         """Return the median of seconds to a first token, and tokens a second from there; {} where none was streamed."""

@@ -110,7 +110,7 @@ def parse_row(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
 
 
 def split_and_compress(
-    request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()
+    request: bytes, known_parts: Collection[int], secrets: Sequence[bytes] = ()
 ) -> Packed:
     """Cut a request into parts, without the `secrets`; return their list, and those not `known` to be on disk."""
     for secret in secrets:
@@ -118,31 +118,31 @@ def split_and_compress(
     if not hasattr(_COMPRESSION, "compress"):
         _COMPRESSION.compress = zstandard.ZstdCompressor(level=1).compress
     ids = list[int]()
-    parts = dict[int, bytes]()
-    for part in _cut(request):
+    new_parts = dict[int, bytes]()
+    for piece in _cut(request):
         ids.append(
-            number := int.from_bytes(blake2b(part, digest_size=8).digest(), "big", signed=True)
+            number := int.from_bytes(blake2b(piece, digest_size=8).digest(), "big", signed=True)
         )
-        if number not in known and number not in parts:
-            parts[number] = _COMPRESSION.compress(part)
-    return json.dumps(ids), parts
+        if number not in known_parts and number not in new_parts:
+            new_parts[number] = _COMPRESSION.compress(piece)
+    return json.dumps(ids), new_parts
 
 
 def _cut(request: bytes) -> Iterator[bytes]:
     start = 0
-    for found in _BEGINS.finditer(request):
-        if found.start() - start >= _SHORTEST:
-            yield request[start : found.start()]
-            start = found.start()
+    for beginning in _BEGINS.finditer(request):
+        if beginning.start() - start >= _SHORTEST:
+            yield request[start : beginning.start()]
+            start = beginning.start()
     yield request[start:]
 
 
 def insert_many(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
     """Insert many rows by one statement: Python's lock is given away and taken again once, and not once a row."""
     for first in range(0, len(rows), _AT_ONCE):
-        some = rows[first : first + _AT_ONCE]
-        places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * len(some))
-        writer.execute(f"INSERT {into} VALUES {places}", [value for row in some for value in row])
+        batch = rows[first : first + _AT_ONCE]
+        places = ", ".join([f"({', '.join('?' * len(batch[0]))})"] * len(batch))
+        writer.execute(f"INSERT {into} VALUES {places}", [value for row in batch for value in row])
 
 
 def read_call(path: Path, key: str) -> dict[str, Any] | None:
@@ -168,11 +168,11 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
             return None
         try:
             call = parse_row(row.keys(), row)
-            sent = _parse(_join(reader, call["request"]) if call.get("request") else b"")
+            request = _parse(_join(reader, call["request"]) if call.get("request") else b"")
         except (ValueError, TypeError, AttributeError, LookupError, zstandard.ZstdError) as error:
             mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
             raise DataError(f"{path}: {mend} ({error})") from None
-    kept = {
+    fields = {
         name: call[name]
         for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")
     }
@@ -181,8 +181,8 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
     ]
     reasoning = call.get("reasoning") or "".join(filter(None, thoughts))
     return (
-        kept
-        | sent
+        fields
+        | request
         | {"outputs": call["outputs"], "reasoning": reasoning, "first": call.get("first")}
     )
 
@@ -197,20 +197,22 @@ def _join(reader: sqlite3.Connection, request: str) -> bytes:
     return b"" if None in texts else b"".join(map(zstandard.decompress, texts))
 
 
-def _parse(sent: bytes) -> dict[str, Any]:
+def _parse(request: bytes) -> dict[str, Any]:
     """Return the messages, tools and settings of a request, whichever the protocol, or DSPy's pair of both."""
-    if not sent:
+    if not request:
         return {"messages": None, "tools": [], "settings": {}}
     try:
-        made = json.loads(sent)
+        parsed = json.loads(request)
     except ValueError:  # lone surrogates on their way through DSPy
-        made = [sent.decode("utf-8", "replace"), {}]
-    said, settings = (
-        made if isinstance(made, list) else (made.pop("messages", None) or made.pop("input"), made)
+        parsed = [request.decode("utf-8", "replace"), {}]
+    messages, settings = (
+        parsed
+        if isinstance(parsed, list)
+        else (parsed.pop("messages", None) or parsed.pop("input"), parsed)
     )
-    said = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     return {
-        "messages": [_message(item) for item in said],
+        "messages": [_message(item) for item in messages],
         "tools": settings.pop("tools", []),
         "settings": settings,
     }

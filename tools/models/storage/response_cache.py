@@ -216,7 +216,7 @@ class ResponseCache:
 
     def books_and_marks(self, run: str) -> tuple[UsageTotals, set[int]]:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
-        sent = Counter[str]()
+        requests = Counter[str]()
         usage = Usage()
         marks = set[int]()
         damage = (
@@ -228,36 +228,43 @@ class ResponseCache:
             ("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage
         ):
             fault = row["fault"]
-            used = usage_from_json(row["usage"])
+            row_usage = usage_from_json(row["usage"])
             if fault == CACHED:
                 if (mark := hash((row["query_id"], row["key"]))) in marks:
                     continue
                 marks.add(mark)
-                used = Usage(list_usd=used.list_usd)
-            usage += used
-            sent[fault] += used.calls if fault == INDEX else 1
-        answered = sent.pop("", 0) + sent.pop(INDEX, 0)
-        cached = sent.pop(CACHED, 0)
-        return UsageTotals(sent.total() + answered, answered, cached, dict(sent), usage), marks
+                row_usage = Usage(list_usd=row_usage.list_usd)
+            usage += row_usage
+            requests[fault] += row_usage.calls if fault == INDEX else 1
+        answered = requests.pop("", 0) + requests.pop(INDEX, 0)
+        cached = requests.pop(CACHED, 0)
+        return UsageTotals(
+            requests.total() + answered, answered, cached, dict(requests), usage
+        ), marks
 
     def of_run(self, run: str) -> Iterator[tuple[str, ModelResponse]]:
         """Yield the key and the answer of each request of a run, by key; its own answer, where it has paid for one."""
         self.settle()
         statement = "SELECT DISTINCT key FROM calls WHERE run = ? AND fault IN ('', ?) ORDER BY key"
         for (key,) in self.query(statement, (run, CACHED)):
-            taken = self.take(key, run)
-            if taken is None:
+            cached = self.take(key, run)
+            if cached is None:
                 raise DataError(
                     f"the answer {key} of this run was cleared away, so the run cannot be recorded"
                 )
-            yield key, taken[0]
+            yield key, cached[0]
 
     def select(
-        self, columns: Sequence[str], rest: str, values: Sequence[Any] = (), *, damage: str = ""
+        self,
+        columns: Sequence[str],
+        condition: str,
+        values: Sequence[Any] = (),
+        *,
+        damage: str = "",
     ) -> Iterator[dict[str, Any]]:
         """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage` says what to do."""
         with self._lock, translate_sqlite_errors(self.path):
-            statement = f"SELECT {', '.join(columns)} FROM calls {rest}"
+            statement = f"SELECT {', '.join(columns)} FROM calls {condition}"
             for row in self._reader.execute(statement, [storable(value) for value in values]):
                 try:
                     yield parse_row(columns, row)

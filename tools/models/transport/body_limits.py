@@ -67,8 +67,8 @@ def _patch() -> None:
     connect_tcp = httpcore.SyncBackend.connect_tcp
 
     @wraps(connect_tcp)
-    def connect(*given: Any, **options: Any) -> httpcore.NetworkStream:
-        return _Timed(connect_tcp(*given, **options))
+    def connect(*arguments: Any, **options: Any) -> httpcore.NetworkStream:
+        return _Timed(connect_tcp(*arguments, **options))
 
     httpcore.SyncBackend.connect_tcp = connect  # type: ignore[method-assign]
 
@@ -217,8 +217,8 @@ class _Timed(httpcore.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _WRITTEN):
-            part = buffer[start : start + _WRITTEN]
-            self._stream.write(part, _shorten(timeout, httpcore.WriteTimeout))
+            piece = buffer[start : start + _WRITTEN]
+            self._stream.write(piece, _shorten(timeout, httpcore.WriteTimeout))
 
     def close(self) -> None:
         self._stream.close()

@@ -282,19 +282,19 @@ def _system_message(error: BaseException) -> str:
 def _check_address(url: str) -> str:
     """Return `url` without a slash at its end, with a host name that DNS takes."""
     try:
-        parts = httpx.URL(url)
+        address = httpx.URL(url)
     except httpx.InvalidURL:
-        parts = httpx.URL("")
-    named = re.fullmatch(rb"[0-9A-Za-z._:-]+", parts.raw_host)
-    if parts.scheme not in ("http", "https") or not named or (parts.port or 0) > 65_535:
+        address = httpx.URL("")
+    named = re.fullmatch(rb"[0-9A-Za-z._:-]+", address.raw_host)
+    if address.scheme not in ("http", "https") or not named or (address.port or 0) > 65_535:
         raise UsageError(
             f"{_hide_secrets(url)!r} is not the address of a server; write it as "
             f"http://host:port/v1"
         )
-    if parts.query or parts.fragment or parts.userinfo:
+    if address.query or address.fragment or address.userinfo:
         wrong = "has more than a host, a port and a path; a key belongs in the environment"
         raise UsageError(f"{_hide_secrets(url)!r} {wrong}")
-    return str(parts).rstrip("/")
+    return str(address).rstrip("/")
 
 
 def _hide_secrets(url: str) -> str:
@@ -311,16 +311,16 @@ def _check_header(name: str, value: str) -> str:
 
 def _find_proxy(url: str) -> str:
     """Return the proxy that the environment names for an address, "" for none."""
-    parts = urlsplit(url)
+    address = urlsplit(url)
     proxies = getproxies_environment()
-    proxy = str(proxies.get(parts.scheme) or proxies.get("all") or "")
-    is_here = re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname or "")
-    if not proxy or is_here or proxy_bypass_environment(parts.netloc):
+    proxy = str(proxies.get(address.scheme) or proxies.get("all") or "")
+    is_here = re.fullmatch(r"localhost|::1|127(\.\d+){3}", address.hostname or "")
+    if not proxy or is_here or proxy_bypass_environment(address.netloc):
         return ""
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not re.match(r"(https?|socks5h?)://[^/]", proxy, re.IGNORECASE):
         wrong = f"the proxy {_hide_secrets(proxy)!r} is not an http:// or socks5:// one"
-        raise UsageError(f"{wrong}; set ${parts.scheme.upper()}_PROXY to one")
+        raise UsageError(f"{wrong}; set ${address.scheme.upper()}_PROXY to one")
     return proxy
 
 

@@ -28,15 +28,17 @@ def converse(
     """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
     # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is
     # missing.
-    said = [message if message["content"] else message | {"content": None} for message in messages]
-    asked = {
+    conversation = [
+        message if message["content"] else message | {"content": None} for message in messages
+    ]
+    request = {
         "model": model,
-        "messages": mark_cacheable_prefix(model, said, grows=True),
+        "messages": mark_cacheable_prefix(model, conversation, grows=True),
         "tools": [*tools],
         **settings,
     }
     # Looking for tools of its MCP gateway, it imports a package that it comes without.
-    answered = litellm_completion(asked | {"_skip_mcp_handler": True}, num_retries=0)
+    answered = litellm_completion(request | {"_skip_mcp_handler": True}, num_retries=0)
     return read_completion("chat", answered.model_dump_json().encode(), model)
 
 

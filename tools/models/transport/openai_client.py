@@ -85,8 +85,12 @@ class OpenAIClient(SharedOnDeepcopy):
         self, model: str, url: str = "", *, provider: str = "", settings: ModelSettings = DEFAULTS
     ) -> None:
         """Name a server at `url`, or a `provider`; `model` is as the server calls it."""
-        place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
-        self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
+        default_url, url_variables, self.variable = (
+            PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
+        )
+        self.url = next(
+            (os.environ[name] for name in url_variables if os.environ.get(name)), default_url
+        )
         self.model, self.api, self.key, self._settings = (
             model,
             settings.api,
@@ -108,14 +112,14 @@ class OpenAIClient(SharedOnDeepcopy):
         self._thinks_aloud = False
         self._lock = threading.Lock()
 
-    def meet(self, kept: dict[str, Any], *, ask: bool) -> None:
+    def meet(self, remembered: dict[str, Any], *, ask: bool) -> None:
         """Ask a server of the user's own what it is, or take it from what a cassette has `kept`."""
         if ask and not self._needs_key:
             self.server = server_detection.detect_server(self, self.model)
-            kept |= {"kind": self.server.kind.name, "window": self.server.window}
-        elif "kind" in kept:
+            remembered |= {"kind": self.server.kind.name, "window": self.server.window}
+        elif "kind" in remembered:
             self.server = self.server._replace(
-                kind=server_detection.KINDS[kept["kind"]], window=kept["window"]
+                kind=server_detection.KINDS[remembered["kind"]], window=remembered["window"]
             )
         self._limit_reasoning()
 
@@ -192,17 +196,23 @@ class OpenAIClient(SharedOnDeepcopy):
         chat = self.api == "chat"
         when = self._settings.stream
         streams = when == "on" or (when == "auto" and kind.stream)
-        more = sse.stream_options(chat=chat, each=kind.stops == "stream") if streams else {}
+        stream_options = (
+            sse.stream_options(chat=chat, each=kind.stops == "stream") if streams else {}
+        )
         body = (
             add_stop_and_schema(body, kind, last if self._answers_at_once else "") if chat else body
         )
-        made = write_server_limits(
-            body, kind.limit if chat else ("max_output_tokens",), limit, more
+        request = write_server_limits(
+            body, kind.limit if chat else ("max_output_tokens",), limit, stream_options
         )
-        enough = sse.make_stop_condition(last) if more and last and kind.stops == "stream" else None
+        enough = (
+            sse.make_stop_condition(last)
+            if stream_options and last and kind.stops == "stream"
+            else None
+        )
         began = time.monotonic()
         try:
-            answer = self.post(PATHS[self.api], made, deadline, tools=tools, enough=enough)
+            answer = self.post(PATHS[self.api], request, deadline, tools=tools, enough=enough)
         except dspy.LMInvalidRequestError as error:
             if not _OTHER_WORD.search(str(error)):
                 raise
@@ -219,9 +229,9 @@ class OpenAIClient(SharedOnDeepcopy):
         if last:
             self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
             self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
-        if more and (place := sse.first_token_offset(answer.body)):
+        if stream_options and (offset := sse.first_token_offset(answer.body)):
             reply = reply._replace(
-                first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began
+                first=answer.arrivals[bisect_left(answer.arrivals, (offset, 0.0))][1] - began
             )
         if max(map(len, self._secrets), default=0) >= SECRET:
             reply = Completion(*redact_nested(list(reply), partial(self.clean, least=SECRET)))
@@ -230,8 +240,8 @@ class OpenAIClient(SharedOnDeepcopy):
     def _adapt(self, body: bytes, *, tools: bool) -> bytes:
         """Return a request with its limit of reasoning in its place, and marks for a cache that needs them."""
         if limit := self._settings.reasoning_tokens:
-            said = orjson.dumps(self._limit_reasoning())[1:-1]
-            body = body.replace(b'"reasoning_tokens":%d' % limit, said, 1)
+            reasoning_limit = orjson.dumps(self._limit_reasoning())[1:-1]
+            body = body.replace(b'"reasoning_tokens":%d' % limit, reasoning_limit, 1)
         if (
             self.api == "chat"
             and self.server.kind.name in ("openrouter", "litellm")
@@ -339,13 +349,13 @@ class OpenAIClient(SharedOnDeepcopy):
         return text
 
 
-def deep_merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def deep_merge(body: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with `more` in it, which wins; mappings that both have are merged."""
-    made = {**body, **more}
-    for name in body.keys() & more.keys():
-        if isinstance(body[name], Mapping) and isinstance(more[name], Mapping):
-            made[name] = deep_merge(body[name], more[name])
-    return made
+    merged = {**body, **additions}
+    for name in body.keys() & additions.keys():
+        if isinstance(body[name], Mapping) and isinstance(additions[name], Mapping):
+            merged[name] = deep_merge(body[name], additions[name])
+    return merged
 
 
 # Where one of these is in a request, thoughts or a schema may have the last line in them.
@@ -370,21 +380,23 @@ def add_stop_and_schema(body: bytes, kind: ServerKind, last: str) -> bytes:
 
 
 def write_server_limits(
-    body: bytes, words: Sequence[str], limit: int | None = None, more: Mapping[str, Any] = {}
+    body: bytes, words: Sequence[str], limit: int | None = None, additions: Mapping[str, Any] = {}
 ) -> bytes:
     """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server.
 
     `more` is what else is asked of the server; what the request itself says of that counts.
     """
-    head, model, rest = body.partition(
+    head, model, after_model = body.partition(
         b'"model":'
     )  # before it are limits; parsing all would cost too much
     limits = orjson.loads(head.rstrip(b", ") + b"}")
-    said = {
-        **more,
+    written_limits = {
+        **additions,
         **(dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {}),
     }
-    return (orjson.dumps(said)[:-1] + b"," if said else b"{") + model + rest
+    return (
+        (orjson.dumps(written_limits)[:-1] + b"," if written_limits else b"{") + model + after_model
+    )
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
@@ -396,14 +408,17 @@ def _items(message: Message) -> list[dict[str, Any]]:
                 "output": message["content"],
             }
         ]
-    asked = message.get("tool_calls") or ()
-    calls = [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in asked]
-    said = (
+    requested_calls = message.get("tool_calls") or ()
+    calls = [
+        {"type": "function_call", "call_id": call["id"], **call["function"]}
+        for call in requested_calls
+    ]
+    texts = (
         [{"role": message["role"], "content": message["content"]}]
         if message.get("content") or not calls
         else []
     )
-    return [*message.get("reasoning_items", ()), *said, *calls]
+    return [*message.get("reasoning_items", ()), *texts, *calls]
 
 
 def read_completion(api: str, data: bytes, model: str, *, clean: Clean = str) -> Completion:
@@ -524,21 +539,27 @@ def _chat(answer: Any, usage: Any) -> Completion:
     return Completion(_text(content) or refusal, calls, finish, usage, reasoning, parts)
 
 
-def _is_thought(part: Mapping[str, Any]) -> bool:
-    return part.get("type") in _THOUGHT_PARTS or part.get("thought") is True
+def _is_thought(content_part: Mapping[str, Any]) -> bool:
+    return content_part.get("type") in _THOUGHT_PARTS or content_part.get("thought") is True
 
 
 def _refusal_within(content: Any) -> str:
     """Return the words of a refusal in a content in parts."""
-    parts = content if isinstance(content, list) else ()
-    return "".join(_text(part.get("refusal")) for part in parts if isinstance(part, dict))
+    content_parts = content if isinstance(content, list) else ()
+    return "".join(
+        _text(content_part.get("refusal"))
+        for content_part in content_parts
+        if isinstance(content_part, dict)
+    )
 
 
 def _thoughts_within(content: Any) -> str:
     """Return the thoughts of a content in parts, as Mistral and Anthropic have it."""
-    parts = content if isinstance(content, list) else ()
+    content_parts = content if isinstance(content, list) else ()
     return "".join(
-        _text_within(part) for part in parts if isinstance(part, dict) and _is_thought(part)
+        _text_within(content_part)
+        for content_part in content_parts
+        if isinstance(content_part, dict) and _is_thought(content_part)
     )
 
 
@@ -575,16 +596,16 @@ def _responses(answer: Any, usage: Any) -> Completion:
                 "content"
             ):  # else it names one that is not stored
                 items.append(item)
-        for part in item.get("content") or () if item["type"] == "message" else ():
-            finish = "refusal" if part["type"] == "refusal" else finish
-            texts.append(_text(part.get("text")) or _text(part.get("refusal")))
+        for content_part in item.get("content") or () if item["type"] == "message" else ():
+            finish = "refusal" if content_part["type"] == "refusal" else finish
+            texts.append(_text(content_part.get("text")) or _text(content_part.get("refusal")))
     if answer.get("status") == "failed" or (
         not answer["output"] and answer.get("status") != "incomplete"
     ):
         raise KeyError("output")
     if answer.get("status") == "incomplete":
-        why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
-        finish = "length" if why == "max_output_tokens" else why
+        reason = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
+        finish = "length" if reason == "max_output_tokens" else reason
     parts = {"reasoning_items": items} if calls and items else {}
     return Completion(
         "".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)), parts
@@ -594,9 +615,9 @@ def _responses(answer: Any, usage: Any) -> Completion:
 def _text(content: Any) -> str:
     if isinstance(content, list):  # parts, as some servers have it
         return "".join(
-            _text(part.get("text"))
-            for part in content
-            if isinstance(part, dict) and not _is_thought(part)
+            _text(content_part.get("text"))
+            for content_part in content
+            if isinstance(content_part, dict) and not _is_thought(content_part)
         )
     return content if isinstance(content, str) else ""
 
@@ -635,49 +656,49 @@ def error_from_response(
     if 300 <= status < 400:
         return provider_errors.redirect_error(status, answer.headers, model, clean)
     try:
-        said = provider_errors.read_error(orjson.loads(answer.body))
+        error_body = provider_errors.read_error(orjson.loads(answer.body))
     except ValueError:
         page = _start(answer.body, 4000, clean)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
-        said = provider_errors.ProviderErrorBody(
+        error_body = provider_errors.ProviderErrorBody(
             f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ()
         )
-    error = _error(status, said, model, clean, tools, page)
+    error = _error(status, error_body, model, clean, tools, page)
     error.retry_after = retry_after(answer.headers)
     return error
 
 
 def _error(
     status: int,
-    said: provider_errors.ProviderErrorBody,
+    error_body: provider_errors.ProviderErrorBody,
     model: str,
     clean: Clean,
     tools: bool,
     page: str = "",
 ) -> dspy.LMError:
-    about = provider_errors.classify_topic(status, said.codes, page or said.words)
-    error = _type(status, about, said, tools)(
-        message=clean(said.words) or f"status {status}",
+    topic = provider_errors.classify_topic(status, error_body.codes, page or error_body.words)
+    error = _type(status, topic, error_body, tools)(
+        message=clean(error_body.words) or f"status {status}",
         model=model,
         status=status,
-        provider_code=clean(said.codes[0]) if said.codes else None,
+        provider_code=clean(error_body.codes[0]) if error_body.codes else None,
     )
-    error.about = about  # for tools/models/provider_errors.py
+    error.about = topic  # for tools/models/provider_errors.py
     return error
 
 
 def _type(
     status: int,
-    about: provider_errors.Subject,
-    said: provider_errors.ProviderErrorBody,
+    topic: provider_errors.Subject,
+    error_body: provider_errors.ProviderErrorBody,
     tools: bool,
 ) -> Any:
     if tools and provider_errors.CALL_IDS.search(
-        said.words
+        error_body.words
     ):  # whatever the status: it comes out of the model's template
         return partial(dspy.LMUnsupportedFeatureError, feature=provider_errors.CALL_ID_FEATURE)
-    if about == "account":
-        unknown_model = "model_not_found" in said.codes
+    if topic == "account":
+        unknown_model = "model_not_found" in error_body.codes
         return (
             dspy.LMUnsupportedModelError
             if unknown_model
@@ -690,10 +711,10 @@ def _type(
     if not 400 <= status < 500:  # no server of this protocol sends it
         return dspy.LMTransportError
     if (
-        about == "length"
+        topic == "length"
     ):  # before tools: OpenAI counts the tokens "in the functions" of a conversation
         return dspy.ContextWindowExceededError
-    if tools and about == "unknown" and _NO_TOOLS.search(said.words):
+    if tools and topic == "unknown" and _NO_TOOLS.search(error_body.words):
         return partial(dspy.LMUnsupportedFeatureError, feature="tools")
     return dspy.LMInvalidRequestError
 
@@ -710,11 +731,13 @@ def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LM
         return None
     code = error.get("code") if isinstance(error, dict) else None  # it is the status, or else 500
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    made = _error(status, provider_errors.read_error({"error": error}), model, clean, tools=False)
-    made.kind = f"error {status}"
-    made.usage = usage
-    made.billed = read_report(usage) is not None
-    return made
+    lm_error = _error(
+        status, provider_errors.read_error({"error": error}), model, clean, tools=False
+    )
+    lm_error.kind = f"error {status}"
+    lm_error.usage = usage
+    lm_error.billed = read_report(usage) is not None
+    return lm_error
 
 
 def _start(data: bytes, most: int, clean: Clean) -> str:

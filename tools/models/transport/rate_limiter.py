@@ -64,8 +64,8 @@ class ConcurrencyLimiter:
 
     def pause(self) -> tuple[str, float]:
         """Return why nothing is sent at present, and for how many seconds; ("", 0) where something may be."""
-        left = self._paused_until - self._clock()
-        return (self._reason, left) if left > 0 else ("", 0.0)
+        seconds_left = self._paused_until - self._clock()
+        return (self._reason, seconds_left) if seconds_left > 0 else ("", 0.0)
 
     def enter(self, until: float, *, patience: float = 0.0, deadline: float = math.inf) -> float:
         """Wait for a place, and return the time at which it was given. TimeoutError; Interrupted after `halt`.
@@ -80,11 +80,11 @@ class ConcurrencyLimiter:
                     end = max(until, self._answered + patience, self._rest_ends + patience)
                     if self.in_flight and not self._openings:
                         end = math.inf
-                    left = min(deadline, end) - self._clock()
-                    if left <= 0:
+                    seconds_left = min(deadline, end) - self._clock()
+                    if seconds_left <= 0:
                         raise TimeoutError(self._reason)
                     pause = self._paused_until - self._clock()
-                    self._free.wait(min(left, pause if pause > 0 else left, _LOOK))
+                    self._free.wait(min(seconds_left, pause if pause > 0 else seconds_left, _LOOK))
                 self.in_flight += 1
                 return self._clock()
             finally:
@@ -196,10 +196,12 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def read_rate(headers: Mapping[str, str]) -> float | None:
     """Return the seconds until a used-up rate is renewed, as OpenAI's headers say; None where some of it is left."""
-    for what in ("requests", "tokens"):
-        used_up = headers.get(f"x-ratelimit-remaining-{what}") == "0"
-        if used_up and (parts := _PARTS.findall(headers.get(f"x-ratelimit-reset-{what}", ""))):
-            seconds = sum(float(many) * _UNITS[unit] for many, unit in parts)
+    for resource in ("requests", "tokens"):
+        used_up = headers.get(f"x-ratelimit-remaining-{resource}") == "0"
+        if used_up and (
+            durations := _PARTS.findall(headers.get(f"x-ratelimit-reset-{resource}", ""))
+        ):
+            seconds = sum(float(amount) * _UNITS[unit] for amount, unit in durations)
             return (
                 seconds if seconds <= LONGEST_WAIT else None
             )  # for more, a 429 will tell whether it is meant

@@ -39,7 +39,7 @@ def is_stream(body: bytes) -> bool:
 
 def events_to_json(body: bytes) -> bytes:
     """Return the events of a stream as one JSON array, with null for the mark of its end."""
-    events = [found[1] for found in _DATA.finditer(body)]
+    events = [match[1] for match in _DATA.finditer(body)]
     return (
         b"["
         + b",".join([b"null" if event.strip() == b"[DONE]" else event for event in events])
@@ -49,8 +49,8 @@ def events_to_json(body: bytes) -> bytes:
 
 def first_token_offset(body: bytes) -> int:
     """Return the byte up to which a stream has said something: text, thought or the arguments of a tool; 0 for none."""
-    found = _SAID.search(body) if is_stream(body) else None
-    return found.end() if found else 0
+    match = _SAID.search(body) if is_stream(body) else None
+    return match.end() if match else 0
 
 
 def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
@@ -88,18 +88,18 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
     return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
 
 
-def _add(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
+def _add(target: dict[str, Any], piece: Mapping[str, Any]) -> None:
     for name, value in piece.items():
         if isinstance(value, dict):
-            _add(whole.setdefault(name, {}), value)
+            _add(target.setdefault(name, {}), value)
         elif isinstance(value, list):
-            items = whole.setdefault(name, [])
-            for one in value:
-                _add(_same(items, one), one)
+            items = target.setdefault(name, [])
+            for item in value:
+                _add(_same(items, item), item)
         elif name in _GROWING and isinstance(value, str):
-            whole[name] = whole.get(name, "") + value
+            target[name] = target.get(name, "") + value
         elif value not in (None, ""):
-            whole[name] = value
+            target[name] = value
 
 
 def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, Any]:
