@@ -35,19 +35,18 @@ from tools.number_format import duration
 Number = TypeVar("Number", int, float)
 Command = Callable[[argparse.Namespace], int]
 
-AT_END = list[
-    Callable[[], object]
-]()  # what closes the files that a command has opened, however it ends
+# Functions that close the files of a command, however it ends.
+AT_END = list[Callable[[], object]]()
 
-_LOG = logging.getLogger(
-    "sextant"
-)  # long work logs here; a command that prints JSON does not show it
+# Long work logs here; a command that prints JSON does not show it.
+_LOG = logging.getLogger("sextant")
 _QUIET_SECONDS = 5.0  # shorter work shows no progress
 _LINE_SECONDS = 30.0  # between two lines of progress, in a log
 _BAR_SECONDS = 0.2  # between two bars, on a terminal
 
-_results = list[TextIO | None]()  # where results go, while what else is printed goes to stderr
-_spellings = dict[str, str]()  # `python -m MODULE` -> how the command was typed
+# The stream of results, if other output goes to stderr.
+_results = list[TextIO | None]()
+_spellings = dict[str, str]()  # `python -m MODULE` -> the command as typed
 _bar = False  # whether the last line of the terminal is a bar
 
 
@@ -135,7 +134,7 @@ class CommandParser(argparse.ArgumentParser):
         for action in (None, "store"):
             self.register("action", action, _Store)
         self.register("action", "append", _Append)
-        self.lists = set[str]()  # options that take several values in one, with commas between them
+        self.lists = set[str]()  # options that take a list, with commas between its values
         self._given = dict[tuple[int, str], Any]()
 
     def parse_known_args(
@@ -270,11 +269,10 @@ def run_and_leave(parser: CommandParser, command: Command) -> NoReturn:
     if code is None:
         last = threading.Thread(target=_say_last_words, daemon=True)
         last.start()
-        last.join(UNHEARD)  # nobody may be reading, and a file may be locked
+        last.join(UNHEARD)  # the reader may be gone, and a file may be locked
     if code in (None, INTERRUPTED):
-        os._exit(
-            INTERRUPTED
-        )  # Python would wait for the threads of a graph, which may be in the middle of a call
+        # Python would wait for the threads of a graph, which may be in the middle of a call.
+        os._exit(INTERRUPTED)
     sys.exit(code)
 
 
@@ -362,7 +360,7 @@ def run_command(
             check_docstrings()
             quiet = getattr(parsed, "json", False) or getattr(parsed, "json_events", False)
             _LOG.setLevel(logging.WARNING if quiet else logging.INFO)
-            if quiet:  # what a user's program prints is no part of the result
+            if quiet:  # output of a user's program is no part of the result
                 _results.append(sys.stdout)
                 sys.stdout = sys.stderr
             return command(parsed)

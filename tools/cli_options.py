@@ -70,15 +70,24 @@ class Option:
 def _fields(request_type: Any) -> dict[str, Option]:
     options = {}
     hints = get_type_hints(request_type, include_extras=True)
-    for one in sorted(
-        fields(request_type), key=lambda one: bool(get_args(hints[one.name])[1].group)
-    ):
-        value_type, option = get_args(hints[one.name])
-        fixed = one.default_factory is MISSING
-        default = one.default if fixed else cast(Any, one.default_factory)()
-        flag = option.flag or f"--{one.name.replace('_', '-')}"
-        options[one.name] = replace(
-            option, flag=flag, name=one.name, kind=value_type, default=default, fixed=fixed
+
+    def is_grouped(request_field: Any) -> bool:
+        option = get_args(hints[request_field.name])[1]
+        return bool(option.group)
+
+    for request_field in sorted(fields(request_type), key=is_grouped):
+        name = request_field.name
+        value_type, option = get_args(hints[name])
+        fixed = request_field.default_factory is MISSING
+        make_default: Any = request_field.default_factory
+        default = request_field.default if fixed else make_default()
+        options[name] = replace(
+            option,
+            flag=option.flag or f"--{name.replace('_', '-')}",
+            name=name,
+            kind=value_type,
+            default=default,
+            fixed=fixed,
         )
     return options
 

@@ -42,9 +42,8 @@ _INSTALLED = (
     sysconfig.get_path("stdlib") + os.sep,
     "<",
 )
-_imported = dict[
-    str, tuple[Path, int]
-]()  # modules of users -> their files, and when these had last changed
+# Modules of users -> their files, and the time of the last change of these.
+_imported = dict[str, tuple[Path, int]]()
 _REFERENCE = re.compile(r"(?:.+\.py|[^\W\d]\w*(?:\.\w+)*):[^\W\d]\w*")
 
 

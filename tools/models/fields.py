@@ -152,24 +152,29 @@ def _convert(
         calls = read_calls(text).calls
         if not calls and text.strip() not in ("[]", "{}", '{"tool_calls": []}'):
             raise ValueError("no call that can be read")
-        return dspy.ToolCalls.from_dict_list(
-            [{"name": call["name"], "args": json.loads(call["arguments"])} for call in calls]
-        )
+        parsed_calls = list[dict[str, Any]]()
+        for call in calls:
+            arguments = json.loads(call["arguments"])
+            parsed_calls.append({"name": call["name"], "args": arguments})
+        return dspy.ToolCalls.from_dict_list(parsed_calls)
     if isinstance(annotation, type) and issubclass(annotation, dspy.Type):
         return parse_value(value, annotation)
     return convert(annotation, value, bounds)
 
 
 def _text(value: Any) -> str:
-    return str(value) if isinstance(value, int | float) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int | float):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _by_markers(names: Mapping[str, str], answer: str) -> dict[str, str]:
     sections = re.split(r"^\[\[ ## (\w+) ## \]\]", answer, flags=re.MULTILINE)
     texts = dict[str, str]()
     for name, text in zip(sections[1::2], sections[2::2], strict=True):
-        if plain_name(name) in names:
-            texts.setdefault(names[plain_name(name)], text.strip())
+        field = names.get(plain_name(name))
+        if field is not None:
+            texts.setdefault(field, text.strip())
     return texts
 
 
@@ -199,18 +204,20 @@ def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any
 
 
 def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        names[plain_name(key)]: content
-        for key, content in value.items()
-        if plain_name(key) in names
-    }
+    fields = dict[str, Any]()
+    for key, content in value.items():
+        name = names.get(plain_name(key))
+        if name is not None:
+            fields[name] = content
+    return fields
 
 
 def _by_tags(names: Mapping[str, str], answer: str) -> dict[str, str]:
     texts = dict[str, str]()
     for element in find_elements(answer, _TAG):
-        if plain_name(element.tag) in names:
-            texts.setdefault(names[plain_name(element.tag)], element.body.strip())
+        field = names.get(plain_name(element.tag))
+        if field is not None:
+            texts.setdefault(field, element.body.strip())
     return texts
 
 
