@@ -81,7 +81,13 @@ def of(
     """Return a task made in Python: `environments.custom.of`, for files that are run as `--task
     FILE.py:NAME`.
     """
-    environment: Environment = _own().of(documents, queries, qrels, name=name, **settings)
+    environment: Environment = _own().of(
+        documents,
+        queries,
+        qrels,
+        name=name,
+        **settings,
+    )
     return environment
 
 

@@ -47,12 +47,24 @@ def parser() -> CommandParser:
         prog="python -m environments",
         description="The benchmarks' tasks: what is there, and is it right.",
     )
-    verbs = command_line.add_subparsers(dest="verb", required=True, metavar=" | ".join(VERBS))
+    verbs = command_line.add_subparsers(
+        dest="verb",
+        required=True,
+        metavar=" | ".join(VERBS),
+    )
     for name, help_text in VERBS.items():
-        add = verbs.add_parser(name, help=help_text, description=help_text).add_argument
+        add = verbs.add_parser(
+            name,
+            help=help_text,
+            description=help_text,
+        ).add_argument
         if name != "list":
             help_text = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
-            add("task", metavar="TASK", help=help_text)
+            add(
+                "task",
+                metavar="TASK",
+                help=help_text,
+            )
         if name in ("show", "check", "search", "init"):
             help_text = f"what your own data calls a column: {', '.join(COLUMNS)}"
             add(
@@ -64,22 +76,50 @@ def parser() -> CommandParser:
                 help=help_text,
             )
         if name in ("show", "check", "search"):
-            add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
+            add(
+                "--data",
+                metavar="WHAT",
+                help="mini, full or a folder; full where it is fetched",
+            )
         if name not in ("fetch", "init"):
-            add("--json", action="store_true", help="print one JSON object and nothing else")
+            add(
+                "--json",
+                action="store_true",
+                help="print one JSON object and nothing else",
+            )
     add = verbs.choices["search"].add_argument
     help_text = (
         f"one of {', '.join(retrievers.RETRIEVERS)}, your own as FILE.py:CLASS, or made of them"
     )
-    add("words", metavar="WORDS", help="what to search for")
-    add("--retriever", default="bm25", metavar="SPEC", help=help_text)
-    add("--k", type=positive, default=10, metavar="N", help="documents to show")
+    add(
+        "words",
+        metavar="WORDS",
+        help="what to search for",
+    )
+    add(
+        "--retriever",
+        default="bm25",
+        metavar="SPEC",
+        help=help_text,
+    )
+    add(
+        "--k",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="documents to show",
+    )
     add(
         "--query-id",
         metavar="ID",
         help="search as for this query: its pool, its exclusions, its gold",
     )
-    add("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
+    add(
+        "--split",
+        default="test",
+        metavar="SPLIT",
+        help=f"where the query is: {', '.join(SPLITS)}",
+    )
     return command_line
 
 
@@ -188,7 +228,12 @@ def _card_text(facts: dict[str, Any]) -> str:
 def _quote(text: str) -> str:
     flat = strip_control_characters(" ".join(text.split()))
     cut = flat if len(flat) <= SHOWN else flat[:SHOWN].rsplit(" ", 1)[0] + " ..."
-    return textwrap.fill(cut, 110, initial_indent="    ", subsequent_indent="    ")
+    return textwrap.fill(
+        cut,
+        110,
+        initial_indent="    ",
+        subsequent_indent="    ",
+    )
 
 
 def _fetch(arguments: argparse.Namespace) -> None:

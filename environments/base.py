@@ -35,7 +35,13 @@ GENERIC = "Find the documents that are relevant to the query."
 class EmptySplit(UsageError):
     """A split that Sextant makes has no queries, because the data has too few."""
 
-    def __init__(self, split: str, source: str, queries: int, remedy: str = "") -> None:
+    def __init__(
+        self,
+        split: str,
+        source: str,
+        queries: int,
+        remedy: str = "",
+    ) -> None:
         super().__init__(
             f"the {split} split of {source} has no queries; {remedy or 'use --split all'}"
         )
@@ -54,7 +60,12 @@ class DevSplit(NamedTuple):
     seed: str
     share: float
 
-    def choose(self, query_ids: Sequence[str], split: str, source: str = "the data") -> list[str]:
+    def choose(
+        self,
+        query_ids: Sequence[str],
+        split: str,
+        source: str = "the data",
+    ) -> list[str]:
         """Return the ids of `split` ("dev", "test" or "all"), in the order given.
 
         EmptySplit if there are none.
@@ -209,7 +220,11 @@ class Environment:
 
         def add(*content: object) -> None:
             digest.update(
-                json.dumps(content, sort_keys=True, default=dict).encode("utf-8", "surrogatepass")
+                json.dumps(
+                    content,
+                    sort_keys=True,
+                    default=dict,
+                ).encode("utf-8", "surrogatepass")
                 + b"\n"
             )
 
@@ -258,7 +273,11 @@ class Environment:
         chosen = self.asking(
             query_ids=dev.choose([query.query_id for query in self.queries], split, self.source)
         )
-        return dataclasses.replace(chosen, split=split, split_note="" if split == "all" else OURS)
+        return dataclasses.replace(
+            chosen,
+            split=split,
+            split_note="" if split == "all" else OURS,
+        )
 
 
 def validate_environment(environment: Environment) -> None:
@@ -362,9 +381,11 @@ class LoadRequest:
 
     def objective(self, of_task: str) -> str:
         """Return the objective of the queries of a task whose objective is `of_task`."""
-        return {"task": of_task, "generic": GENERIC, "none": ""}.get(
-            self.instruction, self.instruction
-        )
+        return {
+            "task": of_task,
+            "generic": GENERIC,
+            "none": "",
+        }.get(self.instruction, self.instruction)
 
 
 class Release(NamedTuple):

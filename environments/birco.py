@@ -266,7 +266,11 @@ def unpickle(path: Path) -> Any:
                 "-I",
                 str(Path(__file__).with_name("readers") / "safe_pickle.py"),
             ]
-            process = subprocess.run(command, stdin=file, capture_output=True)
+            process = subprocess.run(
+                command,
+                stdin=file,
+                capture_output=True,
+            )
         answer = json.loads(process.stdout)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

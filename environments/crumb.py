@@ -162,7 +162,10 @@ def load(request: LoadRequest) -> Environment:
 
 
 def _judgements(
-    request: LoadRequest, task: Task, rows: list[LabelledQuery], documents: Corpus
+    request: LoadRequest,
+    task: Task,
+    rows: list[LabelledQuery],
+    documents: Corpus,
 ) -> dict[str, Judgements]:
     by_passage, binary, by_document = (
         {row.query_id: row.grades[column] for row in rows} for column in _QRELS
@@ -259,7 +262,12 @@ def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
     return list(queries.values())
 
 
-def _find(folder: Path, task: str, config: str, raw: str) -> list[Path]:
+def _find(
+    folder: Path,
+    task: str,
+    config: str,
+    raw: str,
+) -> list[Path]:
     names = folders_of(task)
     stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
     for pattern in (pattern for stem in stems for pattern in (f"{stem}{{}}", f"{stem}/*{{}}")):
@@ -312,4 +320,10 @@ def _facts(name: str, task: Task) -> TaskInfo:
 
 
 FACTS = {name: _facts(name, task) for name, task in TASKS.items()}
-SUITE = Suite(RELEASE, FACTS, load, variants=(PASSAGE, DOCUMENT), judgements=(DOCUMENT, PASSAGE))
+SUITE = Suite(
+    RELEASE,
+    FACTS,
+    load,
+    variants=(PASSAGE, DOCUMENT),
+    judgements=(DOCUMENT, PASSAGE),
+)

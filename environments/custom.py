@@ -208,9 +208,11 @@ def load(request: LoadRequest) -> Environment:
     )
     dev = set(collection.splits.get("dev", ()))
     every = {query.query_id for query in collection.queries}
-    chosen = {"all": every, "dev": dev, "test": set(collection.splits.get("test", every - dev))}[
-        request.split
-    ]
+    chosen = {
+        "all": every,
+        "dev": dev,
+        "test": set(collection.splits.get("test", every - dev)),
+    }[request.split]
     query_ids = [query.query_id for query in collection.queries if query.query_id in chosen]
     if not query_ids:
         raise EmptySplit(request.split, collection.task, len(collection.queries), REMEDY)
@@ -247,7 +249,11 @@ def load(request: LoadRequest) -> Environment:
     metrics = tuple(
         name for name in collection.metrics if name != "Triplets" or environment.comparisons
     )
-    return replace(environment, split=request.split, metrics=metrics)
+    return replace(
+        environment,
+        split=request.split,
+        metrics=metrics,
+    )
 
 
 def _open(request: LoadRequest) -> Environment:
@@ -333,9 +339,19 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
     for query in task.queries:
         excluded = hidden.get(query.query_id, frozenset())
         pool_of = pools.get(query.query_id)
-        queries.append(replace(query, excluded=excluded, candidates=pool_of))
+        queries.append(
+            replace(
+                query,
+                excluded=excluded,
+                candidates=pool_of,
+            )
+        )
     notes = (f"Excluded documents that are not in the corpus: {len(absent):,}.",) if absent else ()
-    return replace(task, queries=tuple(queries), notes=(*task.notes, *notes))
+    return replace(
+        task,
+        queries=tuple(queries),
+        notes=(*task.notes, *notes),
+    )
 
 
 def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
@@ -395,7 +411,11 @@ def _compared(task: Environment, folder: Path, settings: Settings) -> Environmen
                 f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that "
                 f"kind"
             )
-    return replace(task, comparisons=pairs, twins=twins)
+    return replace(
+        task,
+        comparisons=pairs,
+        twins=twins,
+    )
 
 
 def of(
@@ -464,7 +484,10 @@ def of(
 
 
 def _make(
-    read: Collection, judged: Mapping[str, Qrels], settings: Settings, findings: Sequence[str]
+    read: Collection,
+    judged: Mapping[str, Qrels],
+    settings: Settings,
+    findings: Sequence[str],
 ) -> Environment:
     metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
     separator = settings.get("max_p")
@@ -485,7 +508,12 @@ def _make(
             Query(query_id, text, instruction) for query_id, text in read.queries.items()
         ),
         judgements={
-            name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()
+            name: Judgements(
+                qrels,
+                unit_of=parent,
+                zero=True,
+            )
+            for name, qrels in judged.items()
         },
         headline=next(iter(judged)),
         metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
@@ -541,4 +569,9 @@ def draft_benchmark_toml(folder: Path, columns: Mapping[str, str]) -> tuple[str,
     ) + "\n", findings
 
 
-SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())
+SUITE = Suite(
+    release=Release("folder", "", "", "", ""),
+    tasks={},
+    load=load,
+    judgements=(),
+)

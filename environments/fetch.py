@@ -157,7 +157,11 @@ def _size_of(path: Path) -> int:
 
 
 def _download(
-    client: httpx.Client, release: Release, folder: Path, file: ReleaseFile, progress: Progress
+    client: httpx.Client,
+    release: Release,
+    folder: Path,
+    file: ReleaseFile,
+    progress: Progress,
 ) -> None:
     """Download one file.
 
@@ -189,7 +193,12 @@ def _download(
     disk.sync(part_path.parent)
 
 
-def _receive(client: httpx.Client, file: ReleaseFile, part_path: Path, progress: Progress) -> None:
+def _receive(
+    client: httpx.Client,
+    file: ReleaseFile,
+    part_path: Path,
+    progress: Progress,
+) -> None:
     have = _size_of(part_path)
     if have >= file.size > 0:
         return
@@ -244,7 +253,11 @@ def _connect(release: Release) -> httpx.Client:
         # httpx does not send the user's token on to the hosts that files come from.
         headers |= huggingface_hub.utils.build_hf_headers(library_name="sextant")  # type: ignore[attr-defined]
     try:
-        return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
+        return httpx.Client(
+            headers=headers,
+            follow_redirects=True,
+            timeout=TIMEOUT,
+        )
     except (
         ImportError,
         OSError,
@@ -348,7 +361,10 @@ def _get_json(client: httpx.Client, url: str) -> Any:
 
 
 def _try_again(
-    call: Callable[[], _T], label: str, address: str, size: Callable[[], int] = int
+    call: Callable[[], _T],
+    label: str,
+    address: str,
+    size: Callable[[], int] = int,
 ) -> _T:
     """Return the result of `call`, tried up to three times; DataError when the server refuses
     `what`, or is not reached.

@@ -115,7 +115,12 @@ class EnvironmentDraft:
     comparisons: dict[str, tuple[Comparison, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
 
-    def document(self, text: str, doc_id: str, pool: Collection[str] = ()) -> str:
+    def document(
+        self,
+        text: str,
+        doc_id: str,
+        pool: Collection[str] = (),
+    ) -> str:
         """Return the id of the document with this text: `doc_id`, or that of an earlier one unless
         it is in `beside`.
 
@@ -128,7 +133,12 @@ class EnvironmentDraft:
         return chosen
 
     def ask(
-        self, query_id: str, text: str, grades: dict[str, float], *, pooled: bool = True
+        self,
+        query_id: str,
+        text: str,
+        grades: dict[str, float],
+        *,
+        pooled: bool = True,
     ) -> None:
         """Add a query, over the pool that `grades` names or over all documents."""
         self.queries.append(
@@ -136,7 +146,12 @@ class EnvironmentDraft:
         )
         self.grades[query_id] = grades
 
-    def ask_ladder(self, query_id: str, text: str, ladder: Sequence[str]) -> None:
+    def ask_ladder(
+        self,
+        query_id: str,
+        text: str,
+        ladder: Sequence[str],
+    ) -> None:
         """Add a query over documents of which the first meets all conditions, each next one
         fewer, the last none.
         """
@@ -149,13 +164,26 @@ class EnvironmentDraft:
             Comparison(f"Win({k})", *pair) for k, pair in enumerate(pairwise(ladder), start=1)
         )
 
-    def ask_formats(self, name: str, listed: str, prose: str, ladder: Sequence[str]) -> None:
+    def ask_formats(
+        self,
+        name: str,
+        listed: str,
+        prose: str,
+        ladder: Sequence[str],
+    ) -> None:
         """Add a query over a ladder in two styles."""
         self.ask_ladder(f"{name}-list", listed, ladder)
         self.ask_ladder(f"{name}-prose", prose, ladder)
         self.twins[f"{name}-prose"] = f"{name}-list"
 
-    def ask_pair(self, query_id: str, text: str, k: int, positive: str, negative: str) -> None:
+    def ask_pair(
+        self,
+        query_id: str,
+        text: str,
+        k: int,
+        positive: str,
+        negative: str,
+    ) -> None:
         """Add a query with k conditions over a document that meets all of them, and one that
         fails one.
         """
@@ -215,7 +243,12 @@ def _ladder(draft: EnvironmentDraft, row: Row, record: int) -> list[str]:
     return ladder
 
 
-def _ask(draft: EnvironmentDraft, variant: str, row: Row, record: int) -> None:
+def _ask(
+    draft: EnvironmentDraft,
+    variant: str,
+    row: Row,
+    record: int,
+) -> None:
     if variant == COMPLEXITY:
         positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for k in TENS:
@@ -235,9 +268,11 @@ def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
     """Return the metrics of a variant by the number of conditions of its queries, the headline first."""
     wins = ("Win", *(f"Win({k})" for k in range(1, conditions + 1)))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
-    return {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(
-        variant, (*wins, "nDCG@10")
-    )
+    return {
+        SEARCH: searched,
+        FORMAT: ("Flip", *wins),
+        COMPLEXITY: wins,
+    }.get(variant, (*wins, "nDCG@10"))
 
 
 def _ported(request: LoadRequest, task: Task) -> Environment:

@@ -158,7 +158,9 @@ def load(request: LoadRequest) -> Environment:
             files.documents.repeats
         )  # goes through the corpus once, when it is first needed
         judgements[MERGED] = Judgements(
-            files.qrels, unit_of=lambda doc_id: repeats().get(doc_id, doc_id), judged_by_unit=False
+            files.qrels,
+            unit_of=lambda doc_id: repeats().get(doc_id, doc_id),
+            judged_by_unit=False,
         )
     if request.qrels and request.qrels not in judgements:
         raise NotApplicable(

@@ -56,7 +56,11 @@ def task_row(task: str) -> dict[str, Any]:
     """Return the row of a task in the list, with counts of its current data and of the paper."""
     suite_name, name, _ = environments.split_name(task)
     _, facts, documents = _read_facts(task)
-    counts: dict[str, Any] = {"documents": None, "dev": None, "test": None}
+    counts: dict[str, Any] = {
+        "documents": None,
+        "dev": None,
+        "test": None,
+    }
     data = data_state(task)
     # A fetched release is too large to be read for a list; `show` counts it.
     if data == "mini":
@@ -70,7 +74,12 @@ def task_row(task: str) -> dict[str, Any]:
             }
         except DataError:  # which `check` explains; the other tasks are listed all the same
             data = "damaged"
-    card = {"suite": suite_name, "task": name, "metric": facts.metric, "data": data}
+    card = {
+        "suite": suite_name,
+        "task": name,
+        "metric": facts.metric,
+        "data": data,
+    }
     return card | counts | {"paper_documents": documents, "paper_queries": facts.queries}
 
 
@@ -79,7 +88,11 @@ def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Env
     try:
         dev = environments.load(task, data, "dev", columns=columns)
     except EmptySplit:
-        dev = dataclasses.replace(test, queries=(), split="dev")
+        dev = dataclasses.replace(
+            test,
+            queries=(),
+            split="dev",
+        )
     return {"dev": dev, "test": test}
 
 
@@ -278,7 +291,10 @@ def _counts(dev: Environment, test: Environment) -> CheckResult:
 
 
 def _judgements(
-    environment: Environment, split: str, name: str, doc_ids: Container[str]
+    environment: Environment,
+    split: str,
+    name: str,
+    doc_ids: Container[str],
 ) -> Iterator[CheckResult]:
     """Yield whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
     judgements = environment.judgements[name]

@@ -56,7 +56,11 @@ TEXTS = (
 # The columns of each table, and the names that files have for them; --column puts another before
 # these.
 _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
-    "documents": {"id": IDS, "text": TEXTS, "title": ("title",)},
+    "documents": {
+        "id": IDS,
+        "text": TEXTS,
+        "title": ("title",),
+    },
     "queries": {"query_id": ("query-id", *IDS), "query": ("query", *TEXTS, "title")},
     "judgements": {
         "query_id": obliq_layout.QUERY,
@@ -238,7 +242,11 @@ def _read_judgements(
     The others are queries that are judged, and not among `queries`.
     """
     qrels: Grades = {}
-    chosen: dict[str, set[str]] = {"dev": set(), "test": set(), "": set()}
+    chosen: dict[str, set[str]] = {
+        "dev": set(),
+        "test": set(),
+        "": set(),
+    }
     unknown = dict[str, None]()
     quoted = Counter[str]()
     for split, location, (asked, judged, score) in table.read(quoted):
@@ -283,7 +291,11 @@ def _list_units(documents: Container[str], separator: str) -> Container[str]:
 
 
 def check_judged(
-    source: str, qrels: Qrels, documents: Container[str], missing: Sequence[str], hint: str = ""
+    source: str,
+    qrels: Qrels,
+    documents: Container[str],
+    missing: Sequence[str],
+    hint: str = "",
 ) -> list[str]:
     """Return warnings of judged documents that are `missing`: of most, and of those that are only
     spelled differently.
@@ -355,7 +367,11 @@ class _CollectionTable:
     """One table of a collection: its files, and the columns that are taken from them."""
 
     def __init__(
-        self, folder: Path, name: str, files: list[Path], columns: Mapping[str, str]
+        self,
+        folder: Path,
+        name: str,
+        files: list[Path],
+        columns: Mapping[str, str],
     ) -> None:
         self._folder = folder
         self.name = name
@@ -530,7 +546,14 @@ class _CollectionTable:
                     entry.items() if isinstance(entry, dict) else ((doc_id, 1) for doc_id in entry)
                 )
                 for doc_id, grade in graded:
-                    yield location, {"query_id": query_id, "doc_id": doc_id, "grade": grade}
+                    yield (
+                        location,
+                        {
+                            "query_id": query_id,
+                            "doc_id": doc_id,
+                            "grade": grade,
+                        },
+                    )
             return
         name, text = ("id", "text") if self.name == "documents" else ("query_id", "query")
         # In a file of one object a line, a text is that of a column.
@@ -542,7 +565,12 @@ class _CollectionTable:
             has_id = any(column in row for column in self._names[name])
             yield f"{path}, entry {tables.abbreviate(key)}", row if has_id else {name: key, **row}
 
-    def _cells(self, path: Path, first: str, counts: Counter[str]) -> tables.Rows:
+    def _cells(
+        self,
+        path: Path,
+        first: str,
+        counts: Counter[str],
+    ) -> tables.Rows:
         """Yield (place, row) of each line of cells; the first line names the columns, or is a
         row of the usual ones.
         """
@@ -565,7 +593,12 @@ class _CollectionTable:
         columns = [column for cell in cells if (column := tables.match_column(cell, column_names))]
         return len(columns) > 1 or bool(self._named & set(columns))
 
-    def _choose_separator(self, path: Path, first: str, column_names: Container[str]) -> str | None:
+    def _choose_separator(
+        self,
+        path: Path,
+        first: str,
+        column_names: Container[str],
+    ) -> str | None:
         """Return the separator of cells: None is any run of blanks."""
         if find_ending(path) == ".csv":
             return tables.find_separator(path)

@@ -108,7 +108,10 @@ def suggest(name: str, candidates: Iterable[str]) -> str:
 
 
 def compare(
-    strangers: Collection[str], side: str, candidates: Collection[str], other_side: str
+    strangers: Collection[str],
+    side: str,
+    candidates: Collection[str],
+    other_side: str,
 ) -> str:
     """Return in words, with an id of each, how the ids of one side differ from the `known`
     ones of the other.

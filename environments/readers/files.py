@@ -156,7 +156,11 @@ def read_headed(
     Capitals, blanks and hyphens in the names of `columns` don't matter. DataError for one of them
     that is there twice.
     """
-    rows = read_cells(path, separator=separator, counts=counts)
+    rows = read_cells(
+        path,
+        separator=separator,
+        counts=counts,
+    )
     first, names = next(rows, (str(path), []))
     names = [match_column(name, columns) or name for name in names]
     if twice := next((name for name in names if name in columns and names.count(name) > 1), None):
@@ -191,7 +195,12 @@ class _Cells(NamedTuple):
     # Of the marks from each cell on that begins with one and is not quoted.
     parities: frozenset[int] = frozenset()
 
-    def stays_open(self, line: str, tabs: int, columns: int) -> "_Cells | None":
+    def stays_open(
+        self,
+        line: str,
+        tabs: int,
+        columns: int,
+    ) -> "_Cells | None":
         """Return what is known of these cells and a further line, if it leaves them open; None:
         split them again.
 
@@ -580,7 +589,13 @@ def check_id(value: Any, location: str) -> str:
     return value
 
 
-def check_text(value: Any, location: str, name: str = "text", *, optional: bool = False) -> str:
+def check_text(
+    value: Any,
+    location: str,
+    name: str = "text",
+    *,
+    optional: bool = False,
+) -> str:
     """Return `value` if it is a text, with lone surrogates replaced; "" for None if it is
     `optional`.
 

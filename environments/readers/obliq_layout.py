@@ -53,7 +53,12 @@ Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 class Contradiction(DataError):
     """An id that comes with two texts; the message lacks advice."""
 
-    def __init__(self, message: str, again: str, before: str) -> None:
+    def __init__(
+        self,
+        message: str,
+        again: str,
+        before: str,
+    ) -> None:
         super().__init__(message)
         # The files that have the two texts.
         self.files = (
@@ -111,7 +116,11 @@ def open_corpus(
         else:
             return Corpus(documents)
     stored_folder = folder / _digest(
-        {"format": FORMAT, "code": code, "files": hash_files(folder / _DIGESTS, files)}
+        {
+            "format": FORMAT,
+            "code": code,
+            "files": hash_files(folder / _DIGESTS, files),
+        }
     )
     # The counts of a corpus that is stored.
     noted = stored_folder.with_name(f".{stored_folder.name}.json")
@@ -337,7 +346,11 @@ def read_trec_documents(path: Path) -> tables.Rows:
 
 def _parse_document(text: str, location: str) -> dict[str, str]:
     match = _DOC.fullmatch(text)
-    fields = {"docno": [""], "title": list[str](), "text": list[str]()}
+    fields = {
+        "docno": [""],
+        "title": list[str](),
+        "text": list[str](),
+    }
     for field in _find_fields(text):
         name = field.name.replace("headline", "title")
         fields[name].append(html.unescape(_TAG.sub(" ", field.value)).strip())
@@ -356,7 +369,11 @@ def _parse_document(text: str, location: str) -> dict[str, str]:
             end = field.end
         outside.append(match[1][end:])
         texts = [html.unescape(_TAG.sub(" ", "".join(outside))).strip()]
-    return {"id": fields["docno"][1], "title": " ".join(fields["title"]), "text": "\n".join(texts)}
+    return {
+        "id": fields["docno"][1],
+        "title": " ".join(fields["title"]),
+        "text": "\n".join(texts),
+    }
 
 
 class _Field(NamedTuple):
@@ -517,7 +534,12 @@ def _strip_prefixes(text: str) -> str:
 
 
 def _parse_topic(
-    attributes: str, inside: str, location: str, of_query: TopicFields, *, of_xml: bool
+    attributes: str,
+    inside: str,
+    location: str,
+    of_query: TopicFields,
+    *,
+    of_xml: bool,
 ) -> dict[str, str]:
     outside, *tagged = _TAG.split(inside)
     fields = list[tuple[str, str]]()
@@ -539,7 +561,11 @@ def _parse_topic(
     if len(numbers) != 1:
         raise DataError(f"{location} has {len(numbers)} numbers where one is expected")
     texts = [(name, text) for name, text in fields if name not in _NUMBER_NAMES]
-    return {**dict(texts), "query_id": numbers[0].strip(), "query": of_query.join(texts, location)}
+    return {
+        **dict(texts),
+        "query_id": numbers[0].strip(),
+        "query": of_query.join(texts, location),
+    }
 
 
 def _find_numbers(attributes: str, fields: Sequence[tuple[str, str]]) -> list[str]:

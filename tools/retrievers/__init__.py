@@ -160,7 +160,10 @@ def _check_class(name: str, constructor: Any) -> None:
 
 
 def _check_constructor(
-    name: str, takes_corpus: bool, subject: str, options: dict[str, inspect.Parameter]
+    name: str,
+    takes_corpus: bool,
+    subject: str,
+    options: dict[str, inspect.Parameter],
 ) -> None:
     plain_options = all(
         option.default is not option.empty and _is_option_type(option.annotation, str)
@@ -441,17 +444,31 @@ def _read_value(label: str, value: Value, annotation: Any) -> Value:
 
 
 def _construct(
-    spec: RetrieverSpec, corpus: "Corpus", home: Path | None, terms: "RunResources | None"
+    spec: RetrieverSpec,
+    corpus: "Corpus",
+    home: Path | None,
+    terms: "RunResources | None",
 ) -> Any:
     retriever_type = lookup(spec.kind)
     constructor = retriever_type.constructor
-    location = _accepted(constructor, corpus=corpus, home=home)
+    location = _accepted(
+        constructor,
+        corpus=corpus,
+        home=home,
+    )
     arguments = [spec.subject] if spec.subject else list[Any]()
     match retriever_type.subject:
         case "Embedder":
             arguments = [_construct_embedder(spec, home, terms)]
         case "Callable":
-            arguments = [partial(_construct, spec.parts[0], home=home, terms=terms)]
+            arguments = [
+                partial(
+                    _construct,
+                    spec.parts[0],
+                    home=home,
+                    terms=terms,
+                )
+            ]
         case "Retriever":
             arguments = [_construct(part, corpus, home, terms) for part in spec.parts]
     keywords = {**_accepted(constructor, terms=terms), **spec.options}
@@ -482,8 +499,16 @@ def _construct_embedder(
     embedder = _embedder_of(spec)
     constructor = lookup(embedder.kind, embedder=True).constructor
     model = [embedder.subject] if embedder.subject else []
-    keywords = _accepted(constructor, home=home, terms=terms)
-    return constructor(*model, **embedder.options, **keywords)
+    keywords = _accepted(
+        constructor,
+        home=home,
+        terms=terms,
+    )
+    return constructor(
+        *model,
+        **embedder.options,
+        **keywords,
+    )
 
 
 def _embedder_of(spec: RetrieverSpec) -> RetrieverSpec:

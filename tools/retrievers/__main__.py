@@ -50,22 +50,45 @@ def parser() -> CommandParser:
         "delete": "remove indexes from disk; they are built again when they are wanted",
     }
     listing, checking, push, indexes, delete = (
-        verbs.add_parser(name, help=text, description=text) for name, text in descriptions.items()
+        verbs.add_parser(
+            name,
+            help=text,
+            description=text,
+        )
+        for name, text in descriptions.items()
     )
     checking.add_argument(
-        "spec", metavar="SPEC", help="as for --retriever, e.g. my.py:MyRetriever(option=3)"
+        "spec",
+        metavar="SPEC",
+        help="as for --retriever, e.g. my.py:MyRetriever(option=3)",
     )
     push.add_argument(
-        "spec", metavar="SPEC", help="as for --retriever, e.g. milvus(http://host:19530)"
+        "spec",
+        metavar="SPEC",
+        help="as for --retriever, e.g. milvus(http://host:19530)",
     )
     push.add_argument(
-        "--task", required=True, metavar="TASK", help="whose documents; as for evals.run"
+        "--task",
+        required=True,
+        metavar="TASK",
+        help="whose documents; as for evals.run",
     )
     push.add_argument(
-        "--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched"
+        "--data",
+        metavar="WHAT",
+        help="mini, full or a folder; full where it is fetched",
     )
-    delete.add_argument("names", nargs="*", metavar="NAME", help="as `indexes` prints it")
-    delete.add_argument("--all", action="store_true", help="every one")
+    delete.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="as `indexes` prints it",
+    )
+    delete.add_argument(
+        "--all",
+        action="store_true",
+        help="every one",
+    )
     for verb in (listing, checking, indexes, delete):
         verb.add_argument(
             "--json",
@@ -73,14 +96,24 @@ def parser() -> CommandParser:
             default=argparse.SUPPRESS,
             help="print JSON and nothing else",
         )
-    command_line.add_argument("--json", action="store_true", help="the same for the list")
+    command_line.add_argument(
+        "--json",
+        action="store_true",
+        help="the same for the list",
+    )
     command_line.set_defaults(verb="list")
     return command_line
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run one verb."""
-    verbs = {"list": _list, "check": _check, "push": _push, "indexes": _indexes, "delete": _delete}
+    verbs = {
+        "list": _list,
+        "check": _check,
+        "push": _push,
+        "indexes": _indexes,
+        "delete": _delete,
+    }
     FILLS.set(arguments.verb in ("check", "push"))
     verbs[arguments.verb](arguments)
     return 0
@@ -121,7 +154,12 @@ def _describe(name: str) -> dict[str, Any]:
     try:
         retriever_type = lookup(name)
     except UsageError as error:  # of an installed package
-        return {"name": name, "form": name, "what": str(error), "options": {}}
+        return {
+            "name": name,
+            "form": name,
+            "what": str(error),
+            "options": {},
+        }
     match retriever_type.subject:
         case "":
             form = name
@@ -136,7 +174,12 @@ def _describe(name: str) -> dict[str, Any]:
             form = f"{name}({','.join(parts)})"
     summary = (inspect.getdoc(retriever_type.constructor) or "").partition("\n")[0]
     options = {option: _default(parameter) for option, parameter in retriever_type.options.items()}
-    return {"name": name, "form": form, "what": summary, "options": options}
+    return {
+        "name": name,
+        "form": form,
+        "what": summary,
+        "options": options,
+    }
 
 
 def _default(parameter: inspect.Parameter) -> Any:

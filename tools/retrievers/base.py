@@ -49,7 +49,12 @@ class Retriever(ABC):
     )
 
     @classmethod  # noqa: B027  # most kinds need nothing
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse a retriever that cannot be built, e.g. for want of a model.
 
         It has all `options` and `part_count` parts.
@@ -187,7 +192,12 @@ class Ranker:
         rows = np.flatnonzero(scores >= floor if floor > above else scores > above)
         return self.hits(rows, scores[rows], k)
 
-    def hits(self, rows: NDArray[np.integer], scores: NDArray[Any], k: int) -> list[Hit]:
+    def hits(
+        self,
+        rows: NDArray[np.integer],
+        scores: NDArray[Any],
+        k: int,
+    ) -> list[Hit]:
         """Return the best `k` of some documents, best first; `rows` and `scores` have shape
         (candidates,).
         """

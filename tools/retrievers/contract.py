@@ -87,7 +87,11 @@ def _narrows(retriever: Retriever, build_over: BuildOver) -> Verdicts:
         anywhere = _ids(retriever.search(text, 6))
         searches = (
             Search(text, excluded=anywhere[:1]),
-            Search(text, excluded={"d1", "unheard of"}, among={"d1", "d3", "d5", "d6"}),
+            Search(
+                text,
+                excluded={"d1", "unheard of"},
+                among={"d1", "d3", "d5", "d6"},
+            ),
             Search(text, among=()),
         )
         for search in searches:
@@ -131,7 +135,12 @@ def _repeats_itself(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     searches.append(Search(QUERIES[0], among={"d1", "d2", "d5"}))
 
     def alone(search: Search) -> list[Hit]:
-        return retriever.search(search.text, 5, excluded=search.excluded, among=search.among)
+        return retriever.search(
+            search.text,
+            5,
+            excluded=search.excluded,
+            among=search.among,
+        )
 
     one_by_one = list(map(alone, searches))
     with ThreadPoolExecutor(4) as threads:

@@ -139,7 +139,12 @@ class _ExpressionParser:
             return tuple(self._list(r"\]", "]", self._value))
         return self._word(r"[^\s(),\[\]](?:[^(),\[\]]*[^\s(),\[\]])?", "a value")
 
-    def _list(self, end: str, end_name: str, read_item: Callable[[], T]) -> list[T]:
+    def _list(
+        self,
+        end: str,
+        end_name: str,
+        read_item: Callable[[], T],
+    ) -> list[T]:
         items = list[T]()
         self._depth += 1
         if self._depth > _MAX_DEPTH:

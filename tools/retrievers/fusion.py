@@ -79,21 +79,38 @@ class Fusion(Retriever):
         weights: tuple[float, ...] = (),
     ) -> None:
         self.require(
-            "", len(retrievers), {"weights": weights, "constant": constant, "depth": depth}
+            "",
+            len(retrievers),
+            {
+                "weights": weights,
+                "constant": constant,
+                "depth": depth,
+            },
         )
         self._weights = tuple(map(float, weights)) or (1.0,) * len(retrievers)
         self.parts = retrievers
         self._depth = depth
         self._constant = constant if method == "rrf" else None
-        options: dict[str, Value] = {"method": method, "depth": depth, "weights": self._weights}
+        options: dict[str, Value] = {
+            "method": method,
+            "depth": depth,
+            "weights": self._weights,
+        }
         if method == "rrf":
             options["constant"] = constant
         self.name = format_expression(
-            "fusion", parts=[retriever.name for retriever in retrievers], options=options
+            "fusion",
+            parts=[retriever.name for retriever in retrievers],
+            options=options,
         )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse options that are out of range."""
         check_options("fusion", part_count, options)
 
@@ -167,11 +184,18 @@ class Rerank(Retriever):
         self.parts = (first, second)
         self._depth = depth
         self.name = format_expression(
-            "rerank", parts=[first.name, second.name], options={"depth": depth}
+            "rerank",
+            parts=[first.name, second.name],
+            options={"depth": depth},
         )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse a depth at which nothing would be reranked."""
         require_at_least(1, "rerank", depth=options["depth"])
 

@@ -67,7 +67,12 @@ class HttpRetriever(Retriever):
         self._said = False  # that there are unknown ids
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse anything but an address. Nothing is sent."""
         if not is_server(model):
             raise UsageError(
@@ -135,7 +140,11 @@ class HttpRetriever(Retriever):
             most = max(1, DEEPEST // k)
             for start in range(0, len(texts), most):
                 batch = encodable(texts[start : start + most])
-                asked_for = {"queries": batch, "topk": k, "return_scores": True}
+                asked_for = {
+                    "queries": batch,
+                    "topk": k,
+                    "return_scores": True,
+                }
                 lists = self._send("/retrieve", orjson.dumps(asked_for))["result"]
                 batch_hits = [
                     _sorted([(hit["document"]["id"], hit) for hit in hits], k) for hits in lists
@@ -184,6 +193,15 @@ def _sorted(entries: list[tuple[Any, Any]], k: int) -> list[Hit]:
 
 def _cut(text: str) -> str:
     """Return as much of the beginning of a text as has room in an address."""
-    while len(quote(text, safe="", errors="replace")) > LONGEST:
+    while (
+        len(
+            quote(
+                text,
+                safe="",
+                errors="replace",
+            )
+        )
+        > LONGEST
+    ):
         text = text[: len(text) * 9 // 10]
     return text

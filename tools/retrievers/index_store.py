@@ -220,7 +220,11 @@ def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None
     ):
         disk.sync(path)
         files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.fingerprint(path)
-    manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
+    manifest = {
+        "key": key,
+        "seconds": round(time.monotonic() - started, 3),
+        "files": files,
+    }
     disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n", disk.SHARED)
     shutil.rmtree(folder, ignore_errors=True)  # a damaged one
     draft.rename(folder)

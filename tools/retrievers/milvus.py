@@ -76,7 +76,12 @@ class Milvus(Retriever):
         )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse anything but an address. Nothing is sent."""
         if not is_server(options.get("url", model)):
             raise UsageError(
@@ -84,7 +89,13 @@ class Milvus(Retriever):
                 "milvus_vectors:dense(url=http://...)"
             )
 
-    def _open(self, url: str, corpus: Corpus, key: Mapping[str, object], server: str) -> str:
+    def _open(
+        self,
+        url: str,
+        corpus: Corpus,
+        key: Mapping[str, object],
+        server: str,
+    ) -> str:
         """Return the service's version.
 
         DataError if none answers, it is not `server`, or the index is not whole.
@@ -92,14 +103,22 @@ class Milvus(Retriever):
         self._url = url
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
-        self._name = index_name({**key, "corpus": corpus.fingerprint, "milvus": 1}).replace(
-            "-", "_"
-        )
+        self._name = index_name(
+            {
+                **key,
+                "corpus": corpus.fingerprint,
+                "milvus": 1,
+            }
+        ).replace("-", "_")
         try:
             connect = import_module("pymilvus").MilvusClient
             # It would print its exceptions.
             logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-            self._client = connect(url, token=get_secret(SERVER_KEY), timeout=TIMEOUT)
+            self._client = connect(
+                url,
+                token=get_secret(SERVER_KEY),
+                timeout=TIMEOUT,
+            )
             version = str(self._client.get_server_version())
         except ImportError:
             raise UsageError(f"Milvus needs {explain_missing('pymilvus', 'milvus')}") from None
@@ -126,7 +145,10 @@ class Milvus(Retriever):
             index.add_index("searched", **self._describe(schema))
             corpus = {"sextant.corpus": self._corpus.fingerprint}
             self._ask(
-                self._client.create_collection, schema=schema, index_params=index, properties=corpus
+                self._client.create_collection,
+                schema=schema,
+                index_params=index,
+                properties=corpus,
             )
         self._ask(self._client.load_collection)
         count = self._state("Strong").documents
@@ -164,7 +186,9 @@ class Milvus(Retriever):
         """Ask for the state of the collection; with "Strong" consistency it has every write."""
         properties = self._ask(self._client.describe_collection)["properties"]
         [count] = self._ask(
-            self._client.query, output_fields=["count(*)"], consistency_level=consistency
+            self._client.query,
+            output_fields=["count(*)"],
+            consistency_level=consistency,
         )
         return ServiceState(
             self._client.get_server_version(),
@@ -179,7 +203,11 @@ class Milvus(Retriever):
         waits = iter(WAITS)
         while True:
             try:
-                return call(self._name, timeout=TIMEOUT, **options)
+                return call(
+                    self._name,
+                    timeout=TIMEOUT,
+                    **options,
+                )
             except Exception as error:
                 todo = _REFUSALS.get(getattr(error, "code", 0), "")
                 if todo or not (wait := next(waits, 0)):
@@ -202,7 +230,12 @@ class Milvus(Retriever):
         self._require_whole()
         return results
 
-    def _find(self, search: Search, query: Any, k: int) -> list[Hit]:
+    def _find(
+        self,
+        search: Search,
+        query: Any,
+        k: int,
+    ) -> list[Hit]:
         rows = set(self._ranker.rows(search.excluded))
         limit = min(k + SPARE, DEEPEST)
         condition = f"row not in {sorted(rows)}" if rows else ""
@@ -216,7 +249,12 @@ class Milvus(Retriever):
         }
         while True:  # until all that are tied with the k-th are there, of which Milvus gives any
             params = {"params": {"ef": max(self._ef, limit)} if self._ef else {}}
-            [hits] = self._ask(self._client.search, limit=limit, search_params=params, **arguments)
+            [hits] = self._ask(
+                self._client.search,
+                limit=limit,
+                search_params=params,
+                **arguments,
+            )
             # BM25 of milvus-lite is negative.
             scores = np.array(hits.distances) if self._ef else np.abs(hits.distances)
             if len(hits) < limit or limit == DEEPEST or scores[k - 1] != scores[-1]:
@@ -251,7 +289,14 @@ class MilvusVectors(VectorRetrieverBase, Milvus):
             url, corpus, {**vectors_key(embedder, corpus), "kind": "milvus_vectors"}, server
         )
         self.name = format_expression(
-            "milvus_vectors", "", [embedder.name], {"url": url, "ef": ef, "server": server}
+            "milvus_vectors",
+            "",
+            [embedder.name],
+            {
+                "url": url,
+                "ef": ef,
+                "server": server,
+            },
         )
 
     def _describe(self, schema: Any) -> dict[str, Any]:

@@ -66,7 +66,12 @@ class Sharded(Retriever):
             raise UsageError(
                 f"sharded is made of one of {', '.join(_KINDS)}, {reason}; not of {spec}"
             )
-        make = partial(build.func, spec, home=home and home.absolute(), terms=None)
+        make = partial(
+            build.func,
+            spec,
+            home=home and home.absolute(),
+            terms=None,
+        )
         listen: _Listen = partial(receive_result, lost=PartEnded)
         elsewhere = ELSEWHERE.get() or ((_begin_on_ray, listen) if _on_ray() else None)
         ends = ExitStack()
@@ -96,7 +101,12 @@ class Sharded(Retriever):
             progress.add(len(lot))
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse less than one part."""
         require_at_least(1, "sharded", parts=options["parts"])
 
@@ -142,7 +152,11 @@ def _count(words: LexicalRetriever, searches: Sequence[Search]) -> tuple[CorpusT
 def _merge(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
     hits = sorted(chain.from_iterable(lists), key=attrgetter("doc_id"))
     # The sort is stable, so equal scores stay in the order of ids.
-    return sorted(hits, key=attrgetter("score"), reverse=True)[:k]
+    return sorted(
+        hits,
+        key=attrgetter("score"),
+        reverse=True,
+    )[:k]
 
 
 class PartProcess:
@@ -166,7 +180,13 @@ class PartProcess:
 
 
 class _PartRetriever:  # the other end of a Server
-    def __init__(self, begin: _Begin, listen: _Listen, *made_of: Any, name: str) -> None:
+    def __init__(
+        self,
+        begin: _Begin,
+        listen: _Listen,
+        *made_of: Any,
+        name: str,
+    ) -> None:
         self._begin = begin
         self._listen = listen
         self._made_of = made_of

@@ -93,7 +93,11 @@ def _write_record(element: ElementTree.Element, doc_id: str, record: XmlPaths) -
 def _write_page(element: ElementTree.Element) -> dict[str, Any]:
     number, title, wikitext = (element.findtext(f"{{*}}{path}") or "" for path in _PAGE)
     text = write_markdown(wikitext)
-    return {"id": number or title, "title": title, "text": text}
+    return {
+        "id": number or title,
+        "title": title,
+        "text": text,
+    }
 
 
 def _local(element: ElementTree.Element) -> str:

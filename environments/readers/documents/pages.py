@@ -50,7 +50,11 @@ def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
     """Return the text of a file in UTF-8. TooLarge if it has more than `most` characters."""
     lines = list[str]()
     budget = most
-    for _, text in raw_files.read_lines(path, whole=True, html=True):
+    for _, text in raw_files.read_lines(
+        path,
+        whole=True,
+        html=True,
+    ):
         lines.append(text)
         budget -= len(text)
         if budget < 0:
@@ -68,8 +72,16 @@ def read_html(path: Path) -> Mapping[str, str]:
     # It may be a part of a page, in an encoding that it names or not.
     with raw_files.BoundedFile(path, html=True) as file:
         tree = trafilatura.load_html(b"<html><body>%b</body></html>" % file.read())
-    options = {"output_format": "markdown", "include_formatting": True, "include_comments": False}
-    text = trafilatura.extract(tree, **options, favor_recall=True) or trafilatura.html2txt(tree)
+    options = {
+        "output_format": "markdown",
+        "include_formatting": True,
+        "include_comments": False,
+    }
+    text = trafilatura.extract(
+        tree,
+        **options,
+        favor_recall=True,
+    ) or trafilatura.html2txt(tree)
     return {"title": " ".join((tree.findtext(".//title") or "").split()), "text": text or ""}
 
 

@@ -71,7 +71,12 @@ class _Stop(NamedTuple):
 class Readers:
     """Reads files in another process, which begins with the first one."""
 
-    def __init__(self, limits: Limits, leave: Leave, forms: Iterable[str]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        leave: Leave,
+        forms: Iterable[str],
+    ) -> None:
         """`forms` are those that there will be."""
         self._limits = limits
         self._leave = leave
@@ -97,7 +102,11 @@ class Readers:
         self._ends.close()
 
     def read(
-        self, path: Path, form: str, doc_id: str, record: XmlPaths
+        self,
+        path: Path,
+        form: str,
+        doc_id: str,
+        record: XmlPaths,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, row) of each document of a file. DataError if it is damaged."""
         mib = path.stat().st_size / MIB

@@ -27,7 +27,11 @@ PACKAGES = {
     "wikitext": "mwparserfromhell",
     "xml": "mwparserfromhell",
 }
-_PAGES = {"html": read_html, "pdf": read_pdf, "wikitext": read_wikitext}
+_PAGES = {
+    "html": read_html,
+    "pdf": read_pdf,
+    "wikitext": read_wikitext,
+}
 MIB = 1 << 20
 _MOMENT = 0.01  # seconds
 

@@ -92,7 +92,11 @@ def annotate(
     """
 
     def fit(passages: list[Passage]) -> bool:
-        return context_window.prompt_fits(predictor, attribute=wording, passages=passages)
+        return context_window.prompt_fits(
+            predictor,
+            attribute=wording,
+            passages=passages,
+        )
 
     for passages in passage_batches(session, doc_ids, chars, fit):
         notes |= _annotate_shown(predictor, wording, passages)
@@ -115,7 +119,12 @@ def _annotate_shown(
         known({"annotations": [note.id for note in outputs["annotations"]]})
 
     try:
-        answer = prompting.ask(predictor, check_ids, attribute=wording, passages=passages)
+        answer = prompting.ask(
+            predictor,
+            check_ids,
+            attribute=wording,
+            passages=passages,
+        )
     except (answer_checks.UnusableAnswer, dspy.LMInvalidRequestError) as error:
         # The refusal is not of these texts.
         if responsible_party(error) != "system" or getattr(error, "learnt", False):
@@ -197,7 +206,12 @@ class ModelAnnotator:
     paid = True  # costs are reported also where a command prints JSON
 
     def __init__(
-        self, model: str, attribute: str, terms: RunResources, window: int = 0, prompts: str = ""
+        self,
+        model: str,
+        attribute: str,
+        terms: RunResources,
+        window: int = 0,
+        prompts: str = "",
     ) -> None:
         self._attribute = attribute
         self._wording = attribute if " " in attribute else lenses.LENSES[attribute].annotate
@@ -206,7 +220,13 @@ class ModelAnnotator:
         )
         self._model.lm.repeats = True  # a repeated prompt is the same call, and no further sample
         self._prompt = (
-            read_prompt(prompts) if prompts else Prompt(instructions="", descriptions={}, demos=[])
+            read_prompt(prompts)
+            if prompts
+            else Prompt(
+                instructions="",
+                descriptions={},
+                demos=[],
+            )
         )
         instructions = self._prompt["instructions"] or AnnotateDocuments.instructions
         self._predictor = dspy.Predict(
@@ -239,9 +259,19 @@ class ModelAnnotator:
         prompt_digest = hashlib.blake2b(
             b"".join(b"%d\0%s" % (len(text), text) for text in written), digest_size=8
         )
-        return {**settings, "attribute": self._attribute, "told": prompt_digest.hexdigest()}
+        return {
+            **settings,
+            "attribute": self._attribute,
+            "told": prompt_digest.hexdigest(),
+        }
 
-    def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
+    def begin(
+        self,
+        texts: int,
+        characters: int,
+        sample: Sequence[str],
+        spent: Usage,
+    ) -> str:
         """Return a line with the estimated cost of annotating so many texts, of which `sample` are
         some.
 
@@ -366,9 +396,19 @@ class OfflineAnnotator:
     def key(self) -> Mapping[str, object]:
         """Return the lens and the code that counts."""
         digest = index_code_digest("tools.retrievers.lens.surface_cues", "tools.text")
-        return {"model": "offline", "attribute": self._attribute, "code": digest}
+        return {
+            "model": "offline",
+            "attribute": self._attribute,
+            "code": digest,
+        }
 
-    def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
+    def begin(
+        self,
+        texts: int,
+        characters: int,
+        sample: Sequence[str],
+        spent: Usage,
+    ) -> str:
         """Return a line that says what is counted."""
         subject = surface_cues.COUNTED[self._attribute]
         return f"lens: offline annotates {texts:,} texts by counting: {subject}; no language model"

@@ -96,7 +96,14 @@ class LensIndex(Retriever):
             "chars": chars,
             "corpus": corpus.fingerprint,
         }
-        shaping = json.dumps({**annotator.key(), "format": FORMAT, "chars": chars}, sort_keys=True)
+        shaping = json.dumps(
+            {
+                **annotator.key(),
+                "format": FORMAT,
+                "chars": chars,
+            },
+            sort_keys=True,
+        )
         made = hashlib.blake2b(shaping.encode(), digest_size=4).hexdigest()
         if digest not in ("", made):
             raise DataError(
@@ -106,7 +113,13 @@ class LensIndex(Retriever):
         build = partial(_annotate_all, annotator, corpus, chars)
         load = partial(_load_notes, corpus, chars)
         # Complete lines are paid for, and stay.
-        notes = open_index(home, key, build=build, load=load, salvage=True)
+        notes = open_index(
+            home,
+            key,
+            build=build,
+            load=load,
+            salvage=True,
+        )
         if not any(note.text.strip() for note in notes.stream()):
             advice = (
                 f"or `python -m tools.retrievers delete {index_name(key)}` to have them made again"
@@ -129,14 +142,31 @@ class LensIndex(Retriever):
             "depth": depth,
         }
         options |= {"prompts": prompts} if prompts else {}
-        self.name = format_expression("lens", parts=[text.name], options=options | {"digest": made})
+        self.name = format_expression(
+            "lens",
+            parts=[text.name],
+            options=options | {"digest": made},
+        )
         second = _LensQueryRetriever(annotations, annotator, chars) if query else annotations
         self.parts = (
-            Fusion(corpus, home, text, second, constant=constant, depth=depth, weights=weights),
+            Fusion(
+                corpus,
+                home,
+                text,
+                second,
+                constant=constant,
+                depth=depth,
+                weights=weights,
+            ),
         )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse options that are out of range, and a model or an attribute that there is not."""
         require_at_least(1, "lens", chars=options["chars"])
         require_at_least(0, "lens", context=options["context"])
@@ -152,7 +182,12 @@ class LensIndex(Retriever):
 
 
 class _LensQueryRetriever(Retriever):  # the annotations, searched with the annotation of the query
-    def __init__(self, notes: Retriever, annotator: Annotator, chars: int) -> None:
+    def __init__(
+        self,
+        notes: Retriever,
+        annotator: Annotator,
+        chars: int,
+    ) -> None:
         self.name = notes.name
         self._notes = notes
         self._annotator = annotator
@@ -198,7 +233,12 @@ def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
     return notes, usage
 
 
-def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path) -> None:
+def _annotate_all(
+    annotator: Annotator,
+    corpus: Corpus,
+    chars: int,
+    folder: Path,
+) -> None:
     # A line for each batch as it ends. Batches depend on the corpus alone, so a resumed index is
     # the uninterrupted one.
     path = folder / _FILE

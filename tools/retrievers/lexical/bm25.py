@@ -56,7 +56,12 @@ class LexicalRetriever(Retriever):
     )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse parameters that are out of BM25's range."""
         k1 = options.get("k1", 0.0)
         b = options.get("b", 0.0)
@@ -64,21 +69,34 @@ class LexicalRetriever(Retriever):
             raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")
 
     def open(
-        self, corpus: Corpus, home: Path | None, analyzer: Analyzer, key: Mapping[str, object]
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        analyzer: Analyzer,
+        key: Mapping[str, object],
     ) -> None:
         """Build or open the index that `key` determines together with the corpus."""
         self._analyzer = analyzer
         self._reading = analyzer.reading()
         later_first = None if self.ties_by_id else np.arange(len(corpus))[::-1]
         self.ranker = Ranker(corpus.doc_ids, tie_order=later_first)
-        key = {**key, "corpus": corpus.fingerprint, "code": index_code_digest(*_SOURCES)}
+        key = {
+            **key,
+            "corpus": corpus.fingerprint,
+            "code": index_code_digest(*_SOURCES),
+        }
 
         def build(folder: Path) -> None:
             inverted_index.build(
                 corpus, analyzer, folder, () if self.ordered else find_relatives(home, key)
             )
 
-        self._index = open_index(home, key, build=build, load=inverted_index.InvertedIndex)
+        self._index = open_index(
+            home,
+            key,
+            build=build,
+            load=inverted_index.InvertedIndex,
+        )
 
     @abstractmethod
     def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
@@ -86,7 +104,10 @@ class LexicalRetriever(Retriever):
 
     @abstractmethod
     def weigh_counts(
-        self, counts: Ints, lengths: Ints, average_length: float
+        self,
+        counts: Ints,
+        lengths: Ints,
+        average_length: float,
     ) -> NDArray[np.float64]:
         """Return the other factor, by counts of words and lengths of documents in words."""
 
@@ -226,7 +247,10 @@ class BM25(LexicalRetriever):
         return np.array(idf, dtype=np.float32).astype(np.float64)
 
     def weigh_counts(
-        self, counts: Ints, lengths: Ints, average_length: float
+        self,
+        counts: Ints,
+        lengths: Ints,
+        average_length: float,
     ) -> NDArray[np.float64]:
         """Return the saturated counts."""
         return counts / (counts + self._k1 * ((1 - self._b) + self._b * lengths / average_length))
@@ -236,5 +260,10 @@ class BM25S(BM25):
     """The package bm25s with its defaults, as OBLIQ-Bench's release ranks its Writing and Congress tasks."""
 
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
-        super().__init__(corpus, home, k1=1.5, b=0.75)
+        super().__init__(
+            corpus,
+            home,
+            k1=1.5,
+            b=0.75,
+        )
         self.name = "bm25s"

@@ -89,7 +89,12 @@ class Segment:
     Document n is in row rows[n] of the corpus; -1 if it is deleted.
     """
 
-    def __init__(self, folder: Path, rows: Rows, gone: Ints | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rows: Rows,
+        gone: Ints | None,
+    ) -> None:
         self.words = WordTable(*_map_arrays(folder, WordTable._fields))
         self.lists = PostingLists(*_map_arrays(folder, PostingLists._fields))
         # Count and length of each kind of posting, shape (2, kinds).
@@ -101,7 +106,11 @@ class Segment:
         self.shares: tuple[float, NDArray[np.float64]] = (0.0, np.empty(0))
 
     def look_up(
-        self, data: NDArray[np.uint8], prepared: bool, reading: TokenizerSettings, frequencies: Ints
+        self,
+        data: NDArray[np.uint8],
+        prepared: bool,
+        reading: TokenizerSettings,
+        frequencies: Ints,
     ) -> Rows:
         """Return the row of each word of an encoded text that is no stop word; -1 if it has none.
 
@@ -157,7 +166,12 @@ class InvertedIndex:
         return {word: number for word, number in total.items() if number}
 
 
-def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[Path] = ()) -> None:
+def build(
+    corpus: Corpus,
+    analyzer: Analyzer,
+    folder: Path,
+    relatives: Iterable[Path] = (),
+) -> None:
     """Write the index of `corpus` into `folder`.
 
     Segments that a killed call has left there are kept; without any, segments of a relative are
@@ -195,8 +209,10 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
     all_rows = np.concatenate(list(rows_of.values()))
     np.save(folder / "rows.npy", all_rows.astype(np.int32))
     sizes = {name: len(rows) for name, rows in rows_of.items()}
-    summary = {"totals": CorpusTotals(len(digests), words), "segments": sizes}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    totals = CorpusTotals(len(digests), words)
+    summary = {"totals": totals, "segments": sizes}
+    summary_path = folder / "summary.json"
+    summary_path.write_text(json.dumps(summary))
 
 
 def _map_arrays(folder: Path, names: Iterable[str]) -> list[NDArray[Any]]:
@@ -331,7 +347,11 @@ class _Counter:
             codes = _grow(table.codes, needed, 0)
             starts = _grow(table.starts, len(codes) + 1, 0)
             slots = self._hash(codes, len(codes))
-            table = table._replace(codes=codes, starts=starts, slots=slots)
+            table = table._replace(
+                codes=codes,
+                starts=starts,
+                slots=slots,
+            )
         needed = int(table.starts[self._word_count]) + letters
         if needed > len(table.letters):
             table = table._replace(letters=_grow(table.letters, needed, 0))
@@ -368,8 +388,11 @@ class _Counter:
             numba_kernels.scatter_postings(counts, first, bases, numbers, free, lists)
             first += len(counts.distinct)
         arrays = lists._asdict() | table._asdict()
-        for name, array in {**arrays, "pairs": pairs, "lengths": lengths}.items():
-            np.save(folder / f"{name}.npy", array)
+        arrays["pairs"] = pairs
+        arrays["lengths"] = lengths
+        for name, array in arrays.items():
+            path = folder / f"{name}.npy"
+            np.save(path, array)
 
     def _number_pairs(self, lengths: Ints) -> "_NumberedPairs":
         sizes, length_index = np.unique(lengths, return_inverse=True)

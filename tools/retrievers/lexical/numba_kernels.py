@@ -98,7 +98,12 @@ class WeightedPostingLists(NamedTuple):
 
 
 @compile_loop()
-def _find(word: Bytes, length: int, code: int, words: WordTable) -> int:
+def _find(
+    word: Bytes,
+    length: int,
+    code: int,
+    words: WordTable,
+) -> int:
     slots, codes, starts, letters = words
     last = len(slots) - 1
     slot = (code ^ (code >> 29)) & last
@@ -115,7 +120,13 @@ def _find(word: Bytes, length: int, code: int, words: WordTable) -> int:
 
 
 @compile_loop()
-def _read(data: Bytes, at: int, end: int, letter: Bytes, word: Bytes) -> tuple[int, int, int]:
+def _read(
+    data: Bytes,
+    at: int,
+    end: int,
+    letter: Bytes,
+    word: Bytes,
+) -> tuple[int, int, int]:
     # Puts the next run of letters in data[at:end] into `word`; returns its length, its hash
     # (FNV-1a), and its end. `letter` says for each byte which one it counts as; 0 separates. The
     # length is 0 when there is no other word.
@@ -257,7 +268,12 @@ def count_terms(
 
 @compile_loop()
 def scatter_postings(
-    counts: TermCounts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: PostingLists
+    counts: TermCounts,
+    first: int,
+    bases: Ints,
+    numbers: Kinds,
+    free: Ints,
+    lists: PostingLists,
 ) -> None:
     """Put the counts of a block, which begins with document `first`, into the lists of their words.
 
@@ -323,7 +339,13 @@ def accumulate_counts(
 
 
 @compile_loop()
-def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores: Floats) -> int:
+def _add_list(
+    documents: Rows,
+    weights: Floats,
+    amount: float,
+    end: int,
+    scores: Floats,
+) -> int:
     """Add the postings of the documents before `end`; return their number."""
     i = 0
     # Half the time: four different documents at a time, which need not wait for each other, and
@@ -350,7 +372,10 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 
 @compile_loop()
 def accumulate_weights(
-    lists: WeightedPostingLists, terms: Ints, amounts: Floats, scores: Floats
+    lists: WeightedPostingLists,
+    terms: Ints,
+    amounts: Floats,
+    scores: Floats,
 ) -> None:
     """Add the amount of each term times its weight in a document to the documents' scores.
 
@@ -438,7 +463,13 @@ class Postings:
         dtype = self._lists.weights.dtype
         scores = np.zeros(len(self._ranker), dtype)
         accumulate_weights(self._lists, terms.astype(np.int64), amounts.astype(dtype), scores)
-        return self._ranker.top(scores, k, excluded=excluded, among=among, above=0.0)
+        return self._ranker.top(
+            scores,
+            k,
+            excluded=excluded,
+            among=among,
+            above=0.0,
+        )
 
 
 def run_in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:

@@ -67,7 +67,14 @@ class RankBM25(LexicalRetriever):
         self._k1 = k1
         self._b = b
         self._epsilon = epsilon
-        self.name = format_expression("rank_bm25", options={"k1": k1, "b": b, "epsilon": epsilon})
+        self.name = format_expression(
+            "rank_bm25",
+            options={
+                "k1": k1,
+                "b": b,
+                "epsilon": epsilon,
+            },
+        )
         self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25"})
 
     @cached_property
@@ -89,7 +96,10 @@ class RankBM25(LexicalRetriever):
         return np.array([self._floor if value < 0 else value for value in idf])
 
     def weigh_counts(
-        self, counts: Ints, lengths: Ints, average_length: float
+        self,
+        counts: Ints,
+        lengths: Ints,
+        average_length: float,
     ) -> NDArray[np.float64]:
         """Return the saturated counts."""
         norm = self._k1 * (1 - self._b + self._b * lengths / average_length)

@@ -61,7 +61,12 @@ class ApiEmbedder(Embedder):
     sends = True
 
     def __init__(
-        self, model: str, *, dimensions: int = 0, like: str = "", terms: RunResources | None = None
+        self,
+        model: str,
+        *,
+        dimensions: int = 0,
+        like: str = "",
+        terms: RunResources | None = None,
     ) -> None:
         """`dimensions` asks for shorter vectors (0: the model's own); `like` takes the row of
         another model.
@@ -69,11 +74,19 @@ class ApiEmbedder(Embedder):
         UsageError when `model` names no provider and no server.
         """
         require_at_least(0, "api", dimensions=dimensions)
-        self.name = name_model("api", model, dimensions=dimensions, like=like)
+        self.name = name_model(
+            "api",
+            model,
+            dimensions=dimensions,
+            like=like,
+        )
         self._row = _row(model, like)
         terms = terms or RunResources()
         self._api = Embeddings(
-            model, terms, dimensions=dimensions, cost=list_price(model, like, terms.prices)
+            model,
+            terms,
+            dimensions=dimensions,
+            cost=list_price(model, like, terms.prices),
         )
         self._options = {"dimensions": dimensions} if dimensions else {}
         # Maximum of texts in a request.
@@ -191,7 +204,12 @@ class ApiEmbedder(Embedder):
             self.batch = min(self.batch, len(texts) - middle)
         return embedded
 
-    def _shortened(self, text: str, refusal: EmbeddingRefused, kept: bool) -> _Embedded:
+    def _shortened(
+        self,
+        text: str,
+        refusal: EmbeddingRefused,
+        kept: bool,
+    ) -> _Embedded:
         # Tokens cannot be counted here, so a refused text is sent again and again, each time
         # without its last tenth, until it is accepted. Between 90 and 100 per cent of what the
         # model takes is kept.
@@ -236,7 +254,11 @@ class ApiEmbedder(Embedder):
         stacked: Vectors = np.stack(vectors)
         if not self._row.normalize:
             return stacked
-        lengths = np.linalg.norm(stacked.astype(np.float64), axis=1, keepdims=True)
+        lengths = np.linalg.norm(
+            stacked.astype(np.float64),
+            axis=1,
+            keepdims=True,
+        )
         return (stacked / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
@@ -272,13 +294,27 @@ class ApiRetriever(VectorRetriever):
         search: Precision = "float32",
         terms: RunResources | None = None,
     ) -> None:
-        embedder = ApiEmbedder(model, dimensions=dimensions, like=like, terms=terms)
+        embedder = ApiEmbedder(
+            model,
+            dimensions=dimensions,
+            like=like,
+            terms=terms,
+        )
         super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse a model without a provider. Nothing is sent."""
-        ApiEmbedder(model, dimensions=options["dimensions"], like=options["like"])
+        ApiEmbedder(
+            model,
+            dimensions=options["dimensions"],
+            like=options["like"],
+        )
 
 
 def _row(spec: str, like: str) -> ModelRow:
@@ -302,7 +338,12 @@ def list_price(spec: str, like: str = "", file: Path | None = None) -> Price | N
         return own_price
     usd = _row(spec, like).price / 1e6 if place(spec)[0] else 0.0
     return (
-        Price(input=usd, cached_input=usd, output=0.0, source="tools/retrievers/models.toml")
+        Price(
+            input=usd,
+            cached_input=usd,
+            output=0.0,
+            source="tools/retrievers/models.toml",
+        )
         if usd
         else None
     )

@@ -78,7 +78,12 @@ class CrossEncoder(LocalModelMixin, Retriever):
         self._scores = dict[tuple[str, str], float]()
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse a model that cannot be run here."""
         require_model(model, "cross", options["like"], options["run_code"])
 
@@ -101,7 +106,11 @@ class CrossEncoder(LocalModelMixin, Retriever):
         ]
 
     def _scored(
-        self, query: str, pool: Sequence[str], workers: ThreadPoolExecutor, progress: Progress
+        self,
+        query: str,
+        pool: Sequence[str],
+        workers: ThreadPoolExecutor,
+        progress: Progress,
     ) -> dict[str, float]:
         scores = {
             doc_id: known

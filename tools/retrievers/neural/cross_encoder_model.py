@@ -30,7 +30,11 @@ def workers() -> Iterator[ThreadPoolExecutor]:
     count = loading.cores() if device() == "cpu" else 1
     with (
         loading.torch_threads(1),
-        ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ThreadPoolExecutor(
+            count,
+            initializer=torch.set_num_threads,
+            initargs=(1,),
+        ) as pool,
     ):
         try:
             yield pool
@@ -95,7 +99,13 @@ def _with_head(folder: Path, row: ModelRow, labels: int | None) -> tuple[Any, li
 class PairScorer:
     """Scores a query and a document, as the row formats them, with a loaded model."""
 
-    def __init__(self, model: Any, tokenizer: Any, row: ModelRow, max_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        row: ModelRow,
+        max_tokens: int,
+    ) -> None:
         self._model = model
         self._row = row
         self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

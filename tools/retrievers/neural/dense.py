@@ -54,12 +54,22 @@ class Dense(VectorRetriever):
         run_code: str = "",
     ) -> None:
         embedder = SentenceEmbedder(
-            model, home=home, encoder=encoder, like=like, weights=weights, run_code=run_code
+            model,
+            home=home,
+            encoder=encoder,
+            like=like,
+            weights=weights,
+            run_code=run_code,
         )
         super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse a model that cannot be run here."""
         require_model(model, "dense", options["like"], options["run_code"])
 
@@ -84,11 +94,24 @@ class SentenceEmbedder(LocalModelMixin, Embedder):
         self._found = open_model(require_model(model, "dense", like, run_code), model, weights)
         self._precision = encoder
         self._home = home
-        options: Any = {"like": like, "weights": self._found.weights, "run_code": run_code}
+        options: Any = {
+            "like": like,
+            "weights": self._found.weights,
+            "run_code": run_code,
+        }
         self.name = name_model(
-            "dense", model, encoder="" if encoder == "float32" else encoder, **options
+            "dense",
+            model,
+            encoder="" if encoder == "float32" else encoder,
+            **options,
         )
-        self._again = partial(SentenceEmbedder, model, home=home, encoder=encoder, **options)
+        self._again = partial(
+            SentenceEmbedder,
+            model,
+            home=home,
+            encoder=encoder,
+            **options,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:  # another machine loads its own copy, of equal weights
         return self._again, ()

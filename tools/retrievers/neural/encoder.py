@@ -36,7 +36,12 @@ class Encoder:
     """A loaded model of sentence-transformers, or one for queries and one for documents. Threads share it."""
 
     def __init__(
-        self, row: ModelRow, model: Any, for_queries: Any = None, *, batch_tokens: int
+        self,
+        row: ModelRow,
+        model: Any,
+        for_queries: Any = None,
+        *,
+        batch_tokens: int,
     ) -> None:
         """`batch_tokens` is the most tokens of documents that are computed at a time."""
         self.models = {"document": model, "query": for_queries or model}
@@ -80,7 +85,11 @@ class Encoder:
             batch = [texts[position] for position in places]
             with loading.torch_threads(count):
                 embeddings = encode(
-                    batch, prompt=prompt, batch_size=len(batch), show_progress_bar=False, **options
+                    batch,
+                    prompt=prompt,
+                    batch_size=len(batch),
+                    show_progress_bar=False,
+                    **options,
                 )
             yield places, embeddings
 
@@ -96,14 +105,22 @@ class Encoder:
             or model.max_seq_length
         )
         [text] = encodable([(model.prompts.get("query") or "") + text])
-        token_ids = self._tokenize(model.tokenizer, text, truncation=False, verbose=False)
+        token_ids = self._tokenize(
+            model.tokenizer,
+            text,
+            truncation=False,
+            verbose=False,
+        )
         return max(0, len(token_ids["input_ids"]) - limit) if limit else 0
 
     def has_tokens(self, text: str) -> bool:
         """Return whether a document has tokens, special ones apart."""
         tokenizer = self.models["document"].tokenizer
         encoded = self._tokenize(
-            tokenizer, encodable([text])[0], add_special_tokens=False, truncation=True
+            tokenizer,
+            encodable([text])[0],
+            add_special_tokens=False,
+            truncation=True,
         )
         return bool(encoded["input_ids"])
 
@@ -112,14 +129,22 @@ class Encoder:
         with self._tokenizing:
             return tokenize(*texts, **options)
 
-    def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
+    def _lengths(
+        self,
+        texts: Sequence[str],
+        task: str,
+        prompt: str | None,
+    ) -> Iterator[int]:
         model = self.models[task]
         prompt = model.prompts.get(task) if prompt is None else prompt
         for first in range(0, len(texts), _TOKENIZED):
             batch = texts[first : first + _TOKENIZED]
-            mask = model.preprocess(batch, prompt=prompt or None, task=task, **self._cut(task)).get(
-                "attention_mask"
-            )
+            mask = model.preprocess(
+                batch,
+                prompt=prompt or None,
+                task=task,
+                **self._cut(task),
+            ).get("attention_mask")
             # There is no mask in a model that is a table of terms.
             yield from [1] * len(batch) if mask is None else map(int, mask.sum(dim=1))
 
@@ -186,7 +211,11 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     torch_device = device()
     with loading.translate_load_errors("model", folder, row):
         if form == "saved":
-            made = SparseEncoder(str(folder), device=torch_device, **_options(row, torch_device))
+            made = SparseEncoder(
+                str(folder),
+                device=torch_device,
+                **_options(row, torch_device),
+            )
             _mend_tokenizer(made[0])
         else:
             first = _transformer(
@@ -217,12 +246,16 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     with loading.translate_load_errors("model", folder, row):
         if trained:
             made = MultiVectorEncoder(
-                str(folder), device=torch_device, **_options(row, torch_device)
+                str(folder),
+                device=torch_device,
+                **_options(row, torch_device),
             )
             _mend_tokenizer(made[0])
         else:
             plain = SentenceTransformer(
-                str(folder), device=torch_device, **_options(row, torch_device)
+                str(folder),
+                device=torch_device,
+                **_options(row, torch_device),
             )
             modules_kept = [module for module in plain if isinstance(module, Transformer | Dense)]
             _mend_tokenizer(modules_kept[0])
@@ -245,7 +278,10 @@ def _options(row: ModelRow, torch_device: str) -> dict[str, Any]:
 
 
 def _sentence_transformer(
-    folder: Path, row: ModelRow, torch_device: str, task: str
+    folder: Path,
+    row: ModelRow,
+    torch_device: str,
+    task: str,
 ) -> SentenceTransformer:
     modules: list[Any] = []
     if (folder / "modules.json").is_file():
@@ -254,7 +290,11 @@ def _sentence_transformer(
                 f"the model folder {folder} is a {class_name}; use another kind of retriever"
             )
         modules = list(
-            SentenceTransformer(str(folder), device="cpu", **_options(row, torch_device))
+            SentenceTransformer(
+                str(folder),
+                device="cpu",
+                **_options(row, torch_device),
+            )
         )
     if not modules or find_base_model(folder, row.base):
         modules[:1] = [_transformer(folder, row, torch_device)]
@@ -285,7 +325,10 @@ def _sentence_transformer(
 
 
 def _transformer(
-    folder: Path, row: ModelRow, torch_device: str, task: Any = "feature-extraction"
+    folder: Path,
+    row: ModelRow,
+    torch_device: str,
+    task: Any = "feature-extraction",
 ) -> Transformer:
     """Load a transformer and its tokenizer, with an adapter merged; other tasks than the
     default give all logits.

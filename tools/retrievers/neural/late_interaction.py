@@ -259,7 +259,11 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         self._found = model_table.open_model(_row(model, like, run_code), model, weights)
         self._row = self._found.row
         self.name = model_table.name_model(
-            "late", model, like=like, weights=self._found.weights, run_code=run_code
+            "late",
+            model,
+            like=like,
+            weights=self._found.weights,
+            run_code=run_code,
         )
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
@@ -268,10 +272,20 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
         # Without the corpus: a text has the same vectors in every one. It grows with what is asked
         # for.
         key = model_table.index_key("late", self.name, self._row, [__name__])
-        self._tokens = open_index(home, key, build=lambda folder: None, load=_load)
+        self._tokens = open_index(
+            home,
+            key,
+            build=lambda folder: None,
+            load=_load,
+        )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse a model that has no vectors of tokens, or is not here."""
         _row(model, options["like"], options["run_code"])
 
@@ -376,7 +390,15 @@ def _row(model: str, like: str, run_code: str) -> model_table.ModelRow:
             f"encoders"
         )
     # A trained model's marks are in its folder, and sentence-transformers puts them in.
-    return row._replace(query="{query}", query_plain="", document="{text}") if trained else row
+    return (
+        row._replace(
+            query="{query}",
+            query_plain="",
+            document="{text}",
+        )
+        if trained
+        else row
+    )
 
 
 def is_trained(folder: Path) -> bool:

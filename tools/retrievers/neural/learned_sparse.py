@@ -64,7 +64,11 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
             model_table.require_model(model, "sparse", like, run_code), model, weights
         )
         self.name = model_table.name_model(
-            "splade", model, like=like, weights=self._found.weights, run_code=run_code
+            "splade",
+            model,
+            like=like,
+            weights=self._found.weights,
+            run_code=run_code,
         )
         ranker = Ranker(corpus.doc_ids)
         key = model_table.index_key("splade", self.name, self._found.row, _INDEX_MODULES)
@@ -76,7 +80,12 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse a model that cannot be run here."""
         sparse_model_type(
             model_table.find_folder(model),
@@ -92,11 +101,18 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
             query = weights[[position]]
             require_finite(query.data, self.name, f"the query {search.text[:80]!r}")
             _, rows, columns = np.intersect1d(
-                self._terms, query.indices, assume_unique=True, return_indices=True
+                self._terms,
+                query.indices,
+                assume_unique=True,
+                return_indices=True,
             )
             amounts = query.data[columns]
             return self._postings.search(
-                rows, k, amounts=amounts, excluded=search.excluded, among=search.among
+                rows,
+                k,
+                amounts=amounts,
+                excluded=search.excluded,
+                among=search.among,
             )
 
         return run_in_threads(ranked, range(len(searches)))
@@ -132,7 +148,10 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
             file.unlink()
 
     def _weigh_documents(
-        self, doc_ids: Sequence[str], corpus: Corpus, report: Callable[[int], None]
+        self,
+        doc_ids: Sequence[str],
+        corpus: Corpus,
+        report: Callable[[int], None],
     ) -> Weights:
         texts = [self._found.row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids]
         weights = self._weigh(texts, "document", report)
@@ -144,7 +163,10 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         return weights
 
     def _weigh(
-        self, texts: Sequence[str], task: str, report: Callable[[int], None] = lambda _: None
+        self,
+        texts: Sequence[str],
+        task: str,
+        report: Callable[[int], None] = lambda _: None,
     ) -> Weights:
         """Return the weights of each text's terms; the same to the last bit in any batch."""
         places = list[int]()

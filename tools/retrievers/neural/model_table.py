@@ -198,7 +198,12 @@ def _plain(model: str, model_type: Kind) -> ModelRow:
     )
 
 
-def require_model(model: str, model_type: Kind, like: str, run_code: str = "") -> ModelRow:
+def require_model(
+    model: str,
+    model_type: Kind,
+    like: str,
+    run_code: str = "",
+) -> ModelRow:
     """Return the model's row. Refuses a model that is not here, is half copied, is of another kind,
     or cannot be run.
 
@@ -260,7 +265,11 @@ _LOADING_MODULES = (
 
 
 def index_key(
-    index_type: str, name: str, row: ModelRow, modules: Sequence[str], packages: Sequence[str] = ()
+    index_type: str,
+    name: str,
+    row: ModelRow,
+    modules: Sequence[str],
+    packages: Sequence[str] = (),
 ) -> dict[str, object]:
     """Return the key of an index of a model's output for documents, without the corpus.
 

@@ -50,7 +50,10 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
     }
     build = partial(_export, transformer, model.folder)
     return open_index(
-        home, key, build=build, load=lambda folder: _Quantized(transformer.config, folder / _FILE)
+        home,
+        key,
+        build=build,
+        load=lambda folder: _Quantized(transformer.config, folder / _FILE),
     )
 
 

@@ -62,7 +62,13 @@ class Ann(ApproximateRetriever):
             "faiss": faiss.__version__,
         }
         self._index = ApproximateIndex(
-            vectors, open_index(home, key, build=partial(_build, faiss, vectors), load=_open)
+            vectors,
+            open_index(
+                home,
+                key,
+                build=partial(_build, faiss, vectors),
+                load=_open,
+            ),
         )
 
         def measure(folder: Path) -> None:
@@ -76,18 +82,28 @@ class Ann(ApproximateRetriever):
         key |= {"kind": "recall", "nprobe": nprobe}
         known_recalls = tuple(
             open_index(
-                home, key, build=measure, load=lambda folder: np.load(folder / "recall.npy")
+                home,
+                key,
+                build=measure,
+                load=lambda folder: np.load(folder / "recall.npy"),
             ).tolist()
         )
         if any(share < least for share, least in zip(known_recalls, recall, strict=False)):
             lacks = f"ann finds {known_recalls} of the best {_CUTS}, less than {recall}"
             raise DataError(f"{lacks}; raise nprobe, or search exactly")
         self.name = format_expression(
-            "ann", parts=[embedder.name], options={"nprobe": nprobe, "recall": known_recalls}
+            "ann",
+            parts=[embedder.name],
+            options={"nprobe": nprobe, "recall": known_recalls},
         )
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse options that are out of range, and a missing faiss."""
         require_at_least(1, "ann", nprobe=options["nprobe"])
         if not find_spec("faiss"):

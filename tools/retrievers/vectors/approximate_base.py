@@ -58,7 +58,12 @@ class ApproximateRetriever(VectorRetrieverBase):
             return np.arange(len(self._ranker))
         return np.flatnonzero(allowed)
 
-    def _ask_index(self, searches: Sequence[Search], queries: Vectors, k: int) -> dict[int, Rows]:
+    def _ask_index(
+        self,
+        searches: Sequence[Search],
+        queries: Vectors,
+        k: int,
+    ) -> dict[int, Rows]:
         """Return position of a search -> rows, without excluded documents.
 
         A search is missing if too few rows remain. The request to the index depends on the search

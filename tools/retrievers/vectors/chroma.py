@@ -92,20 +92,38 @@ class Chroma(ApproximateRetriever):
         self.require("", 1, {"url": url, **options})
         super().__init__(corpus, embedder)
         self._effort = ef_search
-        key = {**vectors_key(embedder, corpus), "kind": "chroma", "chroma": _FORMAT, **graph}
+        key = {
+            **vectors_key(embedder, corpus),
+            "kind": "chroma",
+            "chroma": _FORMAT,
+            **graph,
+        }
         settings = settings_of(ef_construction, neighbors, len(corpus))
         if url:
             vectors = partial(open_vectors, embedder, corpus, home)
             self._index = ChromaServerIndex(
                 url, index_name(key), settings, (server, corpus), vectors
             )
-            options = {"url": url, **options, "server": self._index.whole.version}
+            options = {
+                "url": url,
+                **options,
+                "server": self._index.whole.version,
+            }
         else:
             embedded = open_vectors(embedder, corpus, home)
             key |= {"chromadb": version("chromadb")}
             build = partial(_build, settings, embedded)
-            self._index = open_index(home, key, build=build, load=partial(_open, embedded))
-        self.name = format_expression("chroma", parts=[embedder.name], options=options)
+            self._index = open_index(
+                home,
+                key,
+                build=build,
+                load=partial(_open, embedded),
+            )
+        self.name = format_expression(
+            "chroma",
+            parts=[embedder.name],
+            options=options,
+        )
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         hits = super()._search_many(searches, k)
@@ -114,7 +132,12 @@ class Chroma(ApproximateRetriever):
         return hits
 
     @classmethod
-    def require(cls, model: str, part_count: int, options: Mapping[str, Any]) -> None:
+    def require(
+        cls,
+        model: str,
+        part_count: int,
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse options that are out of range."""
         names = ("ef_search", "ef_construction", "neighbors")
         require_at_least(2, "chroma", **{name: options[name] for name in names})
@@ -142,7 +165,12 @@ def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[st
     return {"configuration": {"hnsw": graph}, "embedding_function": None}
 
 
-def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
+def _nearest(
+    collection: Any,
+    queries: Vectors,
+    n: int,
+    ef_search: int,
+) -> list[Rows]:
     nearest = list[Rows]()
     for first in range(0, len(queries), _QUERIES):
         # Chroma has at least n_results candidates, so a graph serves every ef_search.
@@ -207,7 +235,12 @@ def _connected(url: str) -> Any:
     settings = Settings(anonymized_telemetry=False)
     try:
         httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
-        client = chromadb.HttpClient(address.hostname or "", port, ssl=secure, settings=settings)
+        client = chromadb.HttpClient(
+            address.hostname or "",
+            port,
+            ssl=secure,
+            settings=settings,
+        )
         # There is no setting for the timeout.
         client._server._session.timeout = TIMEOUT  # type: ignore[attr-defined]  # noqa: SLF001
         return client
@@ -267,10 +300,20 @@ class ChromaServerIndex:
         progress = Progress(f"chroma at {self._url}", documents)
         for block in chunk_by_size([1] * documents, _BLOCK):
             ids = [str(row) for row in range(block.start, block.stop)]
-            stored_ids = set(self._ask(self._collection.get, ids=ids, include=[])["ids"])
+            stored_ids = set(
+                self._ask(
+                    self._collection.get,
+                    ids=ids,
+                    include=[],
+                )["ids"]
+            )
             if missing := [row for row in ids if row not in stored_ids]:
                 embeddings = vectors[list(map(int, missing))]
-                self._ask(self._collection.add, ids=missing, embeddings=embeddings)
+                self._ask(
+                    self._collection.add,
+                    ids=missing,
+                    embeddings=embeddings,
+                )
             progress.add(len(ids))
         self.require_whole()
         # From now on it counts as complete.
@@ -286,7 +329,11 @@ class ChromaServerIndex:
 
     def _vectors(self, rows: Rows) -> Vectors:
         ids = [str(row) for row in rows.tolist()]
-        answer = self._ask(self._collection.get, ids=ids, include=["embeddings"])
+        answer = self._ask(
+            self._collection.get,
+            ids=ids,
+            include=["embeddings"],
+        )
         # Chroma answers in an order of its own.
         positions = {row: position for position, row in enumerate(answer["ids"])}
         if len(positions) < len(ids):

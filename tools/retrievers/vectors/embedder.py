@@ -123,7 +123,12 @@ def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> Mappe
 
     key = vectors_key(embedder, corpus)
     build = partial(_embed_all, embedder, corpus)
-    return open_index(home, key, build=build, load=load)
+    return open_index(
+        home,
+        key,
+        build=build,
+        load=load,
+    )
 
 
 def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
@@ -161,7 +166,12 @@ def plan_embedding(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTER
     for row, text in enumerate(corpus.texts()):
         lengths[row] = len(text)
         digests[row] = np.frombuffer(digest_text(text), np.uint64)
-    _, rows, text_of = np.unique(digests, axis=0, return_index=True, return_inverse=True)
+    _, rows, text_of = np.unique(
+        digests,
+        axis=0,
+        return_index=True,
+        return_inverse=True,
+    )
     longest_first = np.argsort(-lengths[rows], kind="stable")
     position_of_text = np.argsort(longest_first)
     ordered_rows = rows[longest_first]
@@ -261,7 +271,10 @@ def _texts_in(blocks: Mapping[int, int]) -> int:
 
 
 def _make_here(
-    embedder: Embedder, corpus: Corpus, blocks: Iterable[Block], progress: Progress
+    embedder: Embedder,
+    corpus: Corpus,
+    blocks: Iterable[Block],
+    progress: Progress,
 ) -> Iterator[tuple[int, Vectors]]:
     for first, doc_ids in blocks:
         yield first, make_block(embedder, corpus, doc_ids, progress.add)
@@ -288,7 +301,11 @@ def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int
 
 
 def _check(
-    embedded: Vectors, name: str, dimension: int, owners: Sequence[str], results: str = ""
+    embedded: Vectors,
+    name: str,
+    dimension: int,
+    owners: Sequence[str],
+    results: str = "",
 ) -> Vectors:
     vectors = np.ascontiguousarray(embedded, dtype=np.float32)
     expected = (len(owners), dimension)
@@ -301,7 +318,12 @@ def _check(
     return vectors
 
 
-def require_finite(numbers: NDArray[Any], name: str, owner: str, results: str = "") -> None:
+def require_finite(
+    numbers: NDArray[Any],
+    name: str,
+    owner: str,
+    results: str = "",
+) -> None:
     """Raise DataError for NaN and infinity.
 
     The message names the `owner` of the numbers, and the `results` of a build that are kept.

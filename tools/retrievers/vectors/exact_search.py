@@ -95,7 +95,12 @@ class VectorRetriever(VectorRetrieverBase):
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         return self.search_with(self.prepare(searches), searches, k)
 
-    def search_with(self, queries: Vectors, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+    def search_with(
+        self,
+        queries: Vectors,
+        searches: Sequence[Search],
+        k: int,
+    ) -> list[list[Hit]]:
         """Return the hits of searches whose vectors are `queries`."""
         unrestricted = [i for i, search in enumerate(searches) if search.among is None]
         # Queries of a group whose scores are held at the same time.
@@ -142,7 +147,12 @@ class VectorRetriever(VectorRetrieverBase):
         lowest = float(np.finfo(np.float32).min)
         return np.flatnonzero(scores + errors >= max(lowest, floor))
 
-    def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
+    def _hits(
+        self,
+        query: NDArray[np.float32],
+        rows: Rows,
+        k: int,
+    ) -> list[Hit]:
         if self._file is None:
             scores = exact_scores(np.asarray(self._vectors), rows, query)
         elif len(rows) > max(_MAX_CANDIDATES, len(self._ranker) // _MANY_OF):
@@ -209,8 +219,17 @@ def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> Score
 
     The codes are made if they are not under `home`.
     """
-    key = {**key, "kind": "codes", "codes": FORMAT}
-    return open_index(home, key, build=partial(_write_codes, vectors), load=_load_codes)
+    key = {
+        **key,
+        "kind": "codes",
+        "codes": FORMAT,
+    }
+    return open_index(
+        home,
+        key,
+        build=partial(_write_codes, vectors),
+        load=_load_codes,
+    )
 
 
 def vector_norms(vectors: Vectors) -> NDArray[np.float32]:
@@ -251,7 +270,12 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
         scales[block] = np.abs(residuals).max(axis=1) / 127
         scale = scales[block, None].astype(np.float64)
         quotients = np.zeros_like(residuals)
-        np.divide(residuals, scale, out=quotients, where=scale > 0)
+        np.divide(
+            residuals,
+            scale,
+            out=quotients,
+            where=scale > 0,
+        )
         codes[block] = np.rint(quotients)
         coded = codes[block] * scale
         rounding = _rounding(np.linalg.norm(coded, axis=1), vectors.shape[1])
@@ -274,7 +298,13 @@ def _load_codes(folder: Path) -> ScoreEstimates:
 
 
 @compile_loop(fastmath=_ANY_ORDER)
-def estimate_scores(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
+def estimate_scores(
+    vectors: Any,
+    query: Any,
+    first: int,
+    last: int,
+    out: Any,
+) -> None:
     """Write the inner products of rows `first` to `last` with a float32 query to `out`.
 
     The rows are float32 or int8.

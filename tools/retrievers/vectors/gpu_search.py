@@ -24,7 +24,10 @@ _ROWS = 1 << 20  # codes that are converted at a time
 
 
 def copy_to_device(
-    device: str, numbers: Numbers, scales: NDArray[np.float32] | None, errors: NDArray[np.float32]
+    device: str,
+    numbers: Numbers,
+    scales: NDArray[np.float32] | None,
+    errors: NDArray[np.float32],
 ) -> "GpuCandidateSearch | None":
     """Copy the numbers of estimates (exact_search.ScoreEstimates) to a device of PyTorch; None
     if it has no room.
@@ -48,7 +51,9 @@ class GpuCandidateSearch:
         errors: NDArray[np.float32],
     ) -> None:
         self._numbers = torch.empty(
-            numbers.shape, dtype=torch.from_numpy(numbers[:0].copy()).dtype, device=device
+            numbers.shape,
+            dtype=torch.from_numpy(numbers[:0].copy()).dtype,
+            device=device,
         )
         for span, block in iter_blocks(numbers):
             self._numbers[span] = torch.tensor(block)
@@ -56,7 +61,10 @@ class GpuCandidateSearch:
         self._errors = torch.tensor(errors, device=device)
 
     def find(
-        self, query: NDArray[np.float32], excluded: Sequence[int] | NDArray[Any], k: int
+        self,
+        query: NDArray[np.float32],
+        excluded: Sequence[int] | NDArray[Any],
+        k: int,
     ) -> NDArray[np.int64]:
         """Return the documents that may be among the best `k` of a query, but for the rows
         that are `excluded`.
@@ -67,7 +75,13 @@ class GpuCandidateSearch:
         )
         if self._scales is not None:
             scores *= self._scales
-        scores[torch.tensor(excluded, dtype=torch.int64, device=scores.device)] = -torch.inf
+        scores[
+            torch.tensor(
+                excluded,
+                dtype=torch.int64,
+                device=scores.device,
+            )
+        ] = -torch.inf
         errors = self._errors * query_tensor.norm()
         least = (
             (scores - errors).topk(min(k, len(scores))).values.min()

@@ -107,7 +107,9 @@ def make_blocks(
     ]:
         pool = ray.data.ActorPoolStrategy(min_size=1, max_size=len(batch))
         job = ray.data.from_items(batch, override_num_blocks=len(batch)).map_batches(
-            _Encoder, compute=pool, **actors
+            _Encoder,
+            compute=pool,
+            **actors,
         )
         try:
             for row in job.iter_rows():
@@ -126,7 +128,13 @@ def make_blocks(
 class _Encoder:
     """An actor: makes blocks with a model that it loads once."""
 
-    def __init__(self, embedder: Embedder, corpus: Corpus, cores: int, torch_device: str) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        corpus: Corpus,
+        cores: int,
+        torch_device: str,
+    ) -> None:
         os.environ |= {"OMP_NUM_THREADS": str(cores), "SEXTANT_DEVICE": torch_device}
         self._embedder = embedder
         self._corpus = corpus
