@@ -151,10 +151,9 @@ def command(arguments: argparse.Namespace) -> int:
 def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     condition, values = _condition(answers, arguments)
     models = _sum_by_model(answers, condition, values)
-    runs = {}
-    for ledger_row in answers.select(("run",), "GROUP BY run"):
-        run = ledger_row["run"]
-        runs[run] = Ledger(answers, run).books.json()
+    # Read to its end first: an open selection holds the lock that a ledger needs.
+    names = [ledger_row["run"] for ledger_row in answers.select(("run",), "GROUP BY run")]
+    runs = {run: Ledger(answers, run).books.json() for run in names}
     calls = list(_calls(answers, condition, values)) if arguments.calls else []
     if arguments.json:
         written = {}
