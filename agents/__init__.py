@@ -1,4 +1,4 @@
-"""LangGraph agents over the same Toolbox, by name. Programs and agents share one namespace."""
+"""LangGraph agents over the same Toolbox, by name. Programs and agents share a namespace."""
 
 import os
 

@@ -1,7 +1,7 @@
 """The common part of the agents' graphs: a context for each query, parallel work in a fixed order,
 and the connection of nodes.
 
-An agent's graph is `graph` in its module, made once. The state of one query is LangGraph's
+An agent's graph is `graph` in its module, made once. The state of a query is LangGraph's
 runtime context: `work = agent.begin(query)`, `state = graph.invoke(work.start, context=work)`,
 `work.submit(state)`.
 """
@@ -32,7 +32,7 @@ def run_parallel(
     jobs: Sequence[Callable[[], T]],
     threads: int,
 ) -> list[T]:
-    """Do the jobs of one hop at the same time.
+    """Do the jobs of a hop at the same time.
 
     Results, steps and DSPy's trace of calls are in the order of the jobs.
     """
@@ -65,7 +65,7 @@ def run_parallel(
 
 @dataclass(eq=False)
 class NodeContext:
-    """The context of one query, with the nodes of the graph as its methods. Nodes hand on the state."""
+    """The context of a query, with the nodes of the graph as its methods. Nodes hand on the state."""
 
     program: Any
     query: Query
@@ -95,7 +95,7 @@ class Agent(Program):
         return self.graph.context_schema(self, query, snapshot)
 
     def forward(self, query: Query) -> Submission:
-        """Return every document that surfaced, selected ones first."""
+        """Return every document that surfaced, selected documents first."""
         work = self.begin(query)
         return work.submit(self.graph.invoke(work.start, context=work))  # type: ignore[no-any-return]
 

@@ -5,8 +5,8 @@ Prompts, hops and ranking are multihop's. Killed in hop 3, a query goes on in ho
 (trace, usage, limits): earlier hops are neither paid for nor searched again. Model calls of the
 broken hop are in the run's ledger.
 
-Checkpoints are in `checkpoints.sqlite` in the run's folder, one thread a query. The last one of
-each query stays, for a finished query whose outcome was not written. So compiling, which asks a
+Checkpoints are in `checkpoints.sqlite` in the run's folder, one thread a query. The last checkpoint
+of each query stays, for a finished query whose outcome was not written. So compiling, which asks a
 query again with other prompts, has no folder.
 """
 
@@ -94,7 +94,7 @@ class NotesAgent(Agent, MultiHop):
         self.checkpoints = _Checkpoints(self.toolbox.checkpoints)
 
     def forward(self, query: Query) -> Submission:
-        """Return up to `hops` x `per_hop` documents, selected ones first."""
+        """Return up to `hops` x `per_hop` documents, selected documents first."""
         with self.checkpoints.open() as saver:
             begun = saver.restore(query.query_id) if saver else None
             work = self.begin(query, begun and begun["session"])

@@ -1,11 +1,11 @@
-"""Plan, search side by side, read, reflect, search again for what is missing.
+"""Plan, search side by side, read, reflect, search again for missing information.
 
 A model plans sub-questions, each with a search text. All are searched at the same time, and a new
-document is read for the first sub-question that found it. Then the model says what is missing and plans
-further sub-questions, until the rounds are used up, nothing is left to ask, or a round surfaces
-nothing new. The ranking is the selected documents by round and place, then the rest by their best
-rank. The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parallel steps; no
-benchmark paper has it.
+document is read for the first sub-question that found it. Then the model names the missing
+information and plans further sub-questions, until the rounds are used up, nothing is left to ask,
+or a round surfaces nothing new. The ranking is the selected documents by round and place, then the
+rest by their best rank. The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with
+parallel steps; no benchmark paper has it.
 """
 
 from collections.abc import Sequence
@@ -238,7 +238,7 @@ graph = build_graph(_PlannerState, _NEXT, _PlannerNodes)
 
 
 class Planner(Agent):
-    """Sub-questions searched and read side by side, then reflection on what is missing."""
+    """Sub-questions searched and read side by side, then reflection on missing information."""
 
     graph: ClassVar = graph
     offline: ClassVar = {

@@ -1,10 +1,10 @@
-"""A model with search and read as tools, which decides itself what to do next (Yao et al. 2023,
+"""A model with search and read as tools, which decides itself on its next step (Yao et al. 2023,
 arXiv 2210.03629).
 
-Tools are called through the openai client's interface if the model has it, else through DSPy's:
-a typed field in an ordinary prompt. `interface=auto` takes the first, and the second if the
-server takes no tools or the model never uses them. Both have the instructions of one DSPy
-signature; its demonstrations reach DSPy's interface alone.
+Tools are called through the openai client's interface if the model has it, else through DSPy's: a
+typed field in an ordinary prompt. `interface=auto` takes the first, and the second if the server
+takes no tools or the model never uses them. Both have the instructions of a DSPy signature; its
+demonstrations reach DSPy's interface alone.
 
 The ranking is the selection of the model, in the order that it gave on finishing or else of selection,
 then the rest by their best rank. So an agent that runs out of steps loses nothing that it kept.

@@ -1,12 +1,13 @@
 """Search wide, verify in small batches, and search on with the common traits of the verified
 documents.
 
-OBLIQ-Bench (sections 5 and 6) asks for a searcher that learns from the documents that it has recognised; no paper
-has this program. In each round a model writes search texts, each goes to several retrievers, the
-new documents are fused by reciprocal ranks, and the first of them are graded from 0 to 3, a few at
-a time, in a seeded shuffle so that place tells nothing. Then the model says what the verified ones
-(grade 2 and 3) share beyond the description, for the next round's searches. The ranking: by grade
-down to 1; then unread documents, by fused score; then read documents that do not fit.
+OBLIQ-Bench (sections 5 and 6) asks for a searcher that learns from the documents that it has
+recognised; no paper has this program. In each round a model writes search texts, each goes to
+several retrievers, the new documents are fused by reciprocal ranks, and the first of them are
+graded from 0 to 3, a few at a time, in a seeded shuffle so that place tells nothing. Then the model
+names the traits that the verified documents (grade 2 and 3) share beyond the description, for the
+next round's searches. The ranking: by grade down to 1; then unread documents, by fused score; then
+read documents that do not fit.
 """
 
 import math
@@ -270,7 +271,9 @@ graph = build_graph(_VerifierState, _NEXT, _VerifierNodes)
 
 
 class Verifier(Agent):
-    """Wide search, verification in small batches, and what verified documents share for the next search."""
+    """Wide search, verification in small batches, and the common traits of verified documents for
+    the next search.
+    """
 
     graph: ClassVar = graph
     offline: ClassVar = {

@@ -153,7 +153,9 @@ class Judgements(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Two documents of one query of which the first should be scored strictly higher; a tie is a loss."""
+    """Two documents of a query of which the first should be scored strictly higher; a tie is a
+    loss.
+    """
 
     label: str  # the metric that comparisons of this label make, e.g. "Win(1)"
     better: str

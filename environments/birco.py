@@ -154,7 +154,7 @@ TASKS = {
 
 
 def load(request: LoadRequest) -> Environment:
-    """Load one task, from the release or the task's own folder."""
+    """Load a task, from the release or the task's own folder."""
     task = TASKS[request.name]
     collections = _parts(request, task)
     qrels = {

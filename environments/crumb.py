@@ -118,8 +118,8 @@ def folders_of(task: str) -> tuple[str, ...]:
 
 
 def load(request: LoadRequest) -> Environment:
-    """Load one task in one variant, from the release in either of its forms, or the task's
-    own folder.
+    """Load a task in one variant, from the release in either of its forms, or the task's own
+    folder.
     """
     task = TASKS[request.name]
     request.place(

@@ -129,8 +129,8 @@ FILES = ("judgements", "files", "columns", "excluded", "pools", "comparisons", "
 
 
 def locate_custom_task(name: str) -> tuple[str, str] | None:
-    """Return (full name, place of the data) of what is no task of a table; None if it is none of
-    a user's either.
+    """Return (full name, place of the data) of a task that is in no table; None if it is none of a
+    user's either.
 
     The place leads back to the data from any working folder: a path, an ir_datasets id, or a
     reference.

@@ -124,8 +124,7 @@ class EnvironmentDraft:
         """Return the id of the document with this text: `doc_id`, or that of an earlier one unless
         it is in `beside`.
 
-        The same text in two files is one document; in one pool, `beside`, it stays two, as
-        published.
+        The same text in two files is one document; in a pool, `beside`, it stays two, as published.
         """
         doc_id_of_text = self.ids.setdefault(text, doc_id)
         chosen = doc_id if doc_id_of_text in pool else doc_id_of_text
@@ -192,7 +191,7 @@ class EnvironmentDraft:
 
 
 def load(request: LoadRequest) -> Environment:
-    """Load one domain in one variant, from the release or a folder with its datasets."""
+    """Load a domain in one variant, from the release or a folder with its datasets."""
     task = TASKS[request.name]
     if not any(
         (request.folder / name).is_dir() for name in ("datasets", "Task1", "Task2_&_3", "Task4")
@@ -225,7 +224,9 @@ def load(request: LoadRequest) -> Environment:
 
 
 def _add_documents(draft: EnvironmentDraft, single: Sequence[Row], rows: Sequence[Row]) -> None:
-    """Add every document of the domain, so that all variants but the padded ones share a corpus."""
+    """Add every document of the domain, so that all variants but the padded variants share a
+    corpus.
+    """
     for record, row in enumerate(rows, start=1):
         _ladder(draft, row, record)
     for record, row in enumerate(single, start=1):

@@ -131,8 +131,8 @@ TASKS = {
 
 
 def load(request: LoadRequest) -> Environment:
-    """Load one task from the release, the task's own folder in it, or a copy in BEIR's or
-    TREC's form.
+    """Load a task from the release, the task's own folder in it, or a copy in BEIR's or TREC's
+    form.
     """
     task = TASKS[request.name]
     folder = request.place([task.folder], [suite_task.folder for suite_task in TASKS.values()])

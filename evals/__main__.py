@@ -46,7 +46,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Run the command that is named first; without one, list them."""
+    """Run the named command; without a name, list the commands."""
     typed = "python -m evals" if Path(sys.argv[0]).name == "__main__.py" else "sextant"
     name, *arguments = sys.argv[1:] or ["--help"]
     if name == "--version":

@@ -1,9 +1,8 @@
 """The results that another retriever would have brought: `python -m evals.replay RUN --retriever SPEC`. No model
 is called.
 
-evals/running/replay.py issues the searches of the run again. This says what a retriever could
-have given the searcher, and not what it would have scored: with other results it would have
-searched for other things.
+evals/running/replay.py issues the searches of the run again. This shows documents that a retriever
+could have given the searcher, not a score: with other results the searches would have differed.
 """
 
 import argparse

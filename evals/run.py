@@ -128,7 +128,7 @@ def run_request(
     events: "EventWriter | None",
     opening: "Callable[[Request], LoadedRun] | None" = None,
 ) -> "Result":
-    """Run one request, and print its scores if a person reads them."""
+    """Run a request, and print its scores if a person reads them."""
     from tools.forkserver import fork_server  # not for --help
 
     with fork_server("evals.running.workers.worker") if request.forks else nullcontext() as start:
@@ -249,8 +249,8 @@ def summarise(problems: dict[str, SextantError], tasks: int, failed_queries: int
 
 
 def show_programs(*, as_json: bool) -> None:
-    """Print the programs and the agents, a line each, with what -P may set; those of
-    installed packages say whose.
+    """Print the programs and the agents, a line each, with the parameters of -P; those of installed
+    packages name the package.
     """
     rows = list[dict[str, Any]]()
     lines = list[str]()

@@ -1,7 +1,7 @@
 """A run folder: config.json, written once, and outcomes.jsonl, to which each query adds a line as
 it finishes.
 
-A folder belongs to one configuration, and to one process at a time. Scoring is in
+A folder belongs to a single configuration, and to a single process at a time. Scoring is in
 evals/scoring/score_run.py.
 
 Digests show edits and files of another run: the last key of a line of outcomes.jsonl is a digest
@@ -86,7 +86,7 @@ def keep_identity(runs: Path, config: Config) -> Config:
     """Return the configuration of the same run in `runs` whose code an earlier Sextant told by its
     names, if any.
 
-    It goes on in its folder. The two are alike in all but "code", which nobody can compute again.
+    It goes on in its folder. The two are alike in all but "code", which cannot be computed again.
     """
     new = run_path(runs, config)
     if (new / "config.json").exists():
@@ -119,8 +119,8 @@ def _without_code(config: Config) -> Config:
 
 
 def find_other_shards(shard: Path) -> list[Path]:
-    """Return the folders of shards of the same run that were cut by another number; `shard`
-    is one's own folder.
+    """Return the folders of shards of the same run that were cut by another number; `shard` is a
+    shard's own folder.
     """
     shard_name = SHARD.fullmatch(shard.parents[1].name)
     runs = shard.parents[2]
@@ -166,7 +166,7 @@ def check_output(path: Path) -> None:
 class JsonlIndex(Mapping[str, dict[str, Any]]):
     """query_id -> row of a JSON Lines file, read on access: memory holds where each line begins, and its checksum.
 
-    A line that is not the one that was checked when the file was opened is refused.
+    A line that differs from the line checked when the file was opened is refused.
     """
 
     path: Path
@@ -203,7 +203,7 @@ class JsonlIndex(Mapping[str, dict[str, Any]]):
 
 @dataclass
 class RunFolder:
-    """An open run folder; `claim` makes one."""
+    """An open run folder; `claim` makes it."""
 
     path: Path
     digest: str  # of its configuration
@@ -216,7 +216,7 @@ class RunFolder:
 
     def ask_failed_again(self) -> dict[str, int]:
         """Mark failed queries to be asked again. Their outcomes stay in the file, and count until
-        new ones follow.
+        new outcomes follow.
 
         Return a number for each query whose answers were unusable, which tells its new calls
         from the old.
@@ -237,7 +237,7 @@ class RunFolder:
         }
 
     def append(self, outcome: Outcome) -> None:
-        """Append one outcome, and return when it is on disk.
+        """Append an outcome, and return when it is on disk.
 
         RunIncomplete when that is full or broken.
         """
@@ -296,7 +296,7 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
 def read_config(path: Path, *, named: bool = True) -> Config:
     """Read the configuration of the run in `path`.
 
-    DataError for none, or, if `named`, one of another name.
+    DataError for none, or, if `named`, for another name.
     """
     from evals.run_schemas import ConfigSchema  # Pydantic, which --help does without
     from tools.schemas import read_file  # the same
@@ -344,7 +344,7 @@ def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Js
 
 
 def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
-    """Parse a line of outcomes.jsonl. ValueError for one that is malformed or was edited."""
+    """Parse a line of outcomes.jsonl. ValueError for a line that is malformed or was edited."""
     from evals.run_schemas import OutcomeSchema  # Pydantic, which --help does without
     from tools.schemas import parse_json  # the same
 
@@ -370,7 +370,7 @@ def read_rows(
     repair: bool = False,
     mend: str = "score the run again",
 ) -> JsonlIndex:
-    """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each
+    """Index the lines of a JSON Lines file, if it exists, by `query_of`; the last line of each
     query counts.
 
     DataError if `query_of` raises ValueError. `read` parses a line on access.
@@ -400,14 +400,14 @@ def first_error_line(error: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file of the folder in one step. RunIncomplete when the disk is full."""
+    """Replace a file of the folder in a single step. RunIncomplete when the disk is full."""
     with writing(path) as file:
         file.write(text)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """Yield a file that replaces `path` in one step when the block ends.
+    """Yield a file that replaces `path` in a single step when the block ends.
 
     RunIncomplete when the disk is full.
     """
@@ -445,8 +445,8 @@ def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def check_file(path: Path, scores: Mapping[str, Any]) -> None:
-    """Raise ValueError if a file is not the one that `scores` were made of or with; a
-    missing one is no error.
+    """Raise ValueError if a file differs from the file that `scores` were made of or with; a
+    missing file is no error.
     """
     expected = scores.get("made_of", {}).get(path.name)
     if expected is not None and path.exists() and expected != files.sha256(path)[:_LENGTH]:
@@ -487,7 +487,7 @@ def check_ranking(
     """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found
     for the query.
 
-    `known` documents are not looked up again, and new ones are added to it.
+    `known` documents are not looked up again, and new documents are added to it.
     """
     if len(set(ranking)) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)

@@ -129,7 +129,7 @@ class OutcomeSchema(TypedDict):
 
 
 class _Measured(TypedDict):
-    """Of a metric; without an interval if it is over one query, null if it is undefined for all."""
+    """Of a metric; without an interval if it is over a query, null if it is undefined for all."""
 
     mean: NotRequired[Number | None]
     low: NotRequired[Number | None]

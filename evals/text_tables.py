@@ -2,8 +2,8 @@
 booktabs.
 
 Ids, paths and names come from data: in each form they are text, without markup, control characters
-or further columns. The terminal has colours where it takes them; rich honours NO_COLOR. A run's
-scores are printed from here.
+or further columns. The terminal has colours if it takes them; rich honours NO_COLOR. A run's scores
+are printed from here.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Look at runs in a browser: `python -m evals.view RUNS`, or one file that can be sent: `--export
+"""Look at runs in a browser: `python -m evals.view RUNS`, or a file that can be sent: `--export
 FILE.html`.
 
 From Python, `evals.viewer.server.write_page(ViewerApi(runs, exported=True), file)` writes such a
@@ -128,7 +128,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Write the page of runs into one file, with all queries or some, and print its contents."""
+    """Write the page of runs into a file, with all queries or some, and print its contents."""
     from evals.viewer import data, panels  # not for --help
 
     path = arguments.export

@@ -62,7 +62,7 @@ class Rollout(dspy.Prediction):
 
 
 class CandidateEvaluator(EvaluationLog):
-    """Evaluates the states of one program on the training queries, and logs them. Threads share it."""
+    """Evaluates the states of a program on the training queries, and logs them. Threads share it."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class CandidateEvaluator(EvaluationLog):
         query_id: str,
         parameters: Mapping[str, Any],
     ) -> Rollout:
-        """Run the program on one query, score and log it. AbortCompilation if that is impossible now."""
+        """Run the program on a query, score and log it. AbortCompilation if that is impossible now."""
         if self._stopped.is_set():
             raise AbortCompilation(Interrupted())
         query = self._queries[query_id]

@@ -1,4 +1,4 @@
-"""The log of one compilation: every candidate and every evaluation, on disk before they are used."""
+"""The log of a compilation: every candidate and every evaluation, on disk before they are used."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The score of one candidate on one query; a line of evaluations.jsonl."""
+    """The score of a candidate on a query; a line of evaluations.jsonl."""
 
     candidate: str  # its digest
     query_id: str

@@ -278,7 +278,7 @@ def _lines(prompt: Prompt) -> list[str]:
 
 
 def shorten(value: Any) -> str:
-    """Return a value on one line, with `SHORT` characters at most before an ellipsis."""
+    """Return a value on a line, with `SHORT` characters at most before an ellipsis."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     line = " ".join(text.split())
     return line if len(line) <= SHORT else f"{line[:SHORT]}..."

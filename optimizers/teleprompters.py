@@ -279,7 +279,7 @@ def mipro(job: TeleprompterContext) -> CompileCall:
 
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
 def copro(job: TeleprompterContext) -> CompileCall:
-    """Instructions, improved from the scores of earlier ones (COPRO)."""
+    """Instructions, improved from the scores of earlier instructions (COPRO)."""
     teleprompter = dspy.COPRO(
         prompt_model=job.inputs.prompter.lm,
         metric=job.study.metric,
@@ -381,7 +381,7 @@ _SEPARATOR = " -> "
     step=False,
 )
 def better_together(job: TeleprompterContext) -> TeleprompterResult:
-    """Several of these after one another, each from where the last one ended (BetterTogether)."""
+    """Several of these in sequence, each from the result of the last (BetterTogether)."""
     steps = _steps(job.options["strategy"])
     teleprompters = {}
     arguments = {}
@@ -467,7 +467,7 @@ def tune(job: TeleprompterContext) -> TeleprompterResult:
     step=False,
 )
 def objective(job: TeleprompterContext) -> TeleprompterResult:
-    """What queries say of their task instead of prompts: the best of some drafts (ours)."""
+    """The description of the task in queries instead of prompts: the best of some drafts (ours)."""
     return objective_search.search(job)
 
 

@@ -53,7 +53,7 @@ class Program(dspy.Module):
         dataclass(eq=False, repr=False, kw_only=True)(cls)
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
-        """Search for one query."""
+        """Search for a query."""
         try:
             with call_context.using_rules(self.offline):
                 return super().__call__(*args, **named)  # type: ignore[no-any-return]
@@ -63,7 +63,7 @@ class Program(dspy.Module):
             raise
 
     async def acall(self, *args: Any, **named: Any) -> Submission:
-        """Search for one query, in a thread."""
+        """Search for a query, in a thread."""
         return await dspy.asyncify(self)(*args, **named)  # type: ignore[no-any-return]
 
     aforward = acall
@@ -82,7 +82,7 @@ class Program(dspy.Module):
         return [name for name in dict.fromkeys(fields) if name not in self.offline]
 
     def forward(self, query: Query) -> Submission:
-        """Search for one query, in a session of its own."""
+        """Search for a query, in a session of its own."""
         raise NotImplementedError
 
     def most_calls(self, pool: int) -> int | None:

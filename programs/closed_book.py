@@ -50,7 +50,9 @@ class GuessDocuments(dspy.Signature):
 
 
 class ClosedBook(Program):
-    """Guess documents without the corpus, look the guesses up: what a model knows by heart (BIRCO)."""
+    """Guess documents without the corpus, look the guesses up: the knowledge that a model has by
+    heart (BIRCO).
+    """
 
     offline: ClassVar = {"guesses": rules.guess}
 

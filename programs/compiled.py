@@ -57,7 +57,7 @@ class CompiledHeader(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The compiled part of one predictor, and the signature that it was compiled for."""
+    """The compiled part of a predictor, and the signature that it was compiled for."""
 
     instructions: str
     demos: tuple[Demo, ...] = ()
@@ -225,7 +225,9 @@ def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, compiled: Compiled) -> None:
-    """Write `path` in one step. The digest at its end shows a later reader if the file was edited."""
+    """Write `path` in a single step. The digest at its end shows a later reader if the file was
+    edited.
+    """
     body = json.loads(json.dumps(asdict(compiled)))
     text = json.dumps(
         {**body, "digest": _digest(json.dumps(body, sort_keys=True))[:16]},

@@ -386,7 +386,7 @@ class CustomProgram(Program):
         return self._runner.graph
 
     def forward(self, query: Query) -> Submission:
-        """Search for one query."""
+        """Search for a query."""
         with (
             dspy.context(
                 callbacks=[*dspy.settings.callbacks, _ForeignCallCounter(dspy.settings.lm)]

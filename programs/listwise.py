@@ -1,4 +1,4 @@
-"""Programs that have a model order several documents of a pool in one call.
+"""Programs that have a model order several documents of a pool in a call.
 
 Rank is RankGPT's window that slides up the retriever's order (Sun et al. 2023), which is BIRCO's
 Rank (section 4.1). Rank+O is the run with the objective, Rank that with `--instruction none`. The
@@ -9,8 +9,8 @@ shuffled and cut into batches of 20; the first 4 of each go on, until one batch 
 left. The others follow, the last round's first; their order within a round, and how survivors are
 batched, is ours. `think` is the two-stage variant (D.3.6): an analysis of the query and each
 candidate before the ranking, in the same call. `solutions` is for Tournament+Soln (D.3.6): the
-user's own file, because the public release has none, of JSON Lines {"_id", "solution"}, where _id
-is that of a query or a document.
+user's own file, because the public release has none, of JSON Lines {"_id", "solution"}, if _id is
+that of a query or a document.
 """
 
 import random
@@ -65,7 +65,9 @@ def sliding_window_rank(
 
 
 class Rank(Program):
-    """BIRCO's Rank: a window slides up the retriever's order of a pool, and a model orders what is in it."""
+    """BIRCO's Rank: a window slides up the retriever's order of a pool, and a model orders the
+    documents in it.
+    """
 
     offline: ClassVar = OFFLINE
     pooled: ClassVar[bool] = True
@@ -154,7 +156,7 @@ class Insight(pydantic.BaseModel):
 
 
 class PassageInsight(Insight):
-    """The same, of one passage."""
+    """The same, of a passage."""
 
     id: str
 

@@ -90,7 +90,7 @@ class MultiHop(Program):
         return 2 * self.hops + bool(self.rerank)
 
     def forward(self, query: Query) -> Submission:
-        """Return up to `hops` x `per_hop` documents, selected ones first."""
+        """Return up to `hops` x `per_hop` documents, selected documents first."""
         session = self.toolbox.open(query)
         state = MultiHopState()
         stop_reason = ""
@@ -136,7 +136,7 @@ class MultiHopState:
 
 
 class HopReader(dspy.Module):
-    """One hop of search and reading; programs and agents that go hop by hop share it."""
+    """A hop of search and reading; programs and agents that go hop by hop share it."""
 
     def __init__(self, read_chars: int, lens_name: str) -> None:
         super().__init__()

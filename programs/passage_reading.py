@@ -164,7 +164,9 @@ def show_in_one_call(
     chars: int,
     **inputs: Any,
 ) -> list[Passage]:
-    """Return the documents as passages of one call, `chars` characters of each (0 all), cut if they do not fit."""
+    """Return the documents as passages of a call, `chars` characters of each (0 all), cut if they
+    do not fit.
+    """
     return show_passages(
         session,
         doc_ids,

@@ -38,7 +38,9 @@ _TIE_STEP = 1e-9
 
 
 class Pointwise(Program):
-    """A program that scores each document of a pool by itself, with what `scorer` of the call's inputs returns."""
+    """A program that scores each document of a pool by itself, with the result of `scorer` for the
+    call's inputs.
+    """
 
     pooled: ClassVar[bool] = True
 
@@ -74,7 +76,9 @@ class Pointwise(Program):
         why: str = "",
         **inputs: Any,
     ) -> float:
-        """Return the score, from 0 to 10, of one document shown alone; the trace has it, with the answer's `why`."""
+        """Return the score, from 0 to 10, of a document shown alone; the trace has it, with the
+        answer's `why`.
+        """
         passages = show_in_one_call(session, predictor, [doc_id], self.read_chars, **inputs)
         answer = ask(
             predictor,

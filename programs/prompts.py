@@ -18,7 +18,7 @@ from tools.errors import DataError, UsageError
 
 
 class Table(TypedDict, total=False):
-    """The part of a file that is for one predictor."""
+    """The part of a file that is for a predictor."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as pydantic wants it
 

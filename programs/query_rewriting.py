@@ -1,4 +1,4 @@
-"""One call of a model that has seen nothing of the corpus, and one search with its text.
+"""A call of a model that has seen nothing of the corpus, and one search with its text.
 
 Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's
 (section 4.2.2, appendix A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4):
@@ -58,7 +58,9 @@ class Rewrite(Program):
 
 
 class OneShotRewriter(Program):
-    """One call, one search with the `kept` fields of the answer to `signature`, under an `instruction`."""
+    """A call, one search with the `kept` fields of the answer to `signature`, under an
+    `instruction`.
+    """
 
     offline: ClassVar = {
         "analysis": rules.heaviest_sentence,

@@ -1,6 +1,4 @@
-"""One search with the description as it stands, no model: the floor that every program has to
-clear.
-"""
+"""A search with the description as it stands, no model: the floor that every program has to clear."""
 
 from programs.base import Program
 from tools.records import Query, Submission

@@ -45,7 +45,7 @@ class SearchResultText(str):
 
 @dataclass
 class SearchTools:
-    """The tools of one query, and the documents that they gathered."""
+    """The tools of a query, and the documents that they gathered."""
 
     session: Session
     per_search: int = 10

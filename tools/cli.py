@@ -1,4 +1,4 @@
-"""The common part of all commands: argument types, one-line errors, exit codes and progress.
+"""The common part of all commands: argument types, short errors, exit codes and progress.
 
 Signals are handled in tools/interrupts.py, numbers are written in tools/number_format.py.
 """
@@ -118,7 +118,7 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse with errors of one line, without abbreviated options, and no option loses its first
+    """argparse with errors of a line, without abbreviated options, and no option loses its first
     value.
 
     `prog` is `python -m MODULE`; it is replaced by the command as typed, as `sextant NAME`.
@@ -142,7 +142,7 @@ class CommandParser(argparse.ArgumentParser):
         args: Any = None,
         namespace: Any = None,
     ) -> Any:
-        """Parse one command line, in which an option may have one value."""
+        """Parse a command line, in which an option may have a single value."""
         self._given.clear()
         return super().parse_known_args(args, namespace)
 
@@ -350,8 +350,8 @@ def _fill_closed_descriptors() -> None:
 def run_command(
     parser: CommandParser, command: Command, arguments: Sequence[str] | None = None
 ) -> int:
-    """Parse the arguments, run the command, and turn an error into one line on stderr and its
-    exit code.
+    """Parse the arguments, run the command, and turn an error into a line on stderr and its exit
+    code.
     """
     open_before = len(AT_END)
     try:
@@ -378,7 +378,7 @@ def run_command(
 
 
 def _fail(error: SextantError | OSError) -> int:
-    """Print an error in one line; return its exit code."""
+    """Print an error in a line; return its exit code."""
     text = " ".join(str(error).split())
     remedy = ""
     if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind
@@ -415,8 +415,8 @@ def strip_control_characters(text: str) -> str:
 
 
 def print_stderr(text: str, to: TextIO | None = None) -> None:
-    """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens
-    when it is closed.
+    """Print a line on stderr, in place of a bar, or `to` another stream; nothing happens when it is
+    closed.
     """
     global _bar
     if (stream := own_stream(to or sys.stderr)) is not None:  # print() would take stdout instead

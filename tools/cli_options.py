@@ -171,7 +171,7 @@ def from_options(request_type: type[T], arguments: Mapping[str, Any]) -> T:
 
 
 def validate_request(request: object) -> None:
-    """Replace the values of a new request by checked ones.
+    """Replace the values of a new request by checked values.
 
     UsageError, with the option, for a wrong value.
     """

@@ -1,7 +1,7 @@
 """Everything Sextant raises on purpose, with the exit code that each means.
 
-A message states the problem, shows the value, and names the next step. The command line prints
-the message alone, on one line; any other exception is a bug and keeps its traceback.
+A message states the problem, shows the value, and names the next step. The command line prints the
+message alone, on a line; any other exception is a bug and keeps its traceback.
 """
 
 import difflib
@@ -18,7 +18,7 @@ class SextantError(Exception):
     exit_code = 2
 
     def saying(self, message: str) -> Self:
-        """Return the same error with another message; its cause is this one."""
+        """Return the same error with another message; its cause is the original error."""
         copy = type(self).__new__(type(self))
         copy.__dict__ |= self.__dict__
         copy.args = (message,)

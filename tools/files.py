@@ -150,7 +150,7 @@ def loads(line: bytes | str) -> Any:
 
 
 def dumps(row: Any) -> str:
-    """Write a value as one line of JSON, not escaped to ASCII, at orjson's speed."""
+    """Write a value as a line of JSON, not escaped to ASCII, at orjson's speed."""
     try:
         return orjson.dumps(row).decode()
     except TypeError:  # lone surrogates
@@ -207,7 +207,7 @@ def replace(
     content: str | bytes,
     mode: int = PRIVATE,
 ) -> None:
-    """Write a file in one step: a reader, or a crash, finds the old file or the new file."""
+    """Write a file in a single step: a reader, or a crash, finds the old file or the new file."""
     with replacing(path, mode) as file:
         if isinstance(content, bytes):
             file.buffer.write(content)

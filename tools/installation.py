@@ -1,5 +1,5 @@
-"""How Sextant is installed here: its version, its repository if it runs from one,
-and how to add an extra.
+"""How Sextant is installed here: its version, its repository if it runs from a checkout, and how to
+add an extra.
 """
 
 import json
@@ -93,7 +93,7 @@ def importing_extra(extra: str, module: str) -> Iterator[None]:
     """Let imports that lack a package name the extra that brings it; `module` is the importer's
     __name__.
 
-    A module that is run by `python -m` ends with one line and exit code 2.
+    A module that is run by `python -m` ends with a line and exit code 2.
     """
     try:
         yield

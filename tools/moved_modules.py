@@ -1,4 +1,5 @@
-"""Old names of modules that guides of Sextant 0.1 documented: they work for one release, with a DeprecationWarning.
+"""Old names of modules that guides of Sextant 0.1 documented: they work for a release, with a
+DeprecationWarning.
 
 `import environments.own` gives the module `environments.custom` itself, and a reference such as
 `--program programs.judging:Judge` means the program of the new module.
@@ -68,7 +69,7 @@ class _AliasFinder(MetaPathFinder):
 
 
 class _AliasLoader(Loader):
-    """Gives the module of another name in place of a new one."""
+    """Gives the module of another name in place of a new module."""
 
     def __init__(self, new_name: str) -> None:
         self._new_name = new_name

@@ -108,7 +108,7 @@ def parse_json(
 
 
 def to_toml(value: Any) -> str:
-    """Write a value as TOML does behind a "=", on one line, so that a comment can follow it.
+    """Write a value as TOML does behind a "=", on a line, so that a comment can follow it.
 
     None, which TOML lacks, is left out.
     """

@@ -1,9 +1,9 @@
 """A search session: the only way a program or an agent touches a corpus.
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the
-private side of one query. A session keeps to its limits, hides excluded documents and documents
-outside the candidate pool, writes its trace (tools/trace.py) and notes which documents a model followed
-(tools/text.py). Neither holds judgements (docs/guide/isolation.md).
+private side of a query. A session keeps to its limits, hides excluded documents and documents
+outside the candidate pool, writes its trace (tools/trace.py) and notes which documents a model
+followed (tools/text.py). Neither holds judgements (docs/guide/isolation.md).
 """
 
 import operator
@@ -188,7 +188,9 @@ def _is_of_provider(error: Exception) -> bool:
 
 
 class Session(TraceRecorder):
-    """One query's view of the corpus. Every call that shows or orders documents leaves a step in `trace`."""
+    """A query's view of the corpus. Every call that shows or orders documents leaves a step in
+    `trace`.
+    """
 
     def __init__(
         self,

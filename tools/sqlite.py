@@ -46,8 +46,8 @@ def close_when_unused(connection: sqlite3.Connection, lock: threading.Lock) -> N
     """Close a connection under the lock that its statements take; later statements raise
     sqlite3.ProgrammingError.
 
-    If a thread keeps the lock, as one that hangs does, the connection stays open: what was
-    committed is on disk.
+    If a thread keeps the lock, as one that hangs does, the connection stays open: committed data is
+    on disk.
     """
     if not lock.acquire(timeout=LONGEST_WAIT):
         return

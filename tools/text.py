@@ -33,7 +33,7 @@ def content_words(text: str) -> list[str]:
 
 
 def tokens(text: str) -> list[str]:
-    """Return every word of `text` in order, small ones too, without case and punctuation."""
+    """Return every word of `text` in order, small words too, without case and punctuation."""
     return re.findall(r"\w+", text.casefold())
 
 

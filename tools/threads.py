@@ -2,9 +2,9 @@
 
 Its session, limits, deadline and model are context variables, which Python hands to tasks of
 asyncio and not to threads. So `instrument_threads` gives a thread the context of its starter, and
-the work of a pool the context of its submitter, as OpenTelemetry's instrumentation of threads
-does. That holds for DSPy's `Parallel`, `batch` and `Evaluate`, a program's own threads, and
-libraries beside. Where no query is answered, nothing changes.
+the work of a pool the context of its submitter, as OpenTelemetry's instrumentation of threads does.
+That holds for DSPy's `Parallel`, `batch` and `Evaluate`, a program's own threads, and other
+libraries. If no query is answered, nothing changes.
 
 A thread that was started before, and takes its work from a queue, cannot be told which query the
 work is for.

@@ -29,7 +29,7 @@ class _Branch:
 
 
 class TraceRecorder:
-    """Writes the trace of one query. Threads share it."""
+    """Writes the trace of a query. Threads share it."""
 
     def __init__(
         self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]

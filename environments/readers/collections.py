@@ -7,8 +7,8 @@ it (`robust.qrels`), or stand in a folder of that name (`qrels/test.tsv`, `corpu
 Each is JSON Lines, cells under a header or not, TREC's tags, Parquet, or Arrow as
 `datasets.save_to_disk` writes it. Other names are asked of the package ir_datasets.
 
-What is dropped or odd is counted and said, and contradictions are refused. What a task is besides
-its data (objective, metrics) is not read here.
+Dropped and odd rows are counted and reported, and contradictions are refused. The rest of a task
+(objective, metrics) is not read here.
 """
 
 import os
@@ -105,9 +105,9 @@ def read_collection(
 ) -> Collection:
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
-    `columns` are the files' names for id, text, title, query_id, query, doc_id and grade, where
+    `columns` are the files' names for id, text, title, query_id, query, doc_id and grade, if
     they are unusual; `files` are the file or folder of "documents", "queries" and "judgements",
-    where there are several; `separator` ends the parent's name in a document's id, where parents
+    if there are several; `separator` ends the parent's name in a document's id, if parents
     are judged. UsageError for a wrong argument, DataError for data that cannot be right.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
@@ -334,8 +334,8 @@ def describe_data_issues(
     counts: Counter[str],
     missing: Sequence[str],
 ) -> list[str]:
-    """Return a sentence for the sizes of a collection, and for each of `counts` and what else is
-    odd in it.
+    """Return a sentence for the sizes of a collection, for each of `counts`, and for each oddity in
+    it.
 
     The judged documents `missing` are not in the corpus.
     """
@@ -364,7 +364,7 @@ def describe_data_issues(
 
 
 class _CollectionTable:
-    """One table of a collection: its files, and the columns that are taken from them."""
+    """A table of a collection: its files, and the columns that are taken from them."""
 
     def __init__(
         self,
@@ -406,8 +406,8 @@ class _CollectionTable:
             raise DataError(f"{files[0]} has no known {lacking}{headed}; {remedy}: {has:.300}")
 
     def _take(self, our: str, first: Mapping[str, Any]) -> str:
-        """Return what the file calls a column of ours; the name is added to those that are
-        known, if need be.
+        """Return the file's name for a column of ours; the name is added to those that are known,
+        if need be.
         """
         if taken := next((name for name in self._names[our] if name in first), ""):
             return taken
@@ -534,8 +534,8 @@ class _CollectionTable:
         return chain(first_two, rows)
 
     def _list_entries(self, path: Path, table: Mapping[str, Any]) -> tables.Rows:
-        """Yield (place, row) of each entry of a whole table that is one object by id; nothing
-        where it is none.
+        """Yield (place, row) of each entry of a whole table that is one object by id; nothing if it
+        is none.
         """
         if self.name == "judgements":
             if not all(isinstance(entry, dict | list) for entry in table.values()):
@@ -571,8 +571,8 @@ class _CollectionTable:
         first: str,
         counts: Counter[str],
     ) -> tables.Rows:
-        """Yield (place, row) of each line of cells; the first line names the columns, or is a
-        row of the usual ones.
+        """Yield (place, row) of each line of cells; the first line names the columns, or is a row
+        of the usual names.
         """
         column_names = {name for names in self._names.values() for name in names}
         separator = self._choose_separator(path, first, column_names)
@@ -640,8 +640,8 @@ def _open_tables(
 
 
 def list_inside(path: Path) -> list[Path]:
-    """Return the files in a folder and below, or the file itself; not those that are hidden
-    or beside the data.
+    """Return the files in a folder and below, or the file itself; not files that are hidden or not
+    data.
     """
     if not path.is_dir():
         return [path]
@@ -691,8 +691,8 @@ def _say_absence(folder: Path, name: str) -> str:
 
 
 def _keep_package(name: str, home: Path) -> Path:
-    """Return a folder with what ir_datasets has by that name, which is written in BEIR's form
-    the first time.
+    """Return a folder with the collection of ir_datasets of that name, which is written in BEIR's
+    form the first time.
     """
     dataset_id = name.removeprefix("ir_datasets:")
     folder = home / "ir_datasets" / quote(dataset_id, safe="")

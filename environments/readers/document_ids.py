@@ -113,8 +113,8 @@ def compare(
     candidates: Collection[str],
     other_side: str,
 ) -> str:
-    """Return in words, with an id of each, how the ids of one side differ from the `known`
-    ones of the other.
+    """Return in words, with an id of each, how the ids of one side differ from the `known` ids of
+    the other.
     """
     if alike := find_alike(strangers, candidates):
         return f"{alike.describe(side, other_side)}."

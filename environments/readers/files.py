@@ -201,7 +201,7 @@ class _Cells(NamedTuple):
         tabs: int,
         columns: int,
     ) -> "_Cells | None":
-        """Return what is known of these cells and a further line, if it leaves them open; None:
+        """Return the state after these cells and a further line, if it leaves them open; None:
         split them again.
 
         `tabs` is how many there are with that line. Most lines of a long cell need no second look
@@ -225,7 +225,7 @@ def split_tabs(text: str, columns: int = 0) -> _Cells:
     marks off them.
 
     A text may begin with a quotation mark of its own: then it doesn't end with one, or has single
-    ones inside. A tab between two marks separates cells where only so the line has `many`.
+    marks inside. A tab between two marks separates cells if only so the line has `many`.
     """
     plain = text.split("\t")
     if '"' not in text:
@@ -268,8 +268,8 @@ def split_tabs(text: str, columns: int = 0) -> _Cells:
 
 
 def _trim(cells: list[str], columns: int) -> list[str]:
-    """Return the cells without the empty ones at the end, but at least `columns` if there are
-    that many.
+    """Return the cells without empty cells at the end, but at least `columns` if there are that
+    many.
     """
     last = len(cells)
     while last > columns and not cells[last - 1].strip():
@@ -542,7 +542,7 @@ def pick_column(location: str, row: dict[str, Any], *names: str) -> Any:
 
 
 def abbreviate(value: Any) -> str:
-    """Describe any `value` for a message, briefly and on one line."""
+    """Describe any `value` for a message, briefly and on a line."""
     if isinstance(value, str):
         return f"{value[:60]!r:.60}"
     if isinstance(value, int) and abs(value) > 10**20:  # Python refuses to write out the longest

@@ -1,5 +1,5 @@
-"""What collections are read with: OBLIQ-Bench's layout, TREC's tags, and corpora that are kept once
-read.
+"""Settings for reading collections: OBLIQ-Bench's layout, TREC's tags, and corpora that are kept
+once read.
 
 OBLIQ-Bench: corpus/corpus.jsonl and queries+qrels/queries.jsonl with rows {"_id", "text"}, and
 queries+qrels/qrels.tsv with a header line (`query-id corpus-id score`, with hyphens or
@@ -68,7 +68,7 @@ class Contradiction(DataError):
 
 
 class Collection(NamedTuple):
-    """One collection, read whole."""
+    """A collection, read whole."""
 
     documents: Corpus
     queries: Mapping[str, str]  # query_id -> text, of those with judgements, in the files' order
@@ -569,9 +569,7 @@ def _parse_topic(
 
 
 def _find_numbers(attributes: str, fields: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what a topic's attributes have as its number, or else what its tags have, by the
-    usual name.
-    """
+    """Return the number of a topic from its attributes, or else from its tags, by the usual name."""
     of_attributes = [
         (name.lower(), html.unescape(a or b or c))
         for name, a, b, c in (_ATTRIBUTE.findall(attributes) if attributes else ())

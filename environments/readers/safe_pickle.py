@@ -72,7 +72,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _make_plain(content: Any, room: int) -> Any:
-    """Return what JSON can have, up to `room` characters and numbers; a number for a key
+    """Return a value that JSON can hold, up to `room` characters and numbers; a number for a key
     becomes a text.
     """
 

@@ -192,7 +192,7 @@ def new(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a build, or say what it would take; print the funnel."""
+    """Run a build, or estimate it; print the funnel."""
     from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     models = dict[str, str]()  # by role or stage; "" is all others

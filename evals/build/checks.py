@@ -259,7 +259,7 @@ def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
 
 def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
-    """Yield how much better one recognises than finds (OBLIQ-Bench, section 3)."""
+    """Yield the gap between recognising and finding (OBLIQ-Bench, section 3)."""
     if subject.compares:
         yield CheckFigure("gap", None, "documents are compared, none is searched for")
         return
@@ -483,7 +483,7 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
 
 
 def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tuple[str, str]]:
-    """Return each text with the one of the others that is nearest in length, and in no other pair.
+    """Return each text with the other text that is nearest in length, and in no other pair.
 
     A text is in no pair if the nearest is more than twice as long, or less than half as long.
     """
@@ -533,7 +533,7 @@ def _measure_auc(
     texts: Sequence[Any],
     examples: Sequence[tuple[bool, str]],
 ) -> float | None:
-    """Return the mean AUC of a classifier over folds; None if a fold has texts of one kind alone."""
+    """Return the mean AUC of a classifier over folds; None if a fold has texts of a single kind."""
     labels, groups = zip(*examples, strict=True)  # what is of one query is in one fold
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
     aucs = cross_val_score(
@@ -586,7 +586,9 @@ def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
 
 
 def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
-    """Return text -> whether it is relevant to a query, and to which one; of others, in whose pool it is."""
+    """Return text -> whether it is relevant to a query, and to which query; of others, in whose
+    pool it is.
+    """
     unit = environment.judgements[environment.headline].unit_of or str
     labels = dict[str, tuple[bool, str]]()
     wanted = dict[str, str]()
@@ -633,7 +635,9 @@ def check_benchmark(
     judge: str = "",
     bounds: Mapping[str, float] = {},
 ) -> dict[str, Any]:
-    """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
+    """Return all figures of a benchmark, as --json prints them; `bounds` are those that differ from
+    the defaults.
+    """
     subject = CheckedBenchmark(request, names)
     kinds = (
         find_ease,

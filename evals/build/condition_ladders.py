@@ -1,7 +1,8 @@
 """Records of documents that meet ever fewer conditions, MultiConIR's or the user's: their
 defects, and padding.
 
-Sentences are told apart by `tools.text.sentences`; one with an abbreviation in it may count as two.
+Sentences are told apart by `tools.text.sentences`; a sentence with an abbreviation in it may count
+as two.
 """
 
 import re
@@ -38,8 +39,8 @@ class LadderDefects(NamedTuple):
 def check_ladders(environment: Environment) -> list[LadderDefects]:
     """Look at every record of a task that compares documents, lengthened or not.
 
-    A number that the document has anywhere, or in a larger one (11 in 11,500), is fine: a contradiction
-    of its sentence is counted from below.
+    A number that the document has anywhere, or in a larger number (11 in 11,500), is fine: a
+    contradiction of its sentence is counted from below.
     """
     steps = defaultdict[str, dict[tuple[str, str], int]](dict)
     missing_numbers = defaultdict[str, dict[str, None]](dict)
@@ -98,7 +99,7 @@ def _numbers(text: str) -> dict[str, None]:
 
 
 def count_different_sentences(first: str, second: str) -> int:
-    """Return in how many sentences two texts differ; one that took the place of another counts once."""
+    """Return in how many sentences two texts differ; a replaced sentence counts once."""
     mine = {*sentences(first)}
     theirs = {*sentences(second)}
     return max(len(mine - theirs), len(theirs - mine))

@@ -1,10 +1,10 @@
 """Have people judge a benchmark that is being made: sheets of items out, answers in, and how far
 all agree.
 
-FOLDER/review/offered/SHEET.jsonl has a sample of the items that a stage gave, answers.jsonl
-the answers of people, agreement.json the figures. An item's id is a digest of what is shown and
-asked, so that answers hold for a build made again as long as it shows the same. Left out: how a
-stage uses a person's answer.
+FOLDER/review/offered/SHEET.jsonl has a sample of the items that a stage gave, answers.jsonl the
+answers of people, agreement.json the figures. An item's id is a digest of its content and question,
+so that answers hold for a build made again as long as it shows the same. Left out: how a stage uses
+a person's answer.
 """
 
 import codecs
@@ -128,7 +128,9 @@ SHEETS = {
 
 
 class Item(NamedTuple):
-    """Something to be judged. What is shown under one of its own values is a choice, in an order that tells nothing."""
+    """Something to be judged. An item shown under a value of its own is a choice, in an order that
+    tells nothing.
+    """
 
     show: Sequence[tuple[str, str]]  # (label, text)
     model: Value | None = None  # what the model said, which people do not see; None where none did
@@ -449,7 +451,7 @@ def describe(folder: Path) -> str:
 
 
 def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield why there is no kappa, of each sheet that has none and could have one."""
+    """Yield why there is no kappa, of each sheet that lacks kappa and could have it."""
     roles = {
         "model": {"first": "model", "second": "person"},
         "people": {"first": "first person", "second": "second"},

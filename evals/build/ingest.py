@@ -1,8 +1,8 @@
 """From files of people to documents: read, cleaned, and cut into pieces. Nothing is sent
 anywhere.
 
-One document is in memory at a time; of all of them, ids and groups. The result is kept in a
-folder, and opens at once while the files, the sections of the recipe and this code are the same.
+A document is in memory at a time; of all of them, ids and groups. The result is kept in a folder,
+and opens at once while the files, the sections of the recipe and this code are the same.
 """
 
 import heapq
@@ -217,7 +217,7 @@ class CorpusRow(NamedTuple):
 
 
 class _Ingestion:
-    """One reading of a corpus: its rows, and the facts about them so far."""
+    """A reading of a corpus: its rows, and the facts about them so far."""
 
     def __init__(self, corpus: CorpusSettings, clean: CleanSettings, cut: CutSettings) -> None:
         self.corpus = corpus
@@ -518,7 +518,7 @@ class _Ingestion:
 
 
 def _write_text(value: Any, location: str) -> str:
-    """Return a cell as text; of a list of messages, a line "[Role]: what it says" each."""
+    """Return a cell as text; of a list of messages, a line "[Role]: text" each."""
     if isinstance(value, list) and value and all(isinstance(message, dict) for message in value):
         try:
             messages = [

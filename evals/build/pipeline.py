@@ -50,7 +50,7 @@ class StageReached(Exception):
 
 
 class FunnelRow(NamedTuple):
-    """One line of the funnel: how many items went into a stage and came out of it."""
+    """A line of the funnel: how many items went into a stage and came out of it."""
 
     stage: str
     went_in: int
@@ -61,7 +61,9 @@ class FunnelRow(NamedTuple):
 
 
 class BuildPipeline:
-    """One build in its folder. `ahead` sends and writes nothing, and forecasts the cost of each stage."""
+    """A build in its folder. `ahead` sends and writes nothing, and forecasts the cost of each
+    stage.
+    """
 
     def __init__(
         self,
@@ -291,7 +293,7 @@ class BuildPipeline:
     ) -> Benchmark:
         """Return the benchmark; a judgement of a text holds for all documents that have it.
 
-        `together` is query_id -> a group: queries of one group are all for dev, or all for test.
+        `together` is query_id -> a group: queries of a group are all for dev, or all for test.
         `settings` of benchmark.toml stand in place of the recipe's.
         """
         wanted: Any = self.recipe.release
@@ -440,7 +442,9 @@ def stable_order(doc_ids: Iterable[str]) -> list[str]:
 
 
 def overlapping_slices(items: Sequence[T], size: int, overlap: int = 0) -> list[Sequence[T]]:
-    """Cut a sequence into slices of `size`; each begins with the last `overlap` of the one before."""
+    """Cut a sequence into slices of `size`; each begins with the last `overlap` of the slice
+    before.
+    """
     starts = range(0, max(1, len(items) - overlap), max(1, size - overlap))
     slices = (items[start : start + size] for start in starts)
     return [items_slice for items_slice in slices if items_slice]

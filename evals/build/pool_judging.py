@@ -49,7 +49,7 @@ class GradingSettings:
 
 @dataclass(frozen=True)
 class PoolingSettings:
-    """Judging what several retrievers bring, beside what the build found itself."""
+    """Judging the hits of several retrievers, in addition to the build's own documents."""
 
     retrievers: Annotated[
         list[str], "whose first documents are judged; without any there are no pooled judgements"

@@ -35,7 +35,7 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class ModelsSettings:
-    """Which model is asked; the one of --lm where a name is empty."""
+    """Which model is asked; the one of --lm if a name is empty."""
 
     sweep: Annotated[str, "reads the whole corpus: a cheap one"] = ""
     write: Annotated[str, "writes queries, and labels and merges groups: a strong one"] = ""
@@ -56,7 +56,7 @@ class LimitsSettings:
 
 @dataclass(frozen=True)
 class ReleaseSettings:
-    """What is written, and what its card says."""
+    """The written files, and the text of their card."""
 
     name: Annotated[str, "tables call the task own/NAME; empty: the folder's name"] = ""
     objective: Annotated[str, "what counts as a find; models read it with every query"] = ""
@@ -72,7 +72,7 @@ class ReleaseSettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all recipes have."""
+    """Common settings of all recipes."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     clean: CleanSettings = field(default_factory=CleanSettings)

@@ -205,7 +205,8 @@ def write_release(
     folder: Path,
     provenance: Mapping[str, Any],
 ) -> None:
-    """Write FOLDER/release in one step: readers find the release before, none, or the new release.
+    """Write FOLDER/release in a single step: readers find the release before, none, or the new
+    release.
 
     `provenance` has the recipe, digest, models, licence (as the Hub has it) and source; of the
     card alone: funnel (rows of stage, went_in, came_out, dropped). DataError for a benchmark that
@@ -511,8 +512,8 @@ def _find_shared(environment: Environment) -> Iterator[str]:
 def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     """Yield the places of a release that tell private texts.
 
-    A text is known by 8 words in a row, or in full if it is shorter. One word, or 8, that a
-    document says by itself is not private; a document whose own text has all of it is named.
+    A text is known by 8 words in a row, or in full if it is shorter. A word, or 8, that a document
+    says by itself is not private; a document whose own text has all of it is named.
     """
     private = folder / PRIVATE
     if not private.exists():

@@ -299,7 +299,7 @@ def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
 
 
 def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
-    """Return the high estimate of a figure for one unit, of the stage in which it is highest."""
+    """Return the high estimate of a figure for a unit, of the stage in which it is highest."""
     _, _, high = LEVELS
     largest = 0.0
     for forecast in forecasts:
@@ -310,7 +310,7 @@ def _largest_unit(forecasts: Sequence[Result], key: str) -> float:
 
 
 def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
-    """Return low, likely and high of a figure over the forecasts of one stage."""
+    """Return low, likely and high of a figure over the forecasts of a stage."""
     low, likely, high = LEVELS
     units = sum(forecast["units"] for forecast in forecasts)
     most = max(forecast["most"] for forecast in forecasts)

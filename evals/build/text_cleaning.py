@@ -41,7 +41,9 @@ _PERSONAL = {
 
 @dataclass(frozen=True)
 class CleanSettings:
-    """What is taken out of the texts, and which documents are the same; one that is judged stands for all of these."""
+    """The text removed from documents, and the duplicates; a judged document stands for all of its
+    duplicates.
+    """
 
     urls: Annotated[
         Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"
@@ -137,7 +139,8 @@ def digest_line(line: str) -> int:
 
 
 def find_duplicates(documents: Corpus, near: float) -> dict[str, str]:
-    """Map each document to the first one with its title and text, or whose runs of words are alike by `near`.
+    """Map each document to the first document with its title and text, or whose runs of words are
+    alike by `near`.
 
     Candidates are found by MinHash in bands (Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4), and then
     compared. A near twin is of a document that is no twin itself. `near` is from 0, equal texts alone, to 1.
@@ -183,7 +186,7 @@ class TextWarnings:
         ]()  # kind -> things, documents, the first example
 
     def add(self, topic: str, count: int, example: str) -> None:
-        """Count `many` things of a kind in one document; the first example of each kind is kept."""
+        """Count `many` things of a kind in a document; the first example of each kind is kept."""
         if count:
             before, documents, first = self._found.get(topic, (0, 0, example))
             self._found[topic] = before + count, documents + 1, first

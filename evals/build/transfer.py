@@ -76,7 +76,8 @@ class Pieces:
 def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> list[Query]:
     """Return queries with their masks and pools in the documents of a build.
 
-    `hidden` gives the documents that stand for a masked one, and `ranked` those for one of a pool.
+    `hidden` gives the documents that stand for a masked document, and `ranked` those for a document
+    of a pool.
     """
     carried = list[Query]()
     for query in queries:
@@ -91,7 +92,9 @@ def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> lis
 def carry_comparisons(
     build: BuildPipeline, stage: str, comparisons: Comparisons, carry: Carry
 ) -> dict[str, list[Comparison]]:
-    """Return the comparisons whose two documents are one document each in the build; the others are counted."""
+    """Return the comparisons whose two documents are a single document each in the build; the
+    others are counted.
+    """
     carried = dict[str, list[Comparison]]()
     for query_id, pairs in comparisons.items():
         for pair in pairs:
@@ -106,7 +109,7 @@ def carry_comparisons(
 
 
 def keep_twins(twins: Mapping[str, str], comparisons: Comparisons) -> dict[str, str]:
-    """Return the pairs of queries that still have the same comparisons, one after the other."""
+    """Return the pairs of queries that still have the same comparisons, in sequence."""
     labels = {query_id: [pair.label for pair in pairs] for query_id, pairs in comparisons.items()}
     return {
         query_id: twin

@@ -43,7 +43,7 @@ def read_dropped(source: BuildSource) -> Iterator[tuple[str, str, str]]:
 
 
 class StageInput(NamedTuple):
-    """One call of a stage."""
+    """A call of a stage."""
 
     key: Any  # the caller's own handle
     inputs: Mapping[str, Any]  # fields of the signature, as JSON has them

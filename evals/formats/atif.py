@@ -2,7 +2,7 @@
 read from 1.0 on.
 
 Written: the instructions of its model calls as the system's steps, the query as the user's, then a
-step of the agent's for each step of the session, with a call of one of `agent.tool_definitions` and
+step of the agent's for each step of the session, with a call from `agent.tool_definitions` and
 the observation linked to it. The model's answers are its message; the messages sent are in
 `extra.calls`. Prompts and answers are there if they are kept. Rankings and judgements are in
 `extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold` (document -> grade) of an
@@ -10,7 +10,8 @@ observation; the ranking, the metrics and the lost documents at the root. Left o
 documents but in prompts.
 
 Read: the query is `extra.query_id`, else `trajectory_id`, else `session_id`. A tool call with
-"search" or "retriev" in its name is a search, one with "read", "open", "fetch" or "get_doc" a read;
+"search" or "retriev" in its name is a search, a call with "read", "open", "fetch" or "get_doc" a
+read;
 judge, select, drop and rank are as written here. Their documents are in the observation:
 `extra.doc_ids`, or `extra.source_doc_id` of each result, or content that is JSON with an id, docid,
 doc_id, document_id or _id for each hit. If a search does not tell its documents, all steps are
@@ -54,7 +55,7 @@ _IDS = ("doc_id", "docid", "document_id", "id", "_id")
 
 
 def write(source: ExportedRun, folder: Path) -> list[str]:
-    """Trajectories in ATIF: trajectories.jsonl, and one file a query in queries/."""
+    """Trajectories in ATIF: trajectories.jsonl, and a file per query in queries/."""
     (folder / "queries").mkdir()
     config = source.run.config
     tools = [

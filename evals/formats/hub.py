@@ -1,7 +1,7 @@
 """A folder that `datasets` loads, and that huggingface_hub.upload_folder can put on the Hub as it
 is.
 
-Three tables in Parquet, each in a folder with a file a run, so that several runs fit into one data
+Three tables in Parquet, each in a folder with a file a run, so that several runs fit into a data
 set: trajectories (a row a query), scores (a row a query and metric), runs (a row a run). README.md
 is the card. Nothing is uploaded. Left out: texts of documents and queries, for their licences;
 texts of a system (searches, notes, answers) may quote them.

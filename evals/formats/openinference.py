@@ -1,15 +1,16 @@
 """Spans in OpenInference's vocabulary: in a file, as OTLP/JSON, or posted by OTLP to Phoenix,
 MLflow or a collector.
 
-A line of spans.jsonl is the TracesData of one query, as a collector's otlpjsonfile receiver takes
-it. A query is a trace:
+A line of spans.jsonl is the TracesData of a query, as a collector's otlpjsonfile receiver takes it.
+A query is a trace:
 
     AGENT       the query; its answer or ranking
       CHAIN       a hop
         RETRIEVER   a search and its documents          TOOL   a read
-        RERANKER    an order that was made              CHAIN  what was judged, selected, dropped, noted
+        RERANKER    an order that was made              CHAIN judged, selected, dropped, noted
+        documents
           LLM         the model calls made for a step, taken together: their tokens and price
-            LLM         each of them, where it is kept: what was sent, and what came back
+            LLM         each of them, if it is kept: what was sent, and what came back
       EVALUATOR   the metrics, as trace.evaluations
 
 Ids are digests of run, query and place. A run records no time of day: a trace ends when

@@ -28,8 +28,8 @@ _COLUMNS = "query, Q0, document, rank, score, tag"
 
 
 def write(source: ExportedRun, folder: Path) -> list[str]:
-    """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what
-    recall counts).
+    """TREC files: run.trec as scored, qrels.trec (gains of nDCG), relevant.trec (documents counted
+    by recall).
     """
     run = source.run.path
     empty = 0

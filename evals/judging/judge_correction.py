@@ -56,7 +56,7 @@ def draw_true_grades(
 
     `sample` has pairs of a true grade and the judge's, `pool` the judge's grades alone. A Gibbs
     sampler alternates the true grades, how common they are, and the judge's errors. ValueError for
-    a sample of one true grade only: it cannot tell an error from a hit.
+    a sample with a single true grade: it cannot tell an error from a hit.
     """
     classes = sorted({true for true, _ in sample})
     if len(classes) < 2:

@@ -1,11 +1,11 @@
 """Have a model judge the unjudged documents among the first of runs, and score the runs by that,
 too.
 
-A judge is a run of programs/llm_tasks/relevance_judge.py in a folder next to the first run, judged-NAME-DIGEST, with a
-batch of a query's documents in the place of a query: it says who judged, goes on from its
-end, and pays nothing twice. The release's judgements stay as they are, and hold where both have a
-document. If a task scores passages by their documents (MaxP), a judgement is of the document,
-and its passage that a run placed best is read.
+A judge is a run of programs/llm_tasks/relevance_judge.py in a folder next to the first run,
+judged-NAME-DIGEST, with a batch of a query's documents in the place of a query: it says who judged,
+goes on from its end, and pays nothing twice. The release's judgements stay as they are, and hold if
+both have a document. If a task scores passages by their documents (MaxP), a judgement is of the
+document, and its passage that a run placed best is read.
 """
 
 import math
@@ -53,7 +53,7 @@ Result = dict[str, Any]  # what `judge_runs` returns and --json prints
 
 
 class JudgingPool(NamedTuple):
-    """The first documents of runs of one task."""
+    """The first documents of runs of a task."""
 
     runs: Sequence[scored_run.ScoredRun]
     environment: Environment
@@ -83,7 +83,7 @@ class JudgingPool(NamedTuple):
         )
 
     def to_release_grade(self, grade: float) -> float:
-        """Return the release's grade for one of a judge's: 2 is its highest, 1 its lowest relevant
+        """Return the release's grade for a judge's grade: 2 is its highest, 1 its lowest relevant
         grade, 0 is 0.
 
         So a document that is relevant in part counts as relevant in every metric and in the
@@ -103,8 +103,8 @@ class JudgingPool(NamedTuple):
         return self.join_release_grades(translated)
 
     def join_release_grades(self, grades: Grades) -> Judgements:
-        """Return the release's judgements with others in its own grades; the release's hold
-        if both have one.
+        """Return the release's judgements with others in its own grades; the release's grades hold
+        if both have a grade.
         """
         qrels = {
             query_id: grades.get(query_id, {}) | release_grades
@@ -132,7 +132,7 @@ class JudgingPool(NamedTuple):
 
 
 def _is_of(config: run_folder.Config, task: str) -> bool:
-    """Return whether a run is of a task, by the name that runs have or, of one's own data, by
+    """Return whether a run is of a task, by the name that runs have or, for a user's own data, by
     its place.
     """
     if config["task"] == task:
@@ -316,7 +316,7 @@ def _correct(
     errors.
 
     Both are estimates (judge_correction.py): "judge" is None, and "corrected" of each run, if
-    nothing was judged, or if the sample has documents of one grade only.
+    nothing was judged, or if the sample has documents of a single grade.
     """
     grades = by_kind[POOL]
     pairs = _pairs(pool, chosen, by_kind)
@@ -520,8 +520,8 @@ def describe_judge(result: Result) -> list[str]:
 
 
 def _score(pool: JudgingPool, name: str, grades: Grades) -> Result:
-    """Score every run by each of the judgements, and say how much hangs on what one run alone
-    contributed.
+    """Score every run by each of the judgements, and show how much depends on documents contributed
+    by a run alone.
     """
     names = pool.environment.metrics
     judgements = {
@@ -545,8 +545,8 @@ def _score(pool: JudgingPool, name: str, grades: Grades) -> Result:
 
 
 def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
-    """Say for each run what hangs on the `grades` of documents that it alone brought (Zobel 1998):
-    a row a run.
+    """Show for each run the influence of the `grades` of documents that it alone brought (Zobel
+    1998): a row a run.
 
     They are taken away, and the runs are ranked again: Kendall's tau with the ranking before, and
     the largest change of a run's mean, by the headline metric.

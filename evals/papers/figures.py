@@ -10,8 +10,8 @@ The section of a figure has `drawn`, a table of
     change                  a variant: its value is drawn less the value of the system without a variant
     value                   the label of the axis of values
 
-A value that is printed by several judgements is drawn by the last of them: pooled ones, in
-OBLIQ-Bench.
+A value that is printed by several judgements is drawn by the last of them: the pooled judgements,
+in OBLIQ-Bench.
 """
 
 from collections.abc import Mapping, Sequence

@@ -126,9 +126,7 @@ class ReproducedTable:
         return {repr(result.cell.request): result for result in results}
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Yield every cell: the paper's value, ours, the difference, and a remark if there is
-        one.
-        """
+        """Yield every cell: the paper's value, ours, the difference, and a remark, if any."""
         marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
             try:

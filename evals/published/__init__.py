@@ -104,7 +104,7 @@ def _paper_system(config: Mapping[str, Any]) -> str | None:
 
 
 def _is_comparable(config: Mapping[str, Any]) -> bool:
-    """Return whether a run is over all queries, cut where the protocol cuts, by a plain program."""
+    """Return whether a run is over all queries, cut if the protocol cuts, by a plain program."""
     selection = config["asked"]
     if config["data"] != "full" or selection["limit"] or selection["query_ids"]:
         return False

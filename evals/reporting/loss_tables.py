@@ -229,7 +229,7 @@ def losses_table(groups: Sequence[Group]) -> CsvTable | None:
 
 
 def systems_table(groups: Sequence[Group]) -> CsvTable | None:
-    """What the searcher of each run does; None if no run has a search in its traces."""
+    """The behaviour of each run's searcher; None if no run has a search in its traces."""
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         with suppress(DataError):  # an earlier version has scored it

@@ -42,7 +42,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     """The report of the runs in `paths` and below them.
 
     DataError if no run has scores; UnknownName for a metric that no run has; UsageError if runs of
-    one column are over different data, unless `force`.
+    a column are over different data, unless `force`.
     """
     for name in metrics:
         check_metric(name.partition(" [")[0])

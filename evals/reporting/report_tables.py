@@ -156,7 +156,7 @@ class ResultTable:
     notes: list[str] = field(default_factory=list)
 
     def of_kind(self, row_kind: RowKind) -> list[ResultRow]:
-        """Its rows of one kind."""
+        """Its rows of a kind."""
         return [row for row in self.rows if row.kind == row_kind]
 
 
@@ -271,7 +271,7 @@ def task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
 
 
 def sweep_tasks(group: Group) -> list[str]:
-    """The tasks that a system was run on over pools of one kind and several sizes."""
+    """The tasks that a system was run on over pools of a single kind and several sizes."""
     pooled = {
         task: {
             system

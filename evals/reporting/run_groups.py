@@ -1,4 +1,4 @@
-"""Group runs that may stand in one table, and name the systems in it.
+"""Group runs that may stand in a table, and name the systems in it.
 
 A group is a suite's variant, over the same data, split and queries. Within it a column is a task;
 its runs must have the same data fingerprint, or the difference between two of them would not be
@@ -76,7 +76,7 @@ class System:
 
 
 class Group(NamedTuple):
-    """Runs that may stand in one table, in the order of its rows, and the system of each."""
+    """Runs that may stand in a table, in the order of its rows, and the system of each."""
 
     suite: str
     variant: str
@@ -192,7 +192,7 @@ def _position(names: Iterable[str], name: str) -> int:
 
 
 def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns:
-    """Group runs that may stand in one table.
+    """Group runs that may stand in a table.
 
     UsageError for columns of different data, unless with `force`.
     """

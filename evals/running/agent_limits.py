@@ -1,6 +1,4 @@
-"""What the agents outside of a run (`command:`, `served:`) have used, which its outcomes say
-and no ledger has.
-"""
+"""The usage of external agents (`command:`, `served:`), which is in the outcomes and in no ledger."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +28,8 @@ def count_agents(
     """Count the usage of agents in earlier sittings of a program's run, except the usage that its `ledger`
     has already.
 
-    Every outcome counts, also of queries that failed and were asked again, and so does what queries
-    that were left pending have used.
+    Every outcome counts, also of queries that failed and were asked again, and so does the usage of
+    pending queries.
     """
     booked = ledger.used_by_query() if ledger else {}
     used_by_all = Usage()

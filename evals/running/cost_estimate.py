@@ -1,9 +1,9 @@
 """`--dry-run`: the calls that a run would make, their cost, and how long it would take.
 
-The program runs as it is on two of the pending queries, those at one third and two thirds by
-length, with nothing sent. The engine without a model answers in the model's place; what a retriever
-would send, or load weights for, is left to bm25, which changes which documents are read and hardly
-how long they are. Prompts are counted by OpenAI's o200k_base.
+The program runs as it is on two of the pending queries, those at a third and two thirds by length,
+with nothing sent. The engine without a model answers in the model's place; bm25 stands in for
+retrievers that would send requests or load weights, which changes which documents are read and
+hardly how long they are. Prompts are counted by OpenAI's o200k_base.
 
 The means of these queries stand for all; if calls grow with the pool, a query counts as much as
 its pool is large. How much a model writes and thinks, how fast it is, and how far it goes on
@@ -71,7 +71,7 @@ MESSAGE = 4  # tokens of a message in addition to its text, as OpenAI counts the
 
 
 class CallTokens(NamedTuple):
-    """Tokens of one call."""
+    """Tokens of a call."""
 
     prompt: int
     answer: int
@@ -215,8 +215,8 @@ def extrapolate(
     """Return the estimate for all `pending` queries from a rehearsal, its assumptions, and
     whether budgets suffice.
 
-    Earlier answers are those of runs whose folders are called `earlier` with a digest. What these
-    `spent` counts.
+    Earlier answers are those of runs whose folders are called `earlier` with a digest. The seconds
+    and tokens that `spent` counts.
     """
     habits = _habits(request, model, rehearsal, earlier)
     (factors, reason) = rehearsal.factors
@@ -260,7 +260,7 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
 
 
 def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path | None:
-    """Return the folder of the run under these `run_conditions`, if there is one.
+    """Return the folder of the run under these `run_conditions`, if it exists.
 
     Retrievers are not opened, so their complete names are not compared. To digest the sources takes
     time, so that is done last.
@@ -383,8 +383,8 @@ def _multiply(
     factors: Range,
     workers: int,
 ) -> EstimatedTotals:
-    """Project the calls of the rehearsal to all queries; the calls of one query come one
-    after another.
+    """Project the calls of the rehearsal to all queries; the calls of a query come one after
+    another.
     """
     program = rehearsal.program
     calls = rehearsal.all_calls

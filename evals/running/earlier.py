@@ -1,4 +1,4 @@
-"""The usage of earlier sittings, for a command over several runs with one budget: all runs
+"""The usage of earlier sittings, for a command over several runs with a single budget: all runs
 count before the first.
 """
 
@@ -50,7 +50,7 @@ def has_runs(request: Request) -> bool:
 
 
 def find_folder(opened: LoadedRun) -> Path | None:
-    """Return the folder of a request's run, if there is one. Retrievers are not opened."""
+    """Return the folder of a request's run, if it exists. Retrievers are not opened."""
     resolved, environment, _, terms = opened
     model = connect(resolved.request, terms, environment.documents, seed=resolved.request.seed)
     return find_existing_run(opened, run_conditions(resolved, environment, None, model))

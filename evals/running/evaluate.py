@@ -4,8 +4,8 @@ report.
     result = evaluate(program="multihop", task="congress", split="dev")
     print(result.metrics["nDCG@10"].mean, result.folder)
 
-Here a task, a retriever, a program and a model meet. Nothing is printed; a report is told what
-happens.
+Here a task, a retriever, a program and a model meet. Nothing is printed; a report is informed of
+events.
 """
 
 import logging
@@ -154,7 +154,7 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(request: Request, terms: RunResources | None = None) -> LoadedRun:
-    """Open the resources of one run, for itself alone except for `terms`."""
+    """Open the resources of a run, for itself alone except for `terms`."""
     terms = terms or make_resources(request)
     resolved, environment = load_task(request)
     return LoadedRun(resolved, environment, RunRetrievers(environment, terms), terms)
@@ -252,7 +252,7 @@ def _run(
 
 
 def make_resources(request: SharedRequest, *, repeats: bool = False) -> RunResources:
-    """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
+    """Return the budget, rate limiter, prices and retry policy of a command; `repeats` as in Terms."""
     patience = RunResources().patience
     seconds = request.patience
     patience = replace(patience, call=request.call_timeout or patience.call)

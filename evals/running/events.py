@@ -1,7 +1,7 @@
 """The events of a run, which `RunMonitor` makes of it while it goes, and `EventWriter`, which writes them for
 other programs.
 
-`python -m evals.run ... --json-events` writes one JSON object a line on stdout, each as it happens:
+`python -m evals.run ... --json-events` writes a JSON object per line on stdout, each as it happens:
 
     {"event": NAME, "time": ISO 8601 in UTC, ...}
 
@@ -43,7 +43,7 @@ _BUDGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run begins, or goes on where an earlier sitting ended. Nothing was sent yet."""
+    """The run begins, or goes on if an earlier sitting ended. Nothing was sent yet."""
 
     run: str  # the folder
     task: str
@@ -145,7 +145,7 @@ Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the 
 
 
 def line(event: Event, at: float) -> str:
-    """Write an event in one line of ASCII; `at` is in seconds since 1970."""
+    """Write an event in a line of ASCII; `at` is in seconds since 1970."""
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
     return (
         json.dumps(

@@ -1,9 +1,9 @@
 """Have a small program ask a model about units that are no queries of a task: a stage of judging,
 naming, building.
 
-A stage is a run in a folder of its own, so it has a budget and books, goes on where it was ended,
-pays for nothing twice, and can be forecast. A unit is a Query whose id says what it is; what the
-outcomes mean is up to who asks.
+A stage is a run in a folder of its own, so it has a budget and books, goes on if it was ended, pays
+for nothing twice, and can be forecast. A unit is a Query whose id identifies it; the caller
+interprets the outcomes.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ class ModelStage:
         request: SharedRequest,
         terms: RunResources | None = None,
     ) -> None:
-        """`config` has a task's name and all that outcomes depend on beside program, prompts, texts
+        """`config` has a task's name and all that outcomes depend on except program, prompts, texts
         and model.
 
         Stages may share `terms`, which are then open.
@@ -110,10 +110,11 @@ class ModelStage:
 
     @contextmanager
     def open(self) -> Iterator[Callable[..., Outcomes]]:
-        """Claim the folder; yield what asks about those units that have no outcome, and returns all
-        outcomes.
+        """Claim the folder; yield a function that asks about units without an outcome, and returns
+        all outcomes.
 
-        It takes units and the hooks of runner.run. SextantError if units are left without one.
+        It takes units and the hooks of runner.run. SextantError if units are left without an
+        outcome.
         """
         if self._request.lm != "offline":
             check_key(self._request.lm, self._request.headers)

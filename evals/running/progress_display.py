@@ -52,7 +52,7 @@ def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
 
 
 class PlainProgress:
-    """Plain lines: one when it is due, and one at once when calls begin to wait or go on."""
+    """Plain lines: when they are due, and at once when calls begin to wait or go on."""
 
     def __init__(self, earlier: int = 0) -> None:
         self._ended = earlier  # queries, when the last line was said
@@ -92,7 +92,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A table that is drawn in its own place, over what it was before, each time in one write."""
+    """A table that is drawn in its own place, over its former text, each time in a single write."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -178,8 +178,8 @@ def columns(progress: Progress) -> list[ProgressColumn]:
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
-    """Return as many columns as `width` characters hold, and below them what is waited for,
-    if it `waits`.
+    """Return as many columns as `width` characters hold, and below them the reason of a wait, if it
+    `waits`.
     """
     shown = columns(progress)
     while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
@@ -197,7 +197,7 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
 
 
 def plain_line(progress: Progress) -> str:
-    """Return the progress in one line."""
+    """Return the progress in a line."""
     calls = progress.status
     usage = progress.status.usage
     apart = ", ".join(_apart(calls))
@@ -218,7 +218,7 @@ def plain_line(progress: Progress) -> str:
 
 
 def waiting_words(calls: CallStats) -> str:
-    """Return the reason of a wait, in one line."""
+    """Return the reason of a wait, in a line."""
     duration = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
     waiting_calls = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
     return f"waiting{duration}: {strip_control_characters(calls.reason)}; {waiting_calls}"

@@ -2,8 +2,7 @@
 called.
 
 Each distinct search is issued once, with the text, instruction, exclusions and pool that it had.
-Left out: what a searcher would have done with other results, and searches that only ordered what
-had surfaced.
+Left out: a searcher's reactions to other results, and searches that only ordered what had surfaced.
 """
 
 import math

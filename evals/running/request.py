@@ -1,12 +1,11 @@
-"""The request of a run: everything that `evals.run` can be asked for, as a frozen value, and what
--P may set.
+"""The request of a run: every option of `evals.run`, as a frozen value, and the parameters of -P.
 
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
 A field that is None leaves the choice to the task, the model or the program. Values are checked
 when a request is made (UsageError); names are looked up in evals/running/resolve.py. `-P
-name=value` sets a keyword parameter of a program's constructor, or one of the `LIMITS` of each
-query.
+name=value` sets a keyword parameter of a program's constructor, or a limit of each query, from
+`LIMITS`.
 """
 
 import difflib
@@ -316,7 +315,7 @@ class Request(SharedRequest):
 
     @property
     def processes(self) -> int:
-        """Processes that answer queries; 1 is this one alone."""
+        """Processes that answer queries; 1 is this process alone."""
         if self.on_ray:
             return -(-self.at_once // (1 if self.lm == "offline" else EACH))
         most = (
@@ -343,9 +342,7 @@ def resolve_program(name: str) -> str:
 
 
 def find_program(name: str) -> Any:
-    """Return the constructor of a program: a class of ours, or made of what a user's name
-    stands for.
-    """
+    """Return the constructor of a program: a class of ours, or made from a user's own object."""
     constructor = names.load_object(
         "program",
         name if name in SYSTEMS else resolve_program(name),
@@ -379,7 +376,7 @@ def parse_parameters(
     with its default.
 
     UnknownName for another name, UsageError for a value of another type. `LIMITS` are ignored, but
-    with one, lines of work that could be `parallel` go one after another: which of them it ends
+    with a limit, lines of work that could be `parallel` go one after another: which of them it ends
     must not depend on their threads.
     """
     parameters = list_parameters(constructor)
@@ -424,7 +421,7 @@ def parse_parameters(
 def query_limits(assignments: Mapping[str, Any]) -> dict[str, int]:
     """Return those of `LIMITS` that are `given`, in their order.
 
-    UsageError for one that is no number from 1.
+    UsageError for anything but a number from 1.
     """
     limits = {
         name: read_value(name, str(assignments[name]), int)
@@ -460,7 +457,7 @@ def find_retrievers(values: Mapping[str, Any]) -> list[str]:
 def hash_input_files(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 of every file that the values name, by parameter.
 
-    DataError for one that is not there.
+    DataError for a missing file.
     """
     digests = {}
     for name, value in values.items():
@@ -482,7 +479,7 @@ def read_value(
 ) -> Any:
     """Return the value of NAME=VALUE.
 
-    UsageError, with the option, for one that is not of its kind.
+    UsageError, with the option, for a value of another type.
     """
     try:
         return (

@@ -175,7 +175,7 @@ def _read_compiled(request: Request) -> "Compiled | None":
 
 
 def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> ResolvedRequest:
-    """Return `resolved` with the task's own choices; UsageError for what does not fit it,
+    """Return `resolved` with the task's own choices; UsageError for parameters that do not fit,
     before an index is built.
     """
     request = resolved.request
@@ -210,15 +210,15 @@ def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> Resolved
 
 
 def _attribute(hints: Mapping[str, str]) -> str:
-    """Return what the retriever `lens` writes down of documents: the name of the task's lens,
-    or its own words.
+    """Return the attribute that the retriever `lens` notes of documents: the name of the task's
+    lens, or its own words.
     """
     return hints.get("attribute") or hints.get("lens", "")
 
 
 def try_construct(constructor: Any, values: Mapping[str, Any]) -> Any:
-    """Make the program over nothing, for what its constructor refuses to be refused before an
-    index is built.
+    """Make the program over nothing, so that its constructor refuses bad parameters before an index
+    is built.
     """
     try:
         with names.contained():
@@ -273,7 +273,7 @@ class RunRetrievers:
         self.built: dict[str, Retriever] = dict(built or {})
 
     def build(self, spec: RetrieverSpec) -> Retriever:
-        """Return the retriever of an expression; one that may take a while to open is named
+        """Return the retriever of an expression; a retriever that may take a while to open is named
         in the log.
         """
         spec = retrievers.with_lens_attribute(spec, self.attribute)

@@ -1,5 +1,4 @@
-"""Run one system on every pending query, and record what it hands in. Scores nothing, prints
-nothing.
+"""Run a system on every pending query, and record its submission. Scores nothing, prints nothing.
 
 A fault of the system is an outcome: recorded, never repeated, scored 0, because dropping it would
 let a system gain by crashing on hard queries. A fault of the provider says nothing about the
@@ -88,7 +87,7 @@ def run_queries(
     Outcomes are written by the calling thread; `on_pending` gets queries that the provider left
     unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
     KeyboardInterrupt stops each query at its next call; answers in flight are waited for, GRACE
-    seconds at most, or not at all at the second one.
+    seconds at most, or not at all at the second signal.
     """
 
     def take(query_id: str, result: Outcome | Exception) -> None:
@@ -150,8 +149,8 @@ def run_queries(
 
 @contextmanager
 def infrequent_gc() -> Iterator[None]:
-    """Collect garbage seldom, and not in what is there already: else it takes a tenth of the
-    time of 64 workers.
+    """Collect garbage seldom, and not among existing objects: else it takes a tenth of the time of
+    64 workers.
     """
     before = gc.get_threshold()
     gc.freeze()
@@ -188,8 +187,8 @@ class _WorkerThreads:
         self._giving_up = threading.Lock()  # a query ends, or is given up, and not both
 
     def hire(self) -> None:
-        """Start one more thread: a daemon, in no pool, which would hold up Ctrl-C until the
-        slowest returns.
+        """Start another thread: a daemon, in no pool, which would hold up Ctrl-C until the slowest
+        returns.
         """
         thread = threading.Thread(target=self._work, daemon=True)
         self.working.add(thread)
@@ -310,8 +309,8 @@ def answer_with_model(
     documents: Mapping[str, Document],
     model: ConnectedModel,
 ) -> Outcome | Exception:
-    """Run the system on one query with `model`; return the outcome, or the exception for
-    which it stays pending.
+    """Run the system on a query with `model`; return the outcome, or the exception for which it
+    stays pending.
     """
     with model.active():
         return answer_query(system, query, documents)
@@ -365,8 +364,8 @@ def answer_query(
 
 
 def _noting_usage(problem: Exception) -> Exception:
-    """Have the exception that leaves this context's query pending say, as `used`, what the
-    query has used.
+    """Have the exception that leaves this context's query pending have, as `used`, the query's
+    usage.
     """
     if opened := session.current():
         problem.used = opened.usage  # type: ignore[attr-defined]

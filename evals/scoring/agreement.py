@@ -127,7 +127,7 @@ def _macro_f1(confusion: np.ndarray) -> float:
 
 
 def _explain_undefined(constant: Mapping[str, str]) -> str:
-    """Return why kappa is undefined: which judges always give one value; "" if it is defined."""
+    """Return why kappa is undefined: which judges always give the same value; "" if it is defined."""
     if len(constant) == 2 and constant["first"] == constant["second"]:
         return f"both always say {constant['first']!r}"
     return " and ".join(f"the {judge} always says {value!r}" for judge, value in constant.items())

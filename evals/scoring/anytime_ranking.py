@@ -2,15 +2,13 @@
 
 In order (docs/decisions/comparing.md):
 
-1. what the last `rank` step ordered, unless some of it was selected later: then the selection
-stands;
-2. what was selected: by hop, in a hop by the place in its selection (so parallel readings take
-turns), then in time;
-3. what else surfaced, by the sum of 1 / (60 + rank) over all searches so far (Cormack, Clarke and
-Buettcher, SIGIR 2009); of equal ones, what surfaced first;
-4. what was dropped, by the same sum.
+1. the order of the last `rank` step, unless some of it was selected later: then the selection
+stands; 2. selected documents: by hop, in a hop by the place in its selection (so parallel readings
+take turns), then in time; 3. what else surfaced, by the sum of 1 / (60 + rank) over all searches so
+far (Cormack, Clarke and Buettcher, SIGIR 2009); of ties, what surfaced first; 4. what was dropped,
+by the same sum.
 
-A decision holds until a later one about the same document.
+A decision holds until a later decision about the same document.
 """
 
 from array import array
@@ -28,7 +26,7 @@ _TIER = 2**56  # between tiers: more than 10,000 searches can give a document
 
 
 class AnytimeRanking:
-    """The ranking of one query so far."""
+    """The ranking of a query so far."""
 
     def __init__(self, unit_of: Mapping[str, str], judged: Collection[str]) -> None:
         """`unit_of` has the unit of documents that are scored as another; `places` has those
@@ -49,7 +47,7 @@ class AnytimeRanking:
         self._steps = 0
 
     def add(self, step: Row) -> bool:
-        """Take one more step; return whether it can have changed the ranking."""
+        """Take another step; return whether it can have changed the ranking."""
         tool = step["tool"]
         doc_ids = step["doc_ids"]
         if not doc_ids or step.get("refused") or tool not in ("search", "select", "drop", "rank"):
@@ -129,8 +127,8 @@ class AnytimeRanking:
 
 
 def submit_anytime(session: Session, *, reason: str = "budget") -> Submission:
-    """Submit the ranking that the trace has by now, for a session that ended without one; by
-    default, by a limit.
+    """Submit the ranking that the trace has by now, for a session that ended without a submission;
+    by default, by a limit.
     """
     session.join()
     return session.submit(anytime_ranking(session), why=reason)

@@ -22,7 +22,9 @@ Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on di
 
 @dataclass(slots=True)
 class DocumentHistory:
-    """The history of one document in a session. Hops are from 1, 0 is outside any or never; steps are from 0."""
+    """The history of a document in a session. Hops are from 1, 0 is outside any or never; steps are
+    from 0.
+    """
 
     doc_id: str
     hop: int = 0
@@ -180,8 +182,8 @@ class LossCounts:
         self._counts: Counter[tuple[int, Fate, int]] = Counter()
 
     def add(self, relevant: Sequence[Row]) -> None:
-        """Add one more query; nothing for one without a relevant document, for which recall
-        is undefined.
+        """Add another query; nothing for a query without a relevant document, for which recall is
+        undefined.
         """
         self.queries += bool(relevant)
         for k in self.cutoffs:
@@ -221,8 +223,8 @@ def attribution_json(
     outcome: Row,
     judgements: Judgements,
 ) -> dict[str, Any]:
-    """Return a line of attribution.jsonl: the query, what counts, its fates, and documents
-    scored as another unit.
+    """Return a line of attribution.jsonl: the query, the counted documents, their fates, and
+    documents scored as another unit.
     """
     query_id = outcome["query_id"]
     unit_of = judgements.unit_of

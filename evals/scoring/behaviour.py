@@ -51,7 +51,7 @@ COSTS = ("steps", "searches", "relevant", "calls", "tokens", "seconds")
 
 
 class QueryBehaviour(NamedTuple):
-    """The behaviour of a run in one query; steps are numbers from 0."""
+    """The behaviour of a run in a query; steps are numbers from 0."""
 
     # figure -> its values, each with its step
     figures: Mapping[str, list[tuple[float, int]]]

@@ -66,8 +66,8 @@ class MetricTrajectory(NamedTuple):
 
 
 def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
-    """Return the runs in `paths` and below on each axis, by the first one's headline metric
-    if none is named.
+    """Return the runs in `paths` and below on each axis, by the first run's headline metric if none
+    is named.
     """
     if strange := [axis for axis in axes if axis not in AXES]:
         raise UnknownName("budget", strange[0], AXES)
@@ -287,7 +287,8 @@ def query_trajectory(
     for it.
 
     `outcome` is its line of outcomes.jsonl, `row` that of attribution.jsonl. A cost buys all steps
-    up to the next one that costs something, and in the end the submission. A model call is paid for
+    up to the next step that costs something, and in the end the submission. A model call is paid
+    for
     with the step that follows it.
     """
     measured = _SeenShare(row, metric) if metric in SEEN else _RankedValue(row, metric, depth)

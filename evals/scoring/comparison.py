@@ -4,7 +4,7 @@ Each other system is compared with the first in every metric (stats.py has the t
 docs/decisions/comparing.md their reasons), and in the fates of relevant documents, from run folders
 alone. Runs that were not asked the same are refused.
 
-Runs whose configurations differ in the seed at most are repeats of one system. A query's mean over
+Runs whose configurations differ in the seed at most are repeats of a system. A query's mean over
 its repeats is paired, and queries are resampled with all their repeats (the cluster bootstrap of
 Field and Welsh 2007). The change of a fate's share of recall (traces.py) has no test, because a
 fate that is looked at after the fact is no hypothesis.
@@ -103,8 +103,8 @@ class ComparedSystem:
         return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
 
     def describe(self, metrics: Sequence[str]) -> Result:
-        """Describe the system, its runs, and how far apart these are in each metric; spread
-        is None for one run.
+        """Describe the system, its runs, and how far apart these are in each metric; spread is None
+        for a run.
         """
         spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
         return {
@@ -116,8 +116,8 @@ class ComparedSystem:
         }
 
     def cost(self) -> Result:
-        """Return the average cost of a query, a key for each of `USED`; None for what one of
-        the runs does not know.
+        """Return the average cost of a query, a key for each of `USED`; None for values that a run
+        lacks.
         """
         queries = sum(run.scores["queries"] for run in self.runs)
         row: Result = {
@@ -139,7 +139,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
 
     A metric that a run's scores lack is computed from its outcomes. UnknownName for no metric,
     UsageError for runs that were not asked the same, unless `force`; DataError or RunIncomplete for
-    one without scores.
+    a run without scores.
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with; name two or more run folders")
@@ -355,8 +355,8 @@ def _choose_metrics(
 def _note_left_out(
     baseline: ComparedSystem, pairs: Sequence[tuple[ComparedSystem, Sequence[str]]]
 ) -> list[str]:
-    """Name the metrics that are not compared because a run lacks them, in one note; none
-    if all runs have all.
+    """Name the metrics that are not compared because a run lacks them, in a note; none if all runs
+    have all.
     """
     left_out: dict[
         tuple[str, str], list[str]

@@ -40,7 +40,7 @@ Values = dict[str, dict[str, float | None]]
 
 @dataclass(frozen=True)
 class Ranking:
-    """The ranking that a system submitted for one query."""
+    """The ranking that a system submitted for a query."""
 
     doc_ids: Sequence[str]  # best first, each at most once
     scores: Sequence[float] = ()  # one a document, where the system gave any
@@ -50,11 +50,11 @@ class Ranking:
         return {doc_id: position for position, doc_id in enumerate(self.doc_ids)}
 
     def wins(self, comparison: "Comparison") -> bool:
-        """Return whether the better document is strictly above the worse one."""
+        """Return whether the better document is strictly above the worse document."""
         return self.prefers(comparison.better, comparison.worse)
 
     def ranks_either(self, comparison: "Comparison") -> bool:
-        """Return whether the ranking has at least one of the two documents."""
+        """Return whether the ranking has either of the two documents."""
         return comparison.better in self._positions or comparison.worse in self._positions
 
     def prefers(self, better: str, worse: str) -> bool:
@@ -72,7 +72,7 @@ class Ranking:
 
 
 def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
-    """Return the ranking in an outcome (evals/run_folder.py); a failed query has an empty one."""
+    """Return the ranking in an outcome (evals/run_folder.py); a failed query has an empty ranking."""
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
 
@@ -286,7 +286,7 @@ def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environmen
 def compute_metrics(
     query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
 ) -> dict[str, float | None]:
-    """Compute every metric of `environment` for one query.
+    """Compute every metric of `environment` for a query.
 
     By judgements that do not lead, a metric is called "<metric> [<judgements>]".
     """
@@ -310,7 +310,7 @@ def compute(
     rankings: Mapping[str, Ranking],
     environment: "Environment",
 ) -> float | None:
-    """Compute one metric for one query, by the headline judgements.
+    """Compute one metric for a query, by the headline judgements.
 
     None if it is undefined, or as long as the query's twin has no ranking.
     """
@@ -331,7 +331,7 @@ def is_pairwise(name: str) -> bool:
 def metric_family(name: str) -> str:
     """Return a metric's name without depth, label and judgements: `nDCG` of `nDCG@10 [pooled]`.
 
-    Only values of one family have a mean over tasks.
+    Only values of the same family have a mean over tasks.
     """
     return re.split(r"[@( ]", name, maxsplit=1)[0]
 
@@ -354,7 +354,7 @@ def unordered_depth(name: str) -> int | None:
 
 
 def apply_metric(name: str, judged: JudgedRanking) -> float | None:
-    """Compute one metric of one ranking, its name as `check_metric` takes it."""
+    """Compute one metric of a ranking, its name as `check_metric` takes it."""
     metric = parse_metric(name)
     if metric.function not in RANKING:
         return _apply_custom(metric, judged)

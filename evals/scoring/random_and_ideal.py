@@ -1,5 +1,5 @@
-"""The best possible score of a ranking, and the expected score of a random one: the rows Maximum and
-Random of the papers' tables, and of a study's.
+"""The best possible score of a ranking, and the expected score of a random ranking: the rows
+Maximum and Random of the papers' tables, and of a study's.
 
 A query may be answered with its pool, or with the corpus without the documents that it excludes. If
 units are scored in place of documents, units are ranked.

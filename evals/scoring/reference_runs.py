@@ -1,13 +1,13 @@
-"""Find the runs next to one that are its bounds. No corpus, no model.
+"""Find the runs next to a run that are its bounds. No corpus, no model.
 
-floor     `retrieve` over the program's own retriever, no pool: one search, no model
-best      the best of all runs of `retrieve`, whatever the retriever
-union     a ranking of what retrievers found together: a lower bound on the best possible system
-ceiling   one of pools that have every relevant document: what recognising alone would reach
+floor `retrieve` over the program's own retriever, no pool: a search, no model best the best of all
+runs of `retrieve`, whatever the retriever union a ranking of what retrievers found together: a
+lower bound on the best possible system ceiling a run over pools that have every relevant document:
+what recognising alone would reach
 
-After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of one contract, the pool aside,
-bound each other. A bound of another system (program, parameters, model or retriever) is named in
-full, and no distance to it is given.
+After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of the same contract, the pool
+aside, bound each other. A bound of another system (program, parameters, model or retriever) is
+named in full, and no distance to it is given.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ _POOLS: dict[ReferenceKind, str] = {"union": "union", "ceiling": "oracle"}
 
 
 class ReferenceRuns(NamedTuple):
-    """A run between its bounds, by one metric.
+    """A run between its bounds, by a metric.
 
     Differences are paired by query, and None if a bound is missing.
     """

@@ -51,8 +51,8 @@ _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 def score(
     path: Path, environment: Environment, outcomes: run_folder.JsonlIndex | None = None
 ) -> dict[str, Any]:
-    """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what
-    scores.json holds.
+    """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return the content
+    of scores.json.
 
     RunIncomplete when queries are unanswered. `environment` is the run's, `outcomes` those of an
     open folder.
@@ -134,9 +134,7 @@ def _largest_candidate_pool(environment: Environment) -> int | None:
 
 
 def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """Score the run in `path` again, by its own judgements if none are named; return what
-    --json prints.
-    """
+    """Score the run in `path` again, by its own judgements if none are named; return the output of --json."""
     for name in metrics:
         check_metric(name)
     config = run_folder.read_config(path)
@@ -354,8 +352,8 @@ class _Tally:
 
 
 def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Count the documents of a query that were put into prompts, and what the shortest
-    showing of each cut off.
+    """Count the documents of a query that were put into prompts, and the characters that the
+    shortest showing of each cut off.
     """
     least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
     for step in steps:

@@ -73,9 +73,7 @@ class ScoredRun:
 
     @property
     def searched(self) -> Searched | None:
-        """What a query could retrieve documents from; None for a run that was scored by an
-        earlier version.
-        """
+        """The candidates of a query; None for a run that was scored by an earlier version."""
         documents = self.scores.get("documents")
         if documents is None:
             return None
@@ -136,7 +134,7 @@ class ScoredRun:
     def outcomes(self) -> run_folder.JsonlIndex:
         """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error.
 
-        DataError if one is missing.
+        DataError if a run is missing.
         """
         mend = "give its command again to have them answered"
         return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
@@ -145,7 +143,7 @@ class ScoredRun:
     def judged(self) -> run_folder.JsonlIndex:
         """query_id -> its line of attribution.jsonl.
 
-        DataError if one is missing, as in an old run.
+        DataError if a value is missing, as in an old run.
         """
         file = self.path / "attribution.jsonl"
         rows = run_folder.read_rows(

@@ -183,11 +183,12 @@ def sign_flip(
     1935).
 
     It is the share of assignments of signs with a sum at least as far from 0: of all, up to 16
-    differences other than 0; else of `permutations` random ones and the observed one: (b + 1) / (m
-    + 1) (Phipson and Smyth 2010).
+    differences other than 0; else of `permutations` random assignments and the observed assignment:
+    (b + 1) / (m + 1) (Phipson and Smyth 2010).
 
     Holm multiplies p by up to `tests`, the number of tests that are corrected together. If
-    `permutations` are too few for so many tests and p is below `REFINED`, more assignments are
+    `permutations` are too few for the number of tests and p is below `REFINED`, more assignments
+    are
     drawn independently, and p is theirs. So p is at most a level below `REFINED` only if this
     second estimate is, and the test keeps its level.
     """

@@ -1,5 +1,5 @@
-"""How much two texts have in common in the same words: of queries, whether one nearly repeats
-another. From 0 to 1, the larger of
+"""How much two texts have in common in the same words: of queries, near repetitions. From 0 to 1,
+the larger of
 
 - runs     the share of the lighter text's runs of three words that are in the other text: finds a text that was cut
            or lengthened at an end, and a long text with some words changed
@@ -33,8 +33,8 @@ def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
 
 
 def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return the sum of the smaller weights of each word over the sum of the larger ones
-    (Ioffe 2010).
+    """Return the sum of the smaller weights of each word over the sum of the larger shares (Ioffe
+    2010).
     """
     words = first.keys() | second.keys()
     smaller = sum(min(first.get(word, 0.0), second.get(word, 0.0)) for word in words)
@@ -111,13 +111,13 @@ def _weigh(features: list[str], rarity: TermStatistics) -> float:
 def _words(text: str) -> list[str]:
     """Return the words of a text in order, each once.
 
-    A text without words, such as "x = y", has its characters as one word.
+    A text without words, such as "x = y", has its characters as a single word.
     """
     return sorted(set(content_words(text))) or [_characters(text)]
 
 
 def _runs(text: str) -> list[str]:
-    """Return the different runs of `RUN` words; a text of up to `RUN` words is one run."""
+    """Return the different runs of `RUN` words; a text of up to `RUN` words is a single run."""
     return sorted(word_runs(content_words(text), RUN)) or [_characters(text)]
 
 

@@ -1,5 +1,5 @@
-"""Where a door is, and what to paste into an agent for it to find it: `python -m evals.serve
-... --print-config`.
+"""The address of a server, and the configuration to paste into an agent: `python -m evals.serve ...
+--print-config`.
 """
 
 import ipaddress

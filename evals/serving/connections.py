@@ -110,7 +110,7 @@ class Connection(_Protocol):
             )
 
     def _make_room(self) -> None:
-        """Close the connection that has waited longest for a request, but for this one."""
+        """Close the connection that has waited longest for a request, except for this connection."""
         waiting = [
             connection
             for connection in self.connections

@@ -1,12 +1,12 @@
-"""One query as an episode: what an agent outside may do, what it is shown, and what it gets for it.
+"""A query as an episode: its actions, observations and rewards.
 
     episode = world.open()
     seen, reward, done = episode.act("search", {"query": "ferry timetable"})
     seen, reward, done = episode.act("submit", {"doc_ids": ["d1", "d7"]})
 
 Every door (evals/serving/__init__.py) goes through `act`, so the same actions leave the same trace,
-ranking and score whichever way they came. What is seen is JSON, with texts of documents as strings
-in it; judgements are never in it. Left out: who may open which query, and where outcomes go
+ranking and score whichever way they came. An observation is JSON, with texts of documents as
+strings in it; judgements are never in it. Left out: who may open which query, and where outcomes go
 (evals/serving/episode_server.py).
 """
 
@@ -159,7 +159,7 @@ class EpisodeFactory:
 
 
 class Episode:
-    """One query, searched from outside. Threads may share it; their actions run one after another."""
+    """A query, searched from outside. Threads may share it; their actions run one after another."""
 
     def __init__(self, world: EpisodeFactory, query: Query) -> None:
         self.world = world

@@ -1,16 +1,17 @@
 """A run whose queries are answered from outside: which query an episode gets, and where its outcome
 goes.
 
-`serve_episodes` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what
-came of them. A query's first submission is its outcome, on disk before anybody hears of it; a query
+`serve_episodes` opens the run folder, as evals.run does, lets `play` hand out the queries, and
+scores the outcomes. A query's first submission is its outcome, on disk before anybody hears of it;
+a query
 whose agent went away is handed out again. With `repeat`, queries go on being handed out for
 training, and their results are scored, not kept. Once the budget is used up, by what agents
 report or by the time that has passed, only the episodes that are open go on.
 
-A thread takes locks in one order: that of Clients (mcp.py), an Episode's (episode.py), the Host's.
-Each is held while later ones are taken, never earlier ones, and no thread holds the locks of two
-episodes. An episode's lock is held as long as its search takes, so nothing that others wait for may
-wait for it.
+A thread takes locks in a fixed order: that of Clients (mcp.py), an Episode's (episode.py), the
+Host's. Each is held while later locks are taken, never earlier locks, and no thread holds the locks
+of two episodes. An episode's lock is held as long as its search takes, so nothing that others wait
+for may wait for it.
 """
 
 import threading
@@ -52,7 +53,7 @@ class NoQueryAvailable(SessionRefusal):
 
 @dataclass(eq=False, slots=True)
 class EpisodeServer(EpisodeFactory):
-    """The episodes of one run. Threads share it."""
+    """The episodes of a run. Threads share it."""
 
     folder: RunFolder = field(kw_only=True)
     tell: Callable[[Outcome], None] = field(kw_only=True)
@@ -113,7 +114,9 @@ class EpisodeServer(EpisodeFactory):
         tool: str,
         arguments: Any,
     ) -> Observation:
-        """Do one thing in an episode. RunIncomplete if that cannot be done now; its query is handed out again."""
+        """Call a tool in an episode. RunIncomplete if that cannot be done now; its query is handed
+        out again.
+        """
         try:
             return episode.act(tool, arguments)
         except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
@@ -157,7 +160,7 @@ class EpisodeServer(EpisodeFactory):
                 self._todo.append(query_id)
 
     def spend(self, usage: Usage) -> None:
-        """Count what an agent reports on the budget of the run."""
+        """Count an agent's reports on the budget of the run."""
         self.budget.resume(usage)
 
     def state(self) -> dict[str, int]:

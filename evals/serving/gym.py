@@ -49,7 +49,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         render_mode: None = None,
         **task: Any,
     ) -> None:
-        """Without a `world`, one of `task`: the arguments of open_training."""
+        """Without a `world`, of `task`: the arguments of open_training."""
         self.world = world or open_training(**task)
         self.max_turns = max_turns
         self.render_mode = render_mode
@@ -60,7 +60,9 @@ class SearchEnv(gymnasium.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode of options["query_id"]; without it of any query, or of the next one of a run."""
+        """Start an episode of options["query_id"]; without it of any query, or of the next query of
+        a run.
+        """
         super().reset(seed=seed)
         self.close()
         query_id = (options or {}).get("query_id", "")

@@ -1,9 +1,8 @@
 """Our tasks for Inspect AI: `inspect eval sextant/congress --model ... -T split=dev`.
 
 Each has our tools in the place of a setup step, so that any solver works, a scorer with the metrics
-of the task, and what was handed in, with its trace, in the log: `python -m evals.import_run LOG`
-makes a run folder of it. The arguments (-T) are those of open_training, whose split is dev here,
-too.
+of the task, and the submission, with its trace, in the log: `python -m evals.import_run LOG` makes
+a run folder of it. The arguments (-T) are those of open_training, whose split is dev here, too.
 """
 
 from collections.abc import Callable

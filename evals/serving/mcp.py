@@ -1,11 +1,11 @@
 """`python -m evals.serve --mcp stdio|http`: a run's queries as tools of the Model Context Protocol,
 by its own SDK.
 
-A client has one episode at a time, and is known by its session. Clients of protocol 2026-07-28,
-which has no sessions, are told that only earlier versions are served, with which they then begin. A
-client that goes away leaves its query pending: on stdio at once, over HTTP when it ends its session
-or has been idle (evals/serving/host.py). What an agent's own model has used may come with any call,
-in its _meta: {"sextant/usage": {"calls": 1, "tokens_in": 900, ...}}.
+A client has a single episode at a time, and is known by its session. Clients of protocol
+2026-07-28, which has no sessions, are told that only earlier versions are served, with which they
+then begin. A client that goes away leaves its query pending: on stdio at once, over HTTP when it
+ends its session or has been idle (evals/serving/host.py). Usage of an agent's own model may come
+with any call, in its _meta: {"sextant/usage": {"calls": 1, "tokens_in": 900, ...}}.
 """
 
 import logging
@@ -88,7 +88,9 @@ class McpSessions:
     """Who has which episode. Threads share it."""
 
     def __init__(self, host: EpisodeServer | None = None) -> None:
-        """Without a host, each agent is given its one episode by `admit`, and a token for it in place of a session."""
+        """Without a host, each agent is given its episode by `admit`, and a token for it in place
+        of a session.
+        """
         self.host = host
         self._episodes = dict[str, Episode]()
         self._lock = threading.RLock()
@@ -141,7 +143,9 @@ class McpSessions:
         }
 
     def present(self, client: str, *, new: bool = False) -> Episode:
-        """Return the episode that a client is at, else, if asked for, a `new` one. SessionRefusal for none."""
+        """Return the episode that a client is at, else, if requested, a `new` episode.
+        SessionRefusal for none.
+        """
         with self._lock:
             episode = self._episodes.get(client)
             if not episode or episode.over:

@@ -1,7 +1,7 @@
 """Messages of the Model Context Protocol before its SDK reads them, in the forms that clients send.
 
 The SDK takes a request whose id is 1.0 for a notification, and answers nothing; a line that begins
-with a byte order mark, or has half of a surrogate pair, is dropped; and what was asked for is
+with a byte order mark, or has half of a surrogate pair, is dropped; and pending requests are
 dropped if stdin ends.
 """
 
@@ -112,7 +112,7 @@ class Answers:
         self._asked = pending_ids
 
     async def send(self, item: Any) -> None:
-        """Write one message."""
+        """Write a message."""
         await self._stream.send(item)
         if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
             self._asked.discard(item.message.id)

@@ -1,7 +1,7 @@
 """An OpenEnv environment: reset, step and state, a session for each connection by WebSocket.
 
-`reset(query_id=...)` opens the query, or the next one; a step is one of the tools with its
-arguments. A client that goes away leaves its query pending. examples/openenv is the folder that
+`reset(query_id=...)` opens the query, or the next query; a step is a tool with its arguments. A
+client that goes away leaves its query pending. examples/openenv is the folder that
 OpenEnv's hub expects, with a typed client. Left out: its web interface, and reset and step by HTTP
 alone, which have no session.
 """
@@ -44,7 +44,7 @@ _STATUSES: dict[type[Exception], HTTPStatus] = {
 
 
 class SearchAction(Action):
-    """One use of a tool."""
+    """A use of a tool."""
 
     tool: str = Field(description=f"one of {', '.join(TOOLS)}")
     arguments: Any = Field(
@@ -59,7 +59,7 @@ class SearchObservation(Observation):
 
 
 class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
-    """The episodes of one client, one after another."""
+    """The episodes of a client, one after another."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -78,7 +78,7 @@ class OpenEnvSearch(Environment[SearchAction, SearchObservation, State]):
         query_id: Any = "",
         **_: Any,
     ) -> SearchObservation:
-        """Open a query, by default the next; one that is open is given back."""
+        """Open a query, by default the next; an open query is given back."""
         self.close()
         self._episode = self._host.open(read_text(query_id or ""))
         self._steps = 0
@@ -127,7 +127,7 @@ def application(host: EpisodeServer, address: ServerAddress) -> Any:
 
 
 def _refuse(_: Any, refusal: Any) -> Answer:
-    """Say in one line why a request by HTTP alone is refused."""
+    """Say in a line why a request by HTTP alone is refused."""
     detail: Any = str(refusal)
     status: int = next(
         (status for refused, status in _STATUSES.items() if isinstance(refusal, refused)),

@@ -1,7 +1,7 @@
 """The messages that clients of OpenEnv send by WebSocket, before its server reads them.
 
 That server ends a session, and with it the episode, if a message is no object, comes as bytes, is
-nested too deep or has half of a surrogate pair. Such a message is answered here with one line, and
+nested too deep or has half of a surrogate pair. Such a message is answered here with a line, and
 the session goes on.
 """
 
@@ -39,7 +39,8 @@ class WrongFrame(Exception):
 
 
 def read_frame(frame: str | bytes, *, typed: bool = True) -> str:
-    """Return a message as JSON text of an object that every reader takes; `typed` if it has one of TYPES.
+    """Return a message as JSON text of an object that every reader takes; `typed` if its type is in
+    TYPES.
 
     WrongFrame for anything else.
     """
@@ -67,7 +68,7 @@ class FrameReader:
         self._application = application
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one connection."""
+        """Serve a connection."""
         if scope["type"] != "websocket":
             await self._application(scope, receive, send)
             return

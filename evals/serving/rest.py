@@ -3,7 +3,7 @@ Anserini are asked.
 
     POST   /sessions                   open a query: the next, or {"query_id": ...}
     GET    /sessions/{session}         what was done so far
-    POST   /sessions/{session}/search  one of the tools, with its arguments; so read, select, note and submit
+    POST   /sessions/{session}/search a tool, with its arguments; so read, select, note and submit
     POST   /sessions/{session}/usage   what the agent's own model has used
     DELETE /sessions/{session}         give the query back
 
@@ -130,7 +130,7 @@ def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
 
 
 class RestApi:
-    """The sessions of one server."""
+    """The sessions of a server."""
 
     def __init__(self, host: EpisodeServer, address: ServerAddress) -> None:
         self._host = host
@@ -172,7 +172,7 @@ class RestApi:
         }
 
     async def show(self, session: str) -> dict[str, Any]:
-        """Tell what was done in a session so far."""
+        """Return the steps of a session so far."""
         return await self._call(session, self._find(session).state)
 
     async def _call(self, session: str, work: Callable[[], Result]) -> Result:
@@ -207,7 +207,7 @@ class RestApi:
         return use
 
     async def charge(self, session: str, body: Sent = None) -> dict[str, bool]:
-        """Book what the agent's own model has used."""
+        """Record the usage of the agent's own model."""
         charge = partial(self._find(session).charge, body)
         try:
             await self._call(session, charge)
@@ -310,7 +310,7 @@ class RestApi:
 
 
 def _checked(form: type[Form], body: Any) -> Form:
-    """Parse a body by a schema. HTTPException with one line if it does not fit."""
+    """Parse a body by a schema. HTTPException with a line if it does not fit."""
     try:
         return read_form(form, body)
     except ValueError as error:

@@ -46,7 +46,7 @@ def open_training(
     allow_test: bool = False,
     **fields: Any,
 ) -> EpisodeFactory:
-    """Return the world of a task, the same one for the same arguments: its index is there once.
+    """Return the world of a task, the same for the same arguments: its index is there once.
 
     The rewards are as in evals.serving.episode.RewardSettings; `fields` are others of a Request,
     such as `retriever` or `limit`.
@@ -100,7 +100,9 @@ def registered_names() -> dict[str, str]:
 
 
 class Turns:
-    """An episode that is played by texts, at most so many: then it is cut off, and scored as it stands."""
+    """An episode that is played by texts, up to a limit: then it is cut off, and scored as it
+    stands.
+    """
 
     def __init__(
         self,

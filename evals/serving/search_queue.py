@@ -2,7 +2,7 @@
 
 The other threads of the server are those of sessions, whose agents wait for each answer. A batch is
 searched in parts, and goes to the end of the queue after each, so that a short request does not
-wait for the whole of a long one.
+wait for the whole of a long request.
 """
 
 import os
@@ -49,7 +49,9 @@ class SearchQueue:
             self._requests -= 1
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do a part of a request's work in one of the threads. HTTPException if it fails, without its words."""
+        """Do a part of a request's work in a thread of the pool. HTTPException if it fails, without
+        its words.
+        """
         try:
             return await run_sync(work, limiter=self._limiter)
         except HTTPException:

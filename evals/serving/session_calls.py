@@ -1,7 +1,8 @@
-"""Calls of tools in sessions: those of one session take turns, and only one of them holds a thread.
+"""Calls of tools in sessions: those of a session take turns, and only the current call holds a
+thread.
 
-An episode does one thing at a time. If each of its calls waited for that in a thread, then a session
-that sends many calls during a long search would take the threads of all others.
+An episode runs a single call at a time. If each of its calls waited for that in a thread, then a
+session that sends many calls during a long search would take the threads of all others.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ class TooManyCalls(Exception):
 
 
 class _Queue:
-    """The calls of one session."""
+    """The calls of a session."""
 
     def __init__(self) -> None:
         self.calls = 0  # under way or waiting
@@ -43,7 +44,9 @@ class SessionCalls:
         self._queues = dict[str, _Queue]()
 
     async def run(self, session: str, work: Callable[[], Result]) -> Result:
-        """Do a call's work in a thread once the session's earlier calls have ended. TooManyCalls for one too many."""
+        """Do a call's work in a thread once the session's earlier calls have ended. TooManyCalls
+        beyond the limit.
+        """
         queue = self._queues.setdefault(session, _Queue())
         if queue.calls >= MOST_CALLS:
             raise TooManyCalls

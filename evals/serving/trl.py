@@ -30,7 +30,7 @@ def _as_method(name: str) -> Callable[..., str]:
 
 
 class SearchEnvironment:
-    """The episode of one rollout."""
+    """The episode of a rollout."""
 
     def __init__(self, world: EpisodeFactory) -> None:
         self._world = world
@@ -42,13 +42,13 @@ class SearchEnvironment:
     search, read, select, note, submit = map(_as_method, TOOLS)
 
     def get_reward(self) -> float:
-        """Return the sum of the episode's rewards, after the end of what the model did."""
+        """Return the sum of the episode's rewards, after the model's last step."""
         self._episode.cut()
         return self._episode.given
 
 
 def make_factory(world: EpisodeFactory) -> Callable[[], SearchEnvironment]:
-    """Return what makes an environment for each rollout."""
+    """Return a function that makes an environment for each rollout."""
     return partial(SearchEnvironment, world)
 
 

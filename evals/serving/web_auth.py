@@ -74,7 +74,7 @@ class AuthMiddleware:
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request, or refuse it."""
+        """Answer a request, or refuse it."""
         if scope["type"] == "http":
             await self._answer(scope, receive, send)
         elif scope["type"] == "websocket" and (refusal := self._refuse(Headers(scope=scope))):
@@ -200,7 +200,7 @@ class WebServer:
         address: str,
         port: int,
     ) -> None:
-        """Listen there; port 0 is one that is free. UsageError if that cannot be."""
+        """Listen there; port 0 is any free port. UsageError if that cannot be."""
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listening = socket.create_server((address, port), family=family, backlog=WAITING)

@@ -1,1 +1,1 @@
-"""Studies: many systems on many tasks as one table. The command is evals/study.py."""
+"""Studies: a table of many systems on many tasks. The command is evals/study.py."""

@@ -1,11 +1,10 @@
-"""Run the cells of a study one after another, each as the run that `evals.run` makes; or estimate
-their cost.
+"""Run the cells of a study in sequence, each as the run that `evals.run` makes; or estimate their
+cost.
 
-All cells share a budget, and cells of one model its gate. Cells of a task follow each other, so
-that its data are read and its retrievers opened once; data that the next cell does not need are
-dropped.
-A finished run is taken as it is. A cell that another process is at is left for later. If a
-provider refuses, or the provider of a model is out, all cells that need this model or this retriever stay
+All cells share a budget, and cells of a model its gate. Cells of a task follow each other, so that
+its data are read and its retrievers opened once; data that the next cell does not need are dropped.
+A finished run is taken as it is. A cell that another process is at is left for later. If a provider
+refuses, or the provider of a model is out, all cells that need this model or this retriever stay
 pending; once the budget is used up, all that would send something. The others go on.
 """
 
@@ -92,8 +91,7 @@ class Unfinished(NamedTuple):
 
 
 def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], SextantError | None]:
-    """Return a line for each reason why some of so many cells are unfinished, and the error that
-    ends the command.
+    """Return a line for each reason why cells are unfinished, and the error that ends the command.
 
     Its exit code is that of a budget, else of a run that broke off, of a refusal, of missing data.
     A single reason is in the error, without a line of its own.

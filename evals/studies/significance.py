@@ -2,9 +2,9 @@
 each, by which test.
 
 Values in, sentences out; nothing is read. The test is the paired permutation test of
-evals/scoring/statistics.py. Tasks are tested together if their metrics are of one family (nDCG at any
-depth): a mean of nDCG and Flip is the mean of nothing. Such a test is stratified by task: the
-statistic is the mean over tasks of the mean difference of their queries, and the signs of the
+evals/scoring/statistics.py. Tasks are tested together if their metrics are of the same family (nDCG
+at any depth): a mean of nDCG and Flip is the mean of nothing. Such a test is stratified by task:
+the statistic is the mean over tasks of the mean difference of their queries, and the signs of the
 queries of all tasks are flipped. All tests of a study are corrected together by Holm, so that a
 study in which nothing differs says so in 95 % of cases (docs/guide/study.md has the rates).
 """
@@ -60,7 +60,7 @@ class RowTest(NamedTuple):
 
 
 class Contrast(NamedTuple):
-    """Two rows on tasks of one family of metrics, before they are tested."""
+    """Two rows on tasks of a family of metrics, before they are tested."""
 
     row: str
     tasks: tuple[str, ...]
@@ -165,7 +165,7 @@ def _contrast(
 
 
 def _test_together(contrasts: Sequence[Contrast]) -> list[RowTest]:
-    """Test the contrasts as one family, corrected by Holm."""
+    """Test the contrasts as a family, corrected by Holm."""
     tests = []
     for row, tasks, groups, metric in contrasts:
         # Each query's part of the mean over tasks of the mean over queries.

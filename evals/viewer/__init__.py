@@ -1,1 +1,1 @@
-"""The page of trajectories: its server, its data, and its export as one file."""
+"""The page of trajectories: its server, its data, and its export as a file."""

@@ -1,4 +1,4 @@
-"""The page, served on 127.0.0.1 and nowhere else, or in one file that carries every answer inside.
+"""The page, served on 127.0.0.1 and nowhere else, or in a file that carries every answer inside.
 
 That address is open to every user of the machine and every page in the browser, so each path begins
 with a secret. Texts of corpora and models are data: a content security policy lets no script run

@@ -1,4 +1,4 @@
-"""A page in one file that works without a network: its style, its program and its data are in it.
+"""A page in a file that works without a network: its style, its program and its data are in it.
 
 Its policy of contents lets no other script run, so that texts in the data stay texts.
 """
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parent / "page"
 
 
 def join_scripts(scripts: Iterable[str]) -> str:
-    """Return scripts one after the other as one program, in a scope of its own."""
+    """Return scripts joined as a program, in a scope of its own."""
     return '(() => {\n"use strict";\n' + "\n".join(scripts) + "})();\n"
 
 

@@ -1,9 +1,9 @@
 """The outcome of a query's relevant documents, in words: the text that GEPA and SIMBA reflect on.
 
-It is written from the trace of one query and the judgements that are compiled on. A document never
+It is written from the trace of a query and the judgements that are compiled on. A document never
 surfaced, or came back from a search, was shown to a model, was kept, was ranked: its fate is the
 last of these that it reached, under MaxP that of its best passage. Quotes are material from the
-corpus: on one line, in quotes, without control characters and prompt markers, and the feedback says
+corpus: on a line, in quotes, without control characters and prompt markers, and the feedback says
 so once (docs/decisions/trust.md). The cause of a loss is not judged: the model that reads this sees
 the words of a missed document next to the searches that missed it.
 """
@@ -101,8 +101,10 @@ def feedback(
 ) -> str:
     """Describe the outcome of the relevant documents of `query`, and its causes, in a few lines of text.
 
-    `outputs` are the output fields of one predictor, if the feedback is for it alone. A document is well ranked up to
-    rank `cutoff`. `error` is the error of a failed query. ValueError if the query is not in `environment`: feedback
+    `outputs` are the output fields of a predictor, if the feedback is for it alone. A document is
+    well ranked up to
+    rank `cutoff`. `error` is the error of a failed query. ValueError if the query is not in
+    `environment`: feedback
     uses no judgements but those that are compiled on.
     """
     if not any(
@@ -408,7 +410,7 @@ def _name(doc_id: str) -> str:
 
 
 def _quoted(text: str, chars: int) -> str:
-    """Quote a text on one line, without controls, formats, surrogates, quotes and prompt markers."""
+    """Quote a text on a line, without controls, formats, surrogates, quotes and prompt markers."""
     # Enough characters; a document may have megabytes.
     beginning = text[: 4 * chars]
     harmless = "".join(map(_harmless, beginning))

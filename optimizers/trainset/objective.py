@@ -6,7 +6,7 @@ a price on tokens.
 The metric is a metric of the task, by its headline judgements; by default nDCG@10. A query that
 failed has the metric of an empty ranking, and pays for its tokens. Flip alone would reward a system
 that loses everything in both wordings, so the objective is the share of comparisons that are won in
-both: the mean Win of a query and its twin, less half of their Flip. One evaluation of such a query
+both: the mean Win of a query and its twin, less half of their Flip. An evaluation of such a query
 answers both.
 """
 
@@ -40,7 +40,7 @@ _EPSILON = 1e-12  # values that differ by less are equal
 
 @dataclass(frozen=True, slots=True)
 class QueryScore:
-    """The worth of one query's ranking."""
+    """The worth of a query's ranking."""
 
     value: float  # what is maximised
     # All metrics of the task that a single query has; None if it is undefined.

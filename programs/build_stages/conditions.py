@@ -187,7 +187,9 @@ def check_changed(inputs: Inputs, outputs: Outputs) -> None:
 
 
 def halve(text: str, statistics: TermStatistics) -> list[str]:
-    """Return the heavier half of the words of a text, heaviest first; of equal ones that which stands first."""
+    """Return the heavier half of the words of a text, heaviest first; of ties that which stands
+    first.
+    """
     words = sorted(dict.fromkeys(content_words(text)), key=lambda word: -statistics.weight(word))
     return words[: -(-len(words) // 2)]
 

@@ -101,7 +101,9 @@ def sized(inputs: Inputs, outputs: Outputs) -> None:
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
-    """Return a frame with words of the passage, no rare ones; nothing if these would be too much of it."""
+    """Return a frame with words of the passage, no rare words; nothing if these would be too much
+    of it.
+    """
     passage_words = {*content_words(inputs["passages"][0].text)}
     frame = {*content_words(FRAME)}
     weigh = statistics.weight

@@ -1,4 +1,4 @@
-"""Fill one signature for one unit of work: every stage of a build that asks a model runs this.
+"""Fill one signature for a unit of work: every stage of a build that asks a model runs this.
 
 A unit is the text of a query, as JSON: {"inputs": {...}, "passages": [[id, text], ...]}. Its content
 may come from a corpus, so field markers in it are escaped, and passages are shown under numbers.

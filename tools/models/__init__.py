@@ -1,3 +1,1 @@
-"""A model through one door: what it may be, what a call costs, what was answered, and how it
-is sent.
-"""
+"""All access to language models: model names, prices, stored answers, and transport."""

@@ -1,4 +1,5 @@
-"""DSPy's chat prompts and parser, with one repair: an unusable answer is returned to the model with the reason.
+"""DSPy's chat prompts and parser, with a single repair: an unusable answer is returned to the model
+with the reason.
 
 Every predictor's call passes here. The adapter checks the answers (tools/models/answer_checks.py),
 counts unusable answers by kind, and notes answers that repeat the prompt. A model that takes JSON
@@ -51,7 +52,7 @@ class Adapter(dspy.ChatAdapter):
     def __call__(
         self, lm: Any, lm_kwargs: FieldValues, signature: Any, demos: _Rows, inputs: FieldValues
     ) -> _Rows:
-        """Return the answers to one predictor's call, parsed and checked."""
+        """Return the answers to a predictor's call, parsed and checked."""
         call = _CheckedCall(lm, signature)
         predictor_call = PredictorCall(self, signature, inputs)
         while not call.finished:
@@ -195,7 +196,7 @@ class Adapter(dspy.ChatAdapter):
 
 
 class _CheckedCall:
-    """The state of one predictor's call over its requests.
+    """The state of a predictor's call over its requests.
 
     A second request repairs an unusable answer. In addition, the first request is sent again
     without a schema if the server refuses schemas.

@@ -1,8 +1,8 @@
 """The arguments of tools, in the forms in which clients and models send them.
 
 Clients send null for an argument that is left out, 5.0 for 5, numbers and lists as texts, numbers
-for ids, one id in place of a list, found documents in place of their ids, names in camelCase, and
-arguments of their own. Each of these has one meaning. Whatever has none is refused in one line,
+for ids, a single id in place of a list, found documents in place of their ids, names in camelCase,
+and arguments of their own. Each of these is unambiguous. Whatever has none is refused in a line,
 which the agent reads.
 """
 
@@ -27,7 +27,7 @@ SHOWN = 60  # characters of a value or a name in a refusal
 
 
 def read_json(sent: str | bytes) -> Any:
-    """Return what is sent as JSON; nothing is null. ValueError says in words what is wrong with it."""
+    """Return the message as JSON; nothing is null. ValueError describes the problem in words."""
     text = sent.decode("utf-8-sig", "replace") if isinstance(sent, bytes) else sent
     try:
         value = json.loads(text.strip() or "null")
@@ -43,7 +43,9 @@ def read_json(sent: str | bytes) -> Any:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether lists and objects are nested deeper than NESTED levels, where writing them may end the stack."""
+    """Whether lists and objects are nested deeper than NESTED levels, if writing them may end the
+    stack.
+    """
     level = [value]
     for _ in range(NESTED):
         level = [
@@ -85,7 +87,8 @@ def _read_id(value: Any) -> str:
 
 
 def read_object(value: Any) -> Mapping[str, Any]:
-    """Read an object, also one that is written as JSON text; nothing, or null, is one without a name. ValueError else.
+    """Read an object, or its JSON text; nothing, or null, counts as an empty object. ValueError
+    else.
 
     Bytes are a body that is not declared as JSON.
     """
@@ -99,7 +102,7 @@ def read_object(value: Any) -> Mapping[str, Any]:
 
 
 def _read_list(value: Any) -> list[Any]:
-    """Read a list, also one that is written as JSON text, or a lone element of it."""
+    """Read a list, or its JSON text, or a lone element of it."""
     if isinstance(value, str):
         with suppress(ValueError):
             parsed = read_json(value)
@@ -155,7 +158,8 @@ _FORMS: dict[str, type[BaseModel]] = {
 
 
 def read(tool: str, arguments: Any) -> dict[str, Any]:
-    """Return the arguments of a tool by its own names for them. Fault for one that is missing or has no meaning here.
+    """Return the arguments of a tool by its own names for them. InvalidAnswer for an argument that
+    is missing or has no meaning here.
 
     Arguments that the tool does not have are left out: `list_unknown` names them.
     """
@@ -171,7 +175,9 @@ def list_unknown(tool: str, arguments: Any) -> list[str]:
 
 
 def read_form(form: type[Form], value: Any) -> Form:
-    """Return an object that is sent, in any of the forms above, as a model. ValueError says in words what is wrong."""
+    """Return an object that is sent, in any of the forms above, as a model. ValueError describes
+    the problem in words.
+    """
     takes = ", ".join(form.model_fields)
     try:
         sent = _by_own_names(form, value)
@@ -204,7 +210,7 @@ def list_strange(form: type[BaseModel], value: Any) -> list[str]:
 
 
 def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
-    """Return what is sent by the names of the form, without what stands for something that is left out."""
+    """Return the message by the names of the schema, without placeholders of omitted values."""
     object_sent = read_object(value)
     fields = form.model_fields
     own_names = {fold_name(name): name for name in fields}

@@ -31,9 +31,10 @@ def unknown_price(name: str) -> UnknownPrice:
 class Budget:
     """Limits on requests, tokens, dollars and time, checked before each request is sent. Threads share it.
 
-    A call in flight counts with the most that it can use, so what is spent and what is in flight stay below the limit
-    together. A call that does not fit waits for those in flight. If none is in flight, it is sent alone, since nearly
-    all calls use less than their most: so a budget is exceeded by one call at most.
+    A call in flight counts with the most that it can use, so spent and reserved amounts together
+    stay below the limit. A call that does not fit waits for those in flight. If none is in flight,
+    it is sent alone, since nearly all calls use less than their most: so a budget is exceeded by a
+    call at most.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Budget:
         self._settled = threading.Condition()  # a call that was in flight is booked
 
     def resume(self, spent: Usage, requests: int | None = None, *, source: object = None) -> None:
-        """Count what earlier sittings of the same run used: `requests` sent, where more than were answered.
+        """Count the usage of earlier sittings of the same run: `requests` sent, if more than were
+        answered.
 
-        What has a `source`, such as the ledger of a run, is counted once.
+        Usage with a `source`, such as the ledger of a run, is counted once.
         """
         with self._settled:
             if source in self._resumed:
@@ -80,7 +82,8 @@ class Budget:
         deadline: float = math.inf,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take one request before it is sent, to be followed by one `spend`; wait while calls in flight may use it up.
+        """Reserve a request before it is sent, to be followed by a call of `spend`; wait while
+        calls in flight may use it up.
 
         BudgetReached when none is left, TimeoutError at the `deadline` (time.monotonic); `check` may raise, too.
         """
@@ -97,7 +100,7 @@ class Budget:
             self._in_flight.append(expected)
 
     def spend(self, usage: Usage, expected: CallReservation = NOTHING) -> None:
-        """Book what a request turned out to use; `expected` as it was taken."""
+        """Record a finished request's usage; `expected` as it was taken."""
         with self._settled:
             self._in_flight.remove(expected)
             self._book(usage)
@@ -123,12 +126,14 @@ class Budget:
                 )
 
     def require_price(self, name: str, *, known: bool) -> None:
-        """Raise UnknownPrice where there is a limit in dollars and the price of a model is not `known`."""
+        """Raise UnknownPrice if there is a limit in dollars and the price of a model is not
+        `known`.
+        """
         if self._usd is not None and not known:
             raise unknown_price(name)
 
     def check(self) -> None:
-        """Raise BudgetReached where a limit is reached, or where that cannot be known."""
+        """Raise BudgetReached if a limit is reached, or if that cannot be known."""
         if time.monotonic() >= self.ends:
             raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
         if self._calls is not None and self.calls >= self._calls:
@@ -155,7 +160,7 @@ class Budget:
             raise BudgetReached(unknown, larger=False)
 
     def describe_end(self, problem: BudgetReached) -> BudgetReached:
-        """Return why the budget ended a run, with what has been spent now that no call is in flight."""
+        """Return why the budget ended a run, with the amount spent now that no call is in flight."""
         try:
             self.check()
         except BudgetReached as reached:

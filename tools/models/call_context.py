@@ -46,7 +46,7 @@ class Repair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The context of one call. All fields are optional, because programs may call a model directly."""
+    """The context of a call. All fields are optional, because programs may call a model directly."""
 
     checks: tuple[AnswerCheck, ...] = ()
     rules: Rules = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What happens to one request to a model: ledger, gate, budget, sending, books. Everything that is
+"""The stations of a request to a model: ledger, gate, budget, sending, books. Everything that is
 sent passes here.
 
 An answer that the ledger has is taken from there. Otherwise the request waits for the gate and the
@@ -47,7 +47,7 @@ _BILLED = 2  # answers that are paid for and cannot be read, after which a call 
 
 
 class ProviderResponse(NamedTuple):
-    """The answer to one request, before it is booked."""
+    """The answer to a request, before it is booked."""
 
     outputs: list[Any]
     finish: str
@@ -72,7 +72,7 @@ class _RetryState:
 
 @dataclass(eq=False)
 class ModelClient(SharedOnDeepcopy):
-    """Sends the requests of one model on the terms of its run. Threads share it."""
+    """Sends the requests of a model on the terms of its run. Threads share it."""
 
     model: str
     terms: RunResources
@@ -108,10 +108,12 @@ class ModelClient(SharedOnDeepcopy):
     ) -> ModelResponse:
         """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
 
-        It may be the size alone, in bytes, where `send` packs the request for the ledger.
-        `key` stands for everything that shapes the answer; "" is for an answer that an index keeps, not the ledger.
-        `owner` is the query that pays, "" for none. `limit` is the most tokens of the answer, None if there is none; a
-        budget keeps back what so long an answer costs. Raises DSPy's LM errors and those of tools.errors.
+        It may be the size alone, in bytes, if `send` packs the request for the ledger.
+        `key` stands for everything that shapes the answer; "" is for an answer that an index keeps,
+        not the ledger.
+        `owner` is the query that pays, "" for none. `limit` is the most tokens of the answer, None
+        if there is none; a budget reserves the cost of an answer of that length. Raises DSPy's LM
+        errors and those of tools.errors.
         """
         ledger = None if self.free or not key else self.terms.ledger
         if ledger is None:
@@ -129,7 +131,9 @@ class ModelClient(SharedOnDeepcopy):
             raise _out_of_time(str(waited)) from None
 
     def pack(self, request: bytes, known_parts: Collection[int]) -> Packed | None:
-        """Return a request as the ledger keeps it, without parts that are `known` there; None where it keeps none."""
+        """Return a request as the ledger keeps it, without parts that are `known` there; None if it
+        keeps none.
+        """
         return (
             split_and_compress(request, known_parts, self._secrets) if self.keeps_prompts else None
         )
@@ -137,8 +141,8 @@ class ModelClient(SharedOnDeepcopy):
     def learns(self, refusal: Any, messages: Sequence[Message], before: int | None) -> bool:
         """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
 
-        The window was the one `before` when the call began. What a cassette does not have is taken for refused, where
-        the run that was recorded has learnt a window.
+        The window was `before` when the call began. A request that a cassette lacks counts as
+        refused, if the run that was recorded has learnt a window.
         """
         terms = self.terms
         server_facts = self.terms.servers.setdefault(self.model, {})
@@ -224,7 +228,9 @@ class ModelClient(SharedOnDeepcopy):
     def _attempt(
         self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None
     ) -> ModelResponse | dspy.LMError:
-        """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
+        """Send a request, reserved on the budget before and recorded after; return its answer, or
+        its failure.
+        """
         size = request if isinstance(request, int) else len(request)
         terms = self.terms
         usage = Usage()
@@ -278,7 +284,9 @@ class ModelClient(SharedOnDeepcopy):
         return answer
 
     def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _RetryState) -> None:
-        """Tell the gate of a failure, then wait until the next attempt; raise the failure where there is to be none."""
+        """Tell the gate of a failure, then wait until the next attempt; raise the failure if there
+        is to be none.
+        """
         gate = self.terms.gate
         patience = self.terms.patience
         if not dspy.is_retryable_lm_error(error):
@@ -327,7 +335,9 @@ class ModelClient(SharedOnDeepcopy):
         )
 
     def usage_of(self, reported: Any) -> Usage:
-        """Return what an answered request used; unknown where that is not `reported`, or cannot be true."""
+        """Return the usage of an answered request; unknown if that is not `reported`, or cannot be
+        true.
+        """
         metered = read_report(reported)
         if metered is None:
             price = 0.0 if self.free or (self.cost and self.cost.free) else None
@@ -350,7 +360,9 @@ class ModelClient(SharedOnDeepcopy):
         )
 
     def _usage_of_failure(self, error: dspy.LMError) -> Usage:
-        """Return what a request without an answer used: nothing, unless the provider reports usage."""
+        """Return the usage of a request without an answer: nothing, unless the provider reports
+        usage.
+        """
         reported = getattr(error, "usage", None)
         nothing = (
             0.0 if self.free or self.cost else None

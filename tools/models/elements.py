@@ -14,7 +14,7 @@ _CLOSING = re.compile(r"</([^<>\s/]+)>")
 
 
 class Element(NamedTuple):
-    """One element, and the part of the text that it is."""
+    """An element, and the part of the text that it is."""
 
     start: int
     end: int

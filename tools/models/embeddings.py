@@ -30,7 +30,7 @@ FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 
 class EmbeddingRefused(ValueError):
-    """The API takes other requests, but not this one; `about` says whether its texts are why."""
+    """The API takes other requests, but not this request; `about` says whether its texts are why."""
 
     def __init__(self, words: str, about: provider_errors.Subject) -> None:
         super().__init__(words)
@@ -55,7 +55,7 @@ def place(spec: str) -> tuple[str, str, str]:
 
 
 class _InvalidVectors(UnreadableResponse):
-    """An answer that is not one vector a text."""
+    """An answer without exactly a vector per text."""
 
 
 class Embeddings:
@@ -77,10 +77,12 @@ class Embeddings:
     def embed(
         self, texts: Sequence[str], *, kept: bool = True
     ) -> tuple[list[NDArray[np.float32]], Usage]:
-        """Return a vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
+        """Return a vector for each of a few texts that are not blank, in order, and their cost,
+        which is recorded.
 
-        They are `kept` in the ledger, or else by the caller. RunIncomplete when the API does not answer,
-        ProviderRefused when it never will, DataError for other than one vector a text, NotAccepted for these texts.
+        They are `kept` in the ledger, or else by the caller. RunIncomplete when the API does not
+        answer, ProviderRefused when it never will, DataError for other than a vector per text,
+        NotAccepted for these texts.
         """
         request = orjson.dumps([self.model, self._settings, texts])
         prefix = b"%d embeddings %s\0" % (FORMAT, self._wire.url.encode())
@@ -104,7 +106,7 @@ class Embeddings:
         return vectors, answer.usage
 
     def _send(self, texts: Sequence[str], deadline: float) -> ProviderResponse:
-        """Send one request, and return base64 of each vector, in the order of the texts."""
+        """Send a request, and return base64 of each vector, in the order of the texts."""
         request = {
             "input": list(texts),
             "model": self.model,
@@ -134,7 +136,9 @@ class Embeddings:
         )
 
     def _vectors(self, entries: Any, expected: int) -> list[NDArray[np.float32]]:
-        """Return the vectors of an answer, in the order of the texts. ValueError where they are not one a text."""
+        """Return the vectors of an answer, in the order of the texts. ValueError if they are not
+        one a text.
+        """
         entries = entries if isinstance(entries, list) else []
         if len(entries) != expected:
             raise ValueError(f"gave {len(entries)} vectors for {expected} texts")
@@ -176,7 +180,7 @@ class Embeddings:
 
 
 def _numbers(embedding: Any) -> NDArray[np.float32]:
-    """Decode one vector of an answer; a server may ignore that base64 was requested."""
+    """Decode a vector of an answer; a server may ignore that base64 was requested."""
     try:
         if isinstance(embedding, str):
             return np.frombuffer(base64.b64decode(embedding), dtype="<f4")

@@ -179,7 +179,9 @@ def _by_markers(names: Mapping[str, str], answer: str) -> dict[str, str]:
 
 
 def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any]]:
-    """Yield the fields in each JSON object of an answer, also in one inside of it; one that is broken comes last."""
+    """Yield the fields in each JSON object of an answer, also in nested objects; a broken object
+    comes last.
+    """
     position = 0
     for _ in range(_MOST_OBJECTS):
         position = answer.find("{", position)

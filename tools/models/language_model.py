@@ -1,7 +1,7 @@
-"""The one door to language models: the connected model that programs run with, as
+"""All model calls go through this module: the connected model that programs run with, as
 tools/models/model_spec.py names it.
 
-tools/models/client.py has what happens to a call. DSPy's own cache is off, because it is shared
+tools/models/client.py has the stations of a call. DSPy's own cache is off, because it is shared
 between runs and keeps no usage; `python -m programs.lm cache` lists ours.
 """
 
@@ -125,16 +125,20 @@ class LanguageModel(dspy.LM):
 
     @property
     def server(self) -> ServerInfo:
-        """What is known of the server behind it."""
+        """Known facts about the server behind it."""
         return self.wire.server if self.wire else UNKNOWN
 
     @property
     def window(self) -> int | None:
-        """Tokens of prompt and answer together, for this model and its copies; None where it is not known."""
+        """Tokens of prompt and answer together, for this model and its copies; None if it is not
+        known.
+        """
         return self.caller.window
 
     def meet(self) -> None:
-        """Ask the server, or a cassette, what it is and how much its model takes; `window` stays where it is known."""
+        """Ask the server, or a cassette, for its kind and its model's limits; `window` stays where
+        it is known.
+        """
         if self.wire:
             self.wire.meet(
                 self.terms.servers.setdefault(self.model, {}), ask=not self.terms.cassette
@@ -204,8 +208,8 @@ class LanguageModel(dspy.LM):
     def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
         """Return the next message of a conversation with tools: "content", "tool_calls", "finish".
 
-        It may have "parts": what is to be passed back with it, beside its content and in place of its calls. With
-        "in_text", its calls were read out of the text.
+        It may have "parts": content that is to be passed back with it, in addition to its content
+        and in place of its calls. With "in_text", its calls were read out of the text.
         """
         if self.tools is None:
             raise dspy.LMUnsupportedFeatureError(
@@ -272,7 +276,9 @@ class LanguageModel(dspy.LM):
         outputs: list[Any],
         answer: ModelResponse,
     ) -> None:
-        """Let DSPy's usage tracker and the history have what a call used, as they do of a plain dspy.LM."""
+        """Let DSPy's usage tracker and the history have the usage of a call, as with a plain
+        dspy.LM.
+        """
         reported_usage = _report(answer.usage)
         tracker = dspy.settings.usage_tracker
         if tracker is not None:
@@ -477,7 +483,7 @@ def _message(reply: "Completion") -> Message:
 
 
 def _instruction(messages: Sequence[Message]) -> str:
-    """Return what a model is told before all else."""
+    """Return the system message of a model."""
     content = (
         messages[0].get("content")
         if messages and messages[0].get("role") in ("system", "developer")
@@ -552,7 +558,9 @@ def _content(output: Any) -> str:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a setting as it is sent: DSPy's JSONAdapter gives a class where the protocol has a schema."""
+    """Return a setting as it is sent: DSPy's JSONAdapter gives a class if the protocol has a
+    schema.
+    """
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         schema = {"name": value.__name__, "strict": True, "schema": value.model_json_schema()}
         return {"type": "json_schema", "json_schema": schema}
@@ -560,7 +568,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _report(usage: Usage) -> dict[str, Any]:
-    """Return what a call used in the protocol's words; nothing where that is not known."""
+    """Return the usage of a call in the protocol's words; nothing if that is not known."""
     if usage.unmetered:
         return {}
     return {
@@ -631,7 +639,9 @@ class ConnectedModel(NamedTuple):
         return self.lm.caller.cost
 
     def begin(self, folder: Path, spent: Usage) -> None:
-        """Open the ledger of the run in `folder`; count what its answered queries `spent` where no ledger has that."""
+        """Open the ledger of the run in `folder`; count the usage `spent` by its answered queries
+        if no ledger has it.
+        """
         self.terms.open(folder)
         books = self.terms.books
         if self.lm.caller.free:
@@ -646,7 +656,9 @@ class ConnectedModel(NamedTuple):
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Have DSPy predictors in the block use this model, for one query whose time begins; in this context alone."""
+        """Have DSPy predictors in the block use this model, for a query whose time begins; in this
+        context alone.
+        """
         deadline = min(
             DEADLINE.get(), time.monotonic() + self.terms.query_seconds
         )  # a lens has its query's

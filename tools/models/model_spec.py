@@ -5,7 +5,7 @@ The module imports little, so that a misspelt name is refused at once.
 A spec is `offline` (no model), `MODEL@http://host:port/v1` (any server that speaks OpenAI's
 protocol: vLLM, llama.cpp, Ollama, SGLang), `openai/MODEL`, or `provider/model` as LiteLLM names it.
 Keys come from the environment, or from a file `.env` in the working directory, and go nowhere but
-to the provider: $SEXTANT_API_KEY for a server of one's own, $OPENAI_API_KEY for OpenAI
+to the provider: $SEXTANT_API_KEY for the user's own server, $OPENAI_API_KEY for OpenAI
 ($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual names for the others.
 """
 

@@ -70,5 +70,5 @@ class OfflineEngine(SharedOnDeepcopy):
         )
 
     def stream(self, request: Request) -> Iterator[Any]:
-        """Yield the whole answer as one event."""
+        """Yield the whole answer as a single event."""
         yield from response_to_events(self.complete(request))

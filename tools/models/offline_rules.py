@@ -88,7 +88,9 @@ def split_clauses(
     inputs: Inputs,
     statistics: TermStatistics,
 ) -> list[dict[str, Any]]:
-    """Return the description, then its sentences; of one short sentence, the pieces between words that combine sets."""
+    """Return the description, then its sentences; of a single short sentence, the pieces between
+    words that combine sets.
+    """
     text = inputs["description"].strip()
     total = sum(_weigh(text, statistics).values()) or 1.0
     if len(sentences(text)) > 1 or len(text.split()) > SET_WORDS:

@@ -79,7 +79,7 @@ def _cut(
 
 
 class _Batch:
-    """Selects the documents of one reading: the longest beginning of `doc_ids` that fits."""
+    """Selects the documents of a reading: the longest beginning of `doc_ids` that fits."""
 
     def __init__(
         self,
@@ -133,7 +133,9 @@ def _make_passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage
 def fit_notes(
     session: Session, notes: Sequence[str], fit: Callable[[list[str]], bool], *, what: str = "notes"
 ) -> list[str]:
-    """Return the latest of `notes` that `fit` together, oldest first; `what` names them in the trace."""
+    """Return the latest of `notes` that `fit` together, oldest first; `what` is their name in the
+    trace.
+    """
     latest = list(notes)
     while latest and not fit(latest):
         del latest[0]

@@ -1,10 +1,10 @@
-"""What a model call costs at list price, how much a model takes, and who says so.
+"""List prices of model calls, context windows of models, and the sources of both.
 
 The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in
-$SEXTANT_HOME. Its entry replaces all that the table says of a model; docs/guide/cost.md has
-an example. Then comes LiteLLM's table, read without importing LiteLLM, which takes seconds and may
-go to the network. An unknown price is None, never 0; it is unknown, too, where tokens are only part
-of the cost, or where the table has 0 for a model on somebody else's machines.
+$SEXTANT_HOME. Its entry replaces all that the table says of a model; docs/guide/cost.md has an
+example. Then comes LiteLLM's table, read without importing LiteLLM, which takes seconds and may go
+to the network. An unknown price is None, never 0; it is unknown, too, if tokens are only part of
+the cost, or if the table has 0 for a model on somebody else's machines.
 
 Left out: service tiers (batch, flex, priority), discounts by the hour and surcharges of regions,
 which are not list prices, prices of caches kept for an hour, and currencies other than the US
@@ -131,7 +131,7 @@ def price(spec: str, file: str | Path | None = None) -> Price | None:
 
 
 def check_file(file: Path) -> None:
-    """Raise UsageError for a file of --prices that cannot be read, also where no price is looked up."""
+    """Raise UsageError for a file of --prices that cannot be read, also if no price is looked up."""
     _read_own(file)
 
 
@@ -148,7 +148,9 @@ def takes_tools(model: str) -> bool:
 
 
 def longest_answer(spec: str, file: str | Path | None = None, *, reasons: bool = False) -> int:
-    """Return the tokens that an answer may have, where the user does not say; `spec` and `file` as in `price`."""
+    """Return the tokens that an answer may have, if the user does not say; `spec` and `file` as in
+    `price`.
+    """
     entry = _find_own(spec, file)
     most = _row(spec).get("max_output_tokens") or (_LONGEST_ANSWER if reasons else _ANSWER)
     return entry[2] if entry and entry[2] else min(int(most), _LONGEST_ANSWER)
@@ -180,7 +182,7 @@ def _find_listed(model: str) -> Price | None:
 
 
 def _rates(row: dict[str, Any]) -> Price | None:
-    """Return the prices in one row, or in one of its tiers; None without input and output."""
+    """Return the prices in a row, or in a tier of it; None without input and output."""
     rates = {
         name: row[key] for name, key in _RATES.items() if isinstance(row.get(key), int | float)
     }
@@ -193,7 +195,9 @@ def _rates(row: dict[str, Any]) -> Price | None:
 
 
 def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
-    """Return the dearer prices of longer prompts: each keeps the rates of the one before that it does not change."""
+    """Return the dearer prices of longer prompts: each keeps the rates of the tier before that it
+    does not change.
+    """
     inclusive = row["litellm_provider"] in _INCLUSIVE
     price = base
     matches = filter(None, map(_ABOVE.fullmatch, row))
@@ -252,7 +256,7 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
 
 
 def _read_own(file: str | Path) -> Mapping[str, _Entry]:
-    """Return the entries of a file of the user's own, read again where it has changed."""
+    """Return the entries of a file of the user's own, read again if it has changed."""
     path = expand_user_path(str(file))
     try:
         status = path.stat()

@@ -2,8 +2,8 @@
 
     read = ask(self.read_passages, require_known_ids("selected", unread), **about, passages=passages)
 
-An unusable answer is requested once more, together with the reason (tools/models/adapter.py), inside
-one call of the predictor, so that DSPy's trace has the answer that was used. A second unusable
+An unusable answer is requested once more, together with the reason (tools/models/adapter.py),
+inside a call of the predictor, so that DSPy's trace has the answer that was used. A second unusable
 answer raises UnusableAnswer, a fault of the system.
 
 Corpus text enters a prompt inside a typed field, never as part of an instruction. Tokens are counted

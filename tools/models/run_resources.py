@@ -1,4 +1,5 @@
-"""What the models of a run share: one budget, gate, ledger, patience and cassette.
+"""Resources that the models of a run share: budget, rate limiter, ledger, retry policy and
+cassette.
 
 Whatever asks a model (a program, a lens, an index of embeddings) connects by these terms:
 `tools.models.language_model.connect` for chat, `tools.models.embeddings.Embeddings` for vectors.
@@ -43,7 +44,8 @@ class CallStats:
 class RunResources(SharedOnDeepcopy):
     """The budget, gate, ledger and patience that all models of a run or a compilation share. Threads share it.
 
-    An index may be built before there is a run folder; what it used is booked once there is a ledger.
+    An index may be built before there is a run folder; its usage is recorded once there is a
+    ledger.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -76,11 +78,13 @@ class RunResources(SharedOnDeepcopy):
 
     @property
     def books(self) -> UsageTotals | None:
-        """The books of the run in all its sittings; None where nothing is sent."""
+        """The books of the run in all its sittings; None if nothing is sent."""
         return self.ledger.books if self.ledger else None
 
     def open(self, folder: Path, runs: Path | None = None) -> None:
-        """Work for the run in `folder`, RUNS/TASK/NAME, or for a compilation anywhere in `runs`; count what it used."""
+        """Work for the run in `folder`, RUNS/TASK/NAME, or for a compilation anywhere in `runs`;
+        count its usage.
+        """
         self._place = folder, runs
         self._open_ledger()
 
@@ -126,7 +130,9 @@ class RunResources(SharedOnDeepcopy):
         query_id: str = "",
         key: str = "",
     ) -> None:
-        """Book a request without an answer, by its `fault`, or one whose answer an index keeps."""
+        """Book a request without an answer, by its `fault`, or a request whose answer an index
+        keeps.
+        """
         with self._lock:
             if self.ledger is None:
                 self._unbooked.append((model, fault, usage, seconds))
@@ -134,7 +140,9 @@ class RunResources(SharedOnDeepcopy):
         self.ledger.book(model, usage, fault=fault, seconds=seconds, query_id=query_id, key=key)
 
     def resume(self, model: str, spent: Usage) -> None:
-        """Count what an index has cost in an earlier process, unless the ledger, once there, has it already."""
+        """Count the cost of an index in an earlier process, unless the ledger, once there, has it
+        already.
+        """
         if self.ledger is None and spent.calls:
             self.budget.resume(spent)
             self.book(model, spent)

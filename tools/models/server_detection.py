@@ -1,10 +1,10 @@
-"""What a server that speaks OpenAI's protocol is, and how many tokens it takes: asked of the server
-itself, or known.
+"""Detect the kind of a server that speaks OpenAI's protocol, and its token limit: by asking the
+server, or from a table.
 
-Servers call the same things by different words, and ignore what they do not know. `KINDS` has what
-each of them takes; `detect_server` tells them apart by what they say of their models. To add a kind: a row
-in `KINDS`, for a provider one in `_ADDRESSES`, too. Left out: what a server takes that is no matter
-of its kind, as the price of its models.
+Servers call the same things by different words, and ignore unknown words. `KINDS` has the features
+of each; `detect_server` tells them apart by their listings of models. To add a kind: a row in
+`KINDS`, for a provider a row in `_ADDRESSES`, too. Left out: features that do not depend on the
+kind of a server, such as the price of its models.
 """
 
 import re
@@ -101,14 +101,16 @@ _GATEWAY = UNKNOWN.kind._replace(limit=("max_completion_tokens",))
 
 
 def server_from_url(url: str, model: str = "") -> ServerInfo:
-    """Return what the server at `url` is by its address alone."""
+    """Return the kind of the server at `url` by its address alone."""
     host = f".{urlsplit(url).hostname}"
     name = next((name for domain, name in _ADDRESSES.items() if host.endswith(f".{domain}")), "")
     return ServerInfo(_GATEWAY if not name and _NEWER.search(model) else KINDS[name])
 
 
 def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo:
-    """Return what the server of a Wire says that it is, asked at most twice; an unknown one where it says nothing."""
+    """Return the kind that the server of a client reports, asked at most twice; an unknown one if
+    it says nothing.
+    """
     server = server_from_url(wire.url, model)
     if server.kind.name in ("openai", "gemini"):
         return server  # neither tells how much a model takes
@@ -129,7 +131,7 @@ def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo
 
 
 def get_json(wire: Any, path: str, seconds: float) -> Any:
-    """Return the JSON that a server has at a path; None where it has none."""
+    """Return the JSON that a server has at a path; None if it has none."""
     try:
         return orjson.loads(wire.post(path, b"", time.monotonic() + seconds).body)
     except (dspy.LMError, ValueError):
@@ -137,7 +139,9 @@ def get_json(wire: Any, path: str, seconds: float) -> Any:
 
 
 def _row(listing: Any, model: str) -> Mapping[str, Any]:
-    """Return what a listing says of the model; where its name is not there, of the only one, or the listing itself."""
+    """Return the entry of a listing for the model; if its name is not there, of the only model, or
+    the listing itself.
+    """
     rows = _mapping(listing).get("data") or _mapping(listing).get("models")
     rows = (
         [row for row in rows if isinstance(row, dict)]

@@ -567,7 +567,8 @@ def read_arguments(
 ) -> dict[str, Any] | None:
     """Return the arguments of a call as an object, from any of their forms; None if they are no arguments.
 
-    With the names of the tool's `parameters`, a text that is no JSON is the value of the only one.
+    With the names of the tool's `parameters`, a text that is no JSON is the value of the only
+    parameter.
     """
     if isinstance(written, dict):
         return written

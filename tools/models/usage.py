@@ -33,7 +33,7 @@ RECOUNT_SHARE = 0.02
 
 
 class TokenCounts(NamedTuple):
-    """Tokens of one call."""
+    """Tokens of a call."""
 
     input_tokens: int  # all of the prompt
     cached_tokens: int  # of the input: what the provider had cached

@@ -32,7 +32,7 @@ class TooBroken(Exception):
 
 
 class RepairBudget:
-    """Characters that the repairs of one text may read, together."""
+    """Characters that the repairs of a text may read, together."""
 
     def __init__(self) -> None:
         self.left = _LOOKS

@@ -87,7 +87,7 @@ def check_same_corpus(index: str, actual: ServiceState, expected: ServiceState) 
 
 
 class RetrieverType(NamedTuple):
-    """A class of one of the tables, and the expression that its constructor takes."""
+    """A class of the tables, and the expression that its constructor takes."""
 
     constructor: Any
     positional: tuple[inspect.Parameter, ...]
@@ -243,7 +243,7 @@ def iter_classes(spec: RetrieverSpec) -> Iterator[tuple[RetrieverSpec, Any]]:
 
 
 def find_lenses(spec: RetrieverSpec) -> list[RetrieverSpec]:
-    """Return every lens in `spec`, the outer ones first."""
+    """Return every lens in `spec`, the outer lenses first."""
     return [part for part, constructor in iter_classes(spec) if constructor.needs_lens]
 
 

@@ -16,7 +16,7 @@ Ids = Collection[str]  # of documents
 
 
 class Search(NamedTuple):
-    """One search of a batch."""
+    """A search of a batch."""
 
     text: str
     # What is searched for, in words; reaches models that were trained with one, and no others
@@ -26,7 +26,7 @@ class Search(NamedTuple):
 
 
 class Retriever(ABC):
-    """Ranks a fixed corpus for one text. Immutable once built, so threads share it.
+    """Ranks a fixed corpus for a text. Immutable once built, so threads share it.
 
     After `(corpus, home)` the constructor takes a model or other retrievers by position, and options by keyword.
     """
@@ -145,7 +145,8 @@ def kth_score_lower_bound(scores: NDArray[Any], k: int) -> float:
 
 
 class Ranker:
-    """Turns scores into hits for one corpus. Cut, order and ties are decided here for every retriever.
+    """Turns scores into hits for a corpus. Cut, order and ties are decided here for every
+    retriever.
 
     Of equal scores the smaller `tie_order` goes first, shape (documents,), by default the order of the doc_ids.
     """

@@ -185,7 +185,7 @@ def _has_a_name(retriever: Retriever, build_over: BuildOver) -> Verdicts:
 
 
 def _keeps_indexes(retriever: Retriever, build_over: BuildOver) -> Verdicts:
-    """A kept index gives the hits of one in memory, another corpus has its own, and none is
+    """A kept index gives the hits of an index in memory, another corpus has its own, and none is
     needed.
     """
     # Each id has the text of the next.

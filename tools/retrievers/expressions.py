@@ -29,7 +29,7 @@ _MAX_DEPTH = 50
 
 
 class Expression(str):
-    """The text of one retriever, as the type of a parameter that names it; "" if there is none."""
+    """The text of a retriever, as the type of a parameter that names it; "" if there is none."""
 
 
 class Expressions(str):
@@ -39,7 +39,7 @@ class Expressions(str):
     """
 
     def each(self) -> list[str]:
-        """Return the texts one by one."""
+        """Return the texts in turn."""
         if not self.strip():
             return []
         return [str(part) for part in parse(f"all({self})").parts]

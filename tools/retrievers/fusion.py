@@ -1,4 +1,4 @@
-"""Several retrievers as one: their rankings merged, or the hits of one in the order of another."""
+"""Several retrievers combined: their rankings merged, or the hits of one in the order of another."""
 
 import math
 import operator

@@ -2,9 +2,9 @@
 (python -m evals.serve).
 
 The server has to have indexed the task's own documents under their ids; texts are taken from the
-task. A server knows no exclusions and no pools, so it is asked for more until enough of what may
-come back is there. Searches are not kept: a cassette does not have them. Left out: documents below
-rank 10,000.
+task. A server knows no exclusions and no pools, so more is requested until there are enough allowed
+documents. Searches are not kept: a cassette does not have them. Left out: documents below rank
+10,000.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """Built indexes on disk, each in a folder named by its key. Knows no kind of index.
 
-A folder is complete or absent: an index is written into a draft next to its folder, under a lock, and
-moved there in one step with the sizes and checksums of its files. So two processes that need the
-same index build it once, and altered bytes are noticed. A draft outlives its process, for the next
-build to go on from. Several people may write one home.
+A folder is complete or absent: an index is written into a draft next to its folder, under a lock,
+and moved there in a single step with the sizes and checksums of its files. So two processes that
+need the same index build it once, and altered bytes are noticed. A draft outlives its process, for
+the next build to go on from. Several people may write the same home.
 """
 
 import hashlib
@@ -75,9 +75,11 @@ def open_index(
     """Load the index for `key` from under `home`; it is built first if it is not there.
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the
-    versions of the libraries, and the `index_code_digest` that makes it. `build` fills a folder, in which it
-    finds the draft of a killed call, or, with `salvage`, a damaged index. With no home, or one that
-    cannot be written, the folder is a temporary one, removed when it is loaded: the result of `load`
+    versions of the libraries, and the `index_code_digest` that makes it. `build` fills a folder, in
+    which it
+    finds the draft of a killed call, or, with `salvage`, a damaged index. Without a home, or with a
+    home that cannot be written, the folder is temporary, removed when it is loaded: the result of
+    `load`
     may keep its files open or mapped.
     """
     place = home and home / "indexes" / index_name(key)
@@ -152,7 +154,7 @@ def find_relatives(home: Path | None, key: Mapping[str, object]) -> list[Path]:
 
 
 class StoredIndex(NamedTuple):
-    """One index on disk, or the draft of one."""
+    """An index on disk, or its draft."""
 
     name: str
     key: Mapping[str, Any]  # empty for a draft that says nothing yet
@@ -163,7 +165,7 @@ class StoredIndex(NamedTuple):
 
 
 def list_stored_indexes(home: Path) -> list[StoredIndex]:
-    """Return every index under `home`, and every draft of one, by name."""
+    """Return every index and draft under `home`, by name."""
     indexes = []
     for folder in sorted((home / "indexes").glob("*")):
         finished = not folder.name.startswith(".")
@@ -232,7 +234,7 @@ def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None
 
 
 def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
-    """Return the seals of the files of indexes: one that is a hard link of any need not be read."""
+    """Return the seals of the files of indexes: a file that is a hard link of any need not be read."""
     listed = (
         (folder, files)
         for folder in folders

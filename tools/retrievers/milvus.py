@@ -2,9 +2,9 @@
 vectors, with HNSW.
 
 `python -m tools.retrievers push` fills an index; a run only reads it, and looks after every search
-whether it is still the same. Both in one ranking are
+whether it is still the same. Both in a ranking are
 fusion(milvus(URL),milvus_vectors:dense(url=URL)). Left out, for they are Milvus's limits: documents
-below rank 16,384, and what a text has after 65,535 bytes.
+below rank 16,384, and the text after 65,535 bytes.
 """
 
 import logging

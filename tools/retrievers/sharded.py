@@ -50,7 +50,9 @@ class PartEnded(Exception):
 
 
 class Sharded(Retriever):
-    """The ranking of one retriever over the whole corpus, with its name: the `parts` change nothing of the ranking."""
+    """The ranking of a retriever over the whole corpus, with its name: the `parts` change nothing
+    of the ranking.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Readers of what people have: tables, and files of text, Markdown, HTML, XML, wikitext and PDF, as
+"""Readers of common files: tables, and files of text, Markdown, HTML, XML, wikitext and PDF, as
 rows of Markdown.
 
 Each file is read as its name says, or all as one named form. A row of a table has the columns that
-the file has; a row of any other file has "id" (its path in the folder), "title" where the file says
+the file has; a row of any other file has "id" (its path in the folder), "title" if the file says
 one, and "text". Nothing is fetched.
 """
 
@@ -37,8 +37,8 @@ _NAMED = 5  # links in a message
 
 
 def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
-    """Return the files to read: `path`, or those in it and below; and what is left out of it, with
-    the reason.
+    """Return the files to read: `path`, or those in it and below; and the files left out, with the
+    reasons.
 
     Hidden files are left out without a word. Of a collection (corpus, queries, judgements), only
     the corpus is read. Links out of a folder are left out unless `follow_links`.
@@ -87,8 +87,8 @@ def read(
     limits: Limits = USUAL,
     leave: Leave | None = None,
 ) -> tables.Rows:
-    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for what is
-    damaged.
+    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for damaged
+    data.
 
     A file that is over the `limits` is left out, of which `leave` is told: its name, the reason,
     the evidence. Without `leave`, it is a DataError. Tables and plain texts are read line by line,

@@ -238,7 +238,7 @@ def _tags_in(node: Any, *names: str) -> Any:
 
 
 def _write_line(code: Any) -> str:
-    """Return the text of a cell or a parameter on one line.
+    """Return the text of a cell or a parameter on a line.
 
     A template in it becomes its arguments without a name.
     """

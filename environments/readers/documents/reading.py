@@ -52,7 +52,7 @@ Message = tuple[Any, ...]  # of one kind, with what belongs to it
 
 
 class Request(NamedTuple):
-    """One file to read."""
+    """A file to read."""
 
     path: Path
     form: str

@@ -1,1 +1,1 @@
-"""Recipes that `python -m evals.build run` follows, one per file."""
+"""Recipes that `python -m evals.build run` follows, a file each."""

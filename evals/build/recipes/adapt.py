@@ -1,9 +1,9 @@
 """The recipe `adapt`: a task's documents cut into passages, and its labels carried over to them, as
 CRUMB was made.
 
-Section 3 of CRUMB's paper: if documents are judged, passages are searched and a document counts
-by its best (MaxP), or each of its passages inherits the label; if passages are judged, the label
-goes to the new passage that contains the old one, and a query stays only if all that is relevant to
+Section 3 of CRUMB's paper: if documents are judged, passages are searched and a document counts by
+its best (MaxP), or each of its passages inherits the label; if passages are judged, the label goes
+to the new passage that contains the old passage, and a query stays only if all that is relevant to
 it is contained. No model is asked.
 """
 
@@ -227,17 +227,19 @@ def inherit_labels(
 
 
 class _Contained(NamedTuple):
-    """Which new passages contain an old one: surely, or as people say, and perhaps."""
+    """Which new passages contain an old passage: surely, or as people say, and perhaps."""
 
     surely: Mapping[str, Sequence[str]]
     perhaps: Mapping[str, Sequence[str]]
 
     def find(self, old: str) -> Sequence[str]:
-        """Return the new passages that contain an old one."""
+        """Return the new passages that contain an old passage."""
         return self.surely.get(old, ())
 
     def hide(self, old: str) -> Sequence[str]:
-        """Return the new passages that say so much of an old one that who must not see it must not see them."""
+        """Return the new passages that repeat so much of an old passage that a query that must not
+        see it must not see them.
+        """
         return [
             *self.find(old),
             *self.perhaps.get(old, ()),
@@ -286,7 +288,9 @@ def _find_contained(build: BuildPipeline, environment: Environment) -> _Containe
 def _contain(
     build: BuildPipeline, contained: _Contained, graded: Qrels
 ) -> dict[str, dict[str, float]]:
-    """Return the grades of the new passages that contain judged old ones, of queries that keep all that is relevant."""
+    """Return the grades of the new passages that contain judged old passages, of queries that keep
+    all that is relevant.
+    """
     gold = dict[str, dict[str, float]]()
     for query_id, grades in graded.items():
         lost = [old for old, grade in grades.items() if grade > 0 and not contained.find(old)]
@@ -306,9 +310,11 @@ def _contain(
 
 
 def find_contained(old: Mapping[str, list[str]], new: Corpus) -> Iterator[tuple[str, str, float]]:
-    """Yield (old id, new id, coverage) of old passages, given as words, and new ones that share a run of words.
+    """Yield (old id, new id, coverage) of old passages, given as words, and new passages that share
+    a run of words.
 
-    The coverage is the share of the old one's characters, without punctuation, that is their longest common run.
+    The coverage is the share of the old passage's characters, without punctuation, that is their
+    longest common run.
     """
     places = index_ngrams(old, _RUN)
     for document in new.stream():

@@ -1,5 +1,5 @@
-"""The recipe `conditions`: documents that meet ever fewer of a query's conditions, one changed
-sentence at a time.
+"""The recipe `conditions`: documents that meet ever fewer of a query's conditions, by a changed
+sentence each.
 
 MultiConIR (section 3.2, appendix B): sentences of a document become conditions, queries ask for all
 of them or for the first k, and each sentence gets a changed sentence that fails its condition. In
@@ -43,7 +43,9 @@ Fields = Mapping[str, Any]  # inputs or outputs of a stage that writes, by name
 
 @dataclass(frozen=True)
 class LadderSettings:
-    """Which sentences of a document are its conditions, how they are changed, and what is compared."""
+    """Which sentences of a document are its conditions, how they are changed, and which pairs are
+    compared.
+    """
 
     domain: Annotated[str, "what a query looks for: a book, a case report"] = "a document"
     features: Annotated[

@@ -1,4 +1,4 @@
-"""The recipe `latent`: documents that share what none of them says, and queries that ask for it.
+"""The recipe `latent`: documents that share an unstated trait, and queries that ask for it.
 
 OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 3, appendices D.1 to
 D.3): stages find who carries an attribute, and which; equal attributes get one label; each group is
@@ -37,7 +37,7 @@ PARTIAL = 0.3
 
 @dataclass(frozen=True)
 class AttributeSettings:
-    """What documents share without saying it."""
+    """A trait that documents share without stating it."""
 
     lens: Annotated[
         str, "stance, failure or proof: wordings for all of this; empty where they are your own"
@@ -72,7 +72,7 @@ class ExtractSettings:
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """Giving equal attributes one label."""
+    """Giving equal attributes the same label."""
 
     relabel: Annotated[
         bool, "label the descriptions anew, beside labels in use; else the labels they came with"
@@ -380,7 +380,7 @@ def _collapse(
 
 
 def _follow(moved: Mapping[str, str], label: str) -> str:
-    """Return the end of a chain of labels; of a circle, the first one in the alphabet."""
+    """Return the end of a chain of labels; of a circle, the first label in the alphabet."""
     chain = [label]
     while (after := moved.get(chain[-1])) and after not in chain:
         chain.append(after)

@@ -1,7 +1,7 @@
 """The recipe `pool`: a task's queries with a small pool of candidates each, as BIRCO was made.
 
 Section 3 and appendices B to F of BIRCO's paper: long queries, a sample of them, the first
-documents of several retrievers in turn with what is relevant put in, other documents for dev than
+documents of several retrievers in turn with relevant documents put in, other documents for dev than
 for test, hard negatives, facets, and an objective that was tried on triplets. Decontamination (3.3)
 is a command of its own, whose result is a task.
 """
@@ -39,7 +39,7 @@ from tools.retrievers.base import Retriever, Search
 
 @dataclass(frozen=True)
 class CandidatesSettings:
-    """What each query ranks, and which queries there are."""
+    """The pool of each query, and the queries."""
 
     task: Annotated[
         str, "task or folder with the queries and judgements; empty: that of corpus.path"
@@ -60,7 +60,7 @@ class CandidatesSettings:
 
 @dataclass(frozen=True)
 class FacetsSettings:
-    """What a query asks for, piece by piece."""
+    """The facets of a query."""
 
     kind: Annotated[
         str, "what counts as one, e.g. an argument or its evidence; empty: none are listed"

@@ -1,10 +1,10 @@
-"""The recipe `recollection`: one moment each, as somebody half remembers it, and the one passage in
-which it happens.
+"""The recipe `recollection`: a half-remembered moment each, and the single passage in which it
+happens.
 
-OBLIQ-Bench's Congress Hearings (section 4, appendix D.5): passages are rated, the memorable ones
-recollected with a particular or two gone wrong, openings varied, identifying words taken out. The
-paper takes for granted that no other passage fits; here the nearest passages are judged as well,
-and the passage itself has to be recognised.
+OBLIQ-Bench's Congress Hearings (section 4, appendix D.5): passages are rated, the memorable
+passages recollected with a particular or two gone wrong, openings varied, identifying words taken
+out. The paper takes for granted that no other passage fits; here the nearest passages are judged as
+well, and the passage itself has to be recognised.
 """
 
 import math
@@ -108,7 +108,9 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
 
 
 def _recollect(build: BuildPipeline) -> Notes:
-    """Return the recollections of passages: of one of each group, then of a second one, and so on."""
+    """Return the recollections of passages: of a passage of each group, then of a second passage,
+    and so on.
+    """
     settings: RecollectSettings = build.recipe.recollect
     pattern = compile_pattern(settings.group)
     groups = defaultdict[str, list[str]](list)

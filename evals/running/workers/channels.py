@@ -1,7 +1,7 @@
-"""Two-way lines between a keeper and a worker: any number over one connection, each for one thread
-at either end.
+"""Two-way lines between a keeper and a worker: any number over one connection, each for a thread at
+either end.
 
-Messages are pickled, because both sides are processes of one run and one user. A connection has the
+Messages are pickled, because both sides are processes of a run and one user. A connection has the
 methods of multiprocessing's: `send_bytes`, `recv_bytes`, with EOFError or OSError once the other
 side is gone, and `close`, which ends a wait in another thread.
 """
@@ -27,7 +27,7 @@ class PeerClosed(BaseException):
 
 
 class Line:
-    """One line; threads may take turns, and who has its `lock` uses it."""
+    """A line; threads may take turns, and who has its `lock` uses it."""
 
     def __init__(self, link: "Connection", number: int) -> None:
         self._link = link
@@ -47,7 +47,7 @@ class Line:
 
 
 class Connection:
-    """One end of a connection. Threads share it."""
+    """An end of a connection. Threads share it."""
 
     def __init__(
         self,

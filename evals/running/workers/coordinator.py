@@ -1,9 +1,9 @@
-"""The keeper: has workers answer the queries of a run, and keeps all that must be one.
+"""The keeper: has workers answer the queries of a run, and keeps all shared resources.
 
 That is the ledger with its cache, the budgets, the gate, the outcomes and the terminal, and
 retrievers whose models are loaded or asked once. A worker runs the program, with word indexes of
-its own, and sends the requests to the model, each when the keeper lets it. What a worker that ends
-has begun is begun again by another.
+its own, and sends the requests to the model, each when the keeper lets it. Queries begun by a
+worker that ends are begun again by another.
 """
 
 import os

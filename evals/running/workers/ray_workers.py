@@ -1,10 +1,9 @@
-"""Workers on the nodes of a Ray cluster (https://docs.ray.io), each beside an actor that takes one
-CPU.
+"""Workers on the nodes of a Ray cluster (https://docs.ray.io), each with an actor that takes a CPU.
 
-An actor has a worker forked beside it, and passes messages on in its methods: no ports are opened,
-and ray:// works. Actors for which there is no CPU are waited for, so a cluster that grows by itself
+An actor forks a worker on its node, and passes messages on in its methods: no ports are opened, and
+ray:// works. Actors for which there is no CPU are waited for, so a cluster that grows by itself
 grows. Ray ends a process that is connected to it, without a word, when its node or the head is
-lost: so the keeper is not, but has a starter that is. Nodes have one $SEXTANT_HOME by a shared file
+lost: so the keeper is not, but has a starter that is. Nodes share $SEXTANT_HOME by a shared file
 system, or each its own, or copies of $SEXTANT_SHARE, which Ray makes.
 """
 
@@ -39,8 +38,8 @@ _BATCH = 256  # messages that are passed on at a time, at most
 
 @contextmanager
 def starting(address: str) -> "Iterator[Callable[[], Connection]]":
-    """Yield what starts a worker and, once there is room, returns the connection; `address` is that
-    of --workers.
+    """Yield a function that starts a worker and, once there is room, returns the connection;
+    `address` is that of --workers.
 
     DataError if no cluster is. In the block, the cluster makes vectors, too, and has the parts
     of `sharded`.
@@ -57,7 +56,9 @@ def starting(address: str) -> "Iterator[Callable[[], Connection]]":
 
 
 class _Starter:
-    """The process that is connected, as the keeper knows it: a line of it does one function, such as those below."""
+    """The process that is connected, as the keeper knows it: a line of it runs a function, such as
+    those below.
+    """
 
     def __init__(self, begin: Callable[[], Connection], address: str) -> None:
         lost = f"the Ray cluster at {address}, or the node of it that is used here, is lost"
@@ -90,7 +91,7 @@ class _Starter:
 
 
 def be_starter(descriptor: int, address: str) -> None:
-    """Be connected to the cluster, and do what is asked for, until the keeper is gone."""
+    """Be connected to the cluster, and serve requests, until the coordinator is gone."""
     threading.excepthook = ray_excepthook
     with ExitStack() as stack:
         try:
@@ -144,7 +145,7 @@ def _host(line: Connection) -> None:
 
 
 def _find_place() -> Any:
-    """Return an actor, once there is room for one.
+    """Return an actor, once there is room.
 
     RunIncomplete if several die before they are ready.
     """

@@ -1,5 +1,5 @@
-"""Join the shards of a run into the run that one command would have made: outcomes, books, answers,
-scores.
+"""Join the shards of a run into the run that a single command would have made: outcomes, books,
+answers, scores.
 
 RUNS/shard-K-of-N/TASK/NAME are joined in RUNS/TASK/NAME, and may go on and be joined again. Left
 out: checkpoints of agents, which only pending queries need.
@@ -26,10 +26,10 @@ _NEW = (
 
 
 def gather(path: Path) -> dict[str, Any]:
-    """Join the shards of the run in `path`, its own folder or that of a shard; return what --json
-    prints.
+    """Join the shards of the run in `path`, its own folder or that of a shard; return the output of
+    --json.
 
-    DataError for a damaged one, RunConflict for shards that do not belong together, RunIncomplete
+    DataError for a damaged shard, RunConflict for shards that do not belong together, RunIncomplete
     for pending queries.
     """
     joined_path, count, shards = _find(path.resolve())
@@ -102,7 +102,7 @@ def _check_complete(
 ) -> None:
     """Raise RunIncomplete if a shard is missing, or has pending queries.
 
-    DataError for one that is damaged.
+    DataError for a damaged shard.
     """
     owed = list[str]()
     pending = 0
@@ -148,7 +148,7 @@ def _line(folder: run_folder.RunFolder, query_id: str) -> bytes | None:
 
 
 def _join_books(joined: Ledger, shard: Ledger) -> None:
-    """Copy the rows of a shard's ledger that are not there yet, and what was sent, all or none."""
+    """Copy the rows of a shard's ledger that are not there yet, and the requests, all or none."""
     query = joined.answers.query
     runs = (joined.run, shard.run)
     names = ", ".join(

@@ -1,5 +1,5 @@
-"""A worker: answers queries that a keeper sends (keeper.py), and asks it for what only the
-keeper has.
+"""A worker: answers queries that a keeper sends (keeper.py), and asks it for resources that only
+the coordinator has.
 """
 
 import io
@@ -37,7 +37,7 @@ _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
 
 
 def be_starter(descriptor: int) -> None:
-    """Fork workers, with what nearly every query needs, numba's kernels among it, which take
+    """Fork workers with modules that nearly every query needs, numba's kernels among it, which take
     seconds to load.
     """
     from tools.models.transport import openai_client  # noqa: F401  # before the forks, which then share it

@@ -16,16 +16,19 @@ from tools.records import usage_from_json, usage_json
 
 
 class Cassette:
-    """All model calls of a run in one file, to be shown to somebody without a key: `--cassette FILE`.
+    """All model calls of a run in a file, to be shown to somebody without a key: `--cassette FILE`.
 
-    Where there is no such file, the run is recorded into it once it is complete; where there is one, every call of
-    programs and lenses and every embedding of a query is answered from it, and nothing is sent. The file is JSON Lines,
-    in the order of the keys, each of which stands for everything that shapes an answer. Left out: indexes that a model
-    writes, which are kept under $SEXTANT_HOME/indexes.
+    If there is no such file, the run is recorded into it once it is complete; if there is one,
+    every call of programs and lenses and every embedding of a query is answered from it, and
+    nothing is sent. The file is JSON Lines, in the order of the keys, each of which stands for
+    everything that shapes an answer. Left out: indexes that a model writes, which are kept under
+    $SEXTANT_HOME/indexes.
     """
 
     def __init__(self, path: Path, terms: RunResources, *, sends: bool) -> None:
-        """Replay the file at `path`, if any. UsageError where a run `sends` nothing or no file can be made."""
+        """Replay the file at `path`, if any. UsageError if a run `sends` nothing or no file can be
+        made.
+        """
         if not sends:
             raise UsageError(
                 "--cassette is for runs with a model; offline needs none, nor does the retriever"
@@ -45,7 +48,7 @@ class Cassette:
             )
 
     def record(self, *, complete: bool) -> None:
-        """Write what the run has used, if it is complete and not replayed."""
+        """Write the run's usage, if it is complete and not replayed."""
         ledger = self._terms.ledger
         if ledger is None or self._terms.cassette:
             return
@@ -69,7 +72,7 @@ def write_cassette(
 ) -> int:
     """Write answers by key, and return how many there were. The file appears when all of it is written.
 
-    What was found of the `servers` shapes prompts, so it is in the first line.
+    The detected `servers` shape prompts, so it is in the first line.
     """
     count = 0
     found = {model: server for model, server in (servers or {}).items() if any(server.values())}

@@ -54,7 +54,9 @@ def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
 
 
 class Ledger:
-    """The ledger of one run: it takes answers that are kept and books what the run sends. Threads share it."""
+    """The ledger of a run: it looks up stored answers and records the run's requests. Threads share
+    it.
+    """
 
     def __init__(self, answers: ResponseCache, run: str) -> None:
         self.answers = answers
@@ -79,11 +81,15 @@ class Ledger:
         *,
         deadline: float = math.inf,
     ) -> Iterator[ModelResponse | None]:
-        """Give the block an answer to its request; None where there is none, and the block has to send and book it.
+        """Give the block an answer to its request; None if there is none, and the block has to send
+        and book it.
 
-        `price` gives the list price of an answer, where that was not known when it came. An equal request that is in
-        flight is waited for, until the `deadline` by time.monotonic; TimeoutError then. An Exception of the block is
-        raised by all that wait, which would else fail one after the other. They try themselves where it may be of this
+        `price` gives the list price of an answer, if that was not known when it came. An equal
+        request that is in
+        flight is waited for, until the `deadline` by time.monotonic; TimeoutError then. An
+        Exception of the block is
+        raised by all that wait, which would otherwise fail in sequence. They try themselves if it
+        may be of this
         query alone: a limit of its session, or a deadline that is near.
         """
         mine = self._wait_for_turn(key, deadline)
@@ -100,7 +106,9 @@ class Ledger:
             mine.set_result(failure)
 
     def _wait_for_turn(self, key: str, deadline: float) -> "Future[_Failure | None]":
-        """Wait until no other request for `key` is in flight. Raises its failure, where that is for all."""
+        """Wait until no other request for `key` is in flight. Raises its failure, if that is for
+        all.
+        """
         while True:
             with self._lock:
                 earlier_request = self._sent.get(key)
@@ -166,7 +174,7 @@ class Ledger:
         self._book(sent=1, answered=1, usage=answer.usage)
 
     def used_by_query(self) -> dict[str, Usage]:
-        """Return query_id -> what its answered requests used, those included whose answers were there."""
+        """Return query_id -> the usage of its answered requests, cached answers included."""
         usage_by_query = dict[str, Usage]()
         condition = "WHERE run = ? AND query_id != '' AND fault IN ('', ?, ?)"
         for row in self.answers.select(("query_id", "usage"), condition, (self.run, CACHED, INDEX)):
@@ -177,7 +185,9 @@ class Ledger:
         return usage_by_query
 
     def speed(self) -> dict[str, float]:
-        """Return the median of seconds to a first token, and tokens a second from there; {} where none was streamed."""
+        """Return the median of seconds to a first token, and tokens a second from there; {} if none
+        was streamed.
+        """
         statement = (
             "SELECT first, seconds - first, json_extract(usage, '$.output_tokens') FROM calls"
         )
@@ -198,7 +208,7 @@ class Ledger:
         query_id: str = "",
         key: str = "",
     ) -> None:
-        """Book a request without an answer, by its `fault`; without one, what an index has cost."""
+        """Book a request without an answer, by its `fault`; without a fault, the cost of an index."""
         row = self._row(
             query_id,
             key,

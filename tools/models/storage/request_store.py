@@ -1,11 +1,11 @@
-"""Requests kept beside their answers: in parts, each compressed and written once, as most of a
+"""Requests kept next to their answers: in parts, each compressed and written once, as most of a
 request repeats.
 
-A request is cut where a JSON object begins: each message does, and each passage in a prompt. Equal
-parts (system prompts, earlier turns, documents that come back) are one row of answers.sqlite3,
-under a hash, and a call has the list of its parts. Secrets of the environment are taken out before.
-Left out: embeddings, whose texts are the corpus' own. Rows are checked by the forms below when they
-are read.
+A request is cut if a JSON object begins: each message does, and each passage in a prompt. Equal
+parts (system prompts, earlier turns, documents that come back) are a row of answers.sqlite3, under
+a hash, and a call has the list of its parts. Secrets of the environment are taken out before. Left
+out: embeddings, whose texts are the corpus' own. Rows are checked by the forms below when they are
+read.
 """
 
 import json
@@ -60,7 +60,7 @@ class StoredPartIds(set[int]):
 
 
 class StoredOutput(TypedDict, total=False):
-    """An answer with what came beside it, as DSPy has it, or as a turn of an agent."""
+    """An answer with its accompanying data, in DSPy's form, or as a turn of an agent."""
 
     text: str | None
     content: str | None
@@ -138,7 +138,9 @@ def _cut(request: bytes) -> Iterator[bytes]:
 
 
 def insert_many(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert many rows by one statement: Python's lock is given away and taken again once, and not once a row."""
+    """Insert many rows by a statement: Python's lock is given away and taken again once, and not
+    once a row.
+    """
     for first in range(0, len(rows), _AT_ONCE):
         batch = rows[first : first + _AT_ONCE]
         places = ", ".join([f"({', '.join('?' * len(batch[0]))})"] * len(batch))
@@ -146,11 +148,12 @@ def insert_many(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[A
 
 
 def read_call(path: Path, key: str) -> dict[str, Any] | None:
-    """Return the call `key` of the answers at `path`, with what was sent; None where it is not kept.
+    """Return the call `key` of the answers at `path`, with its request; None if it is not kept.
 
-    It has "messages", as Chat Completions has them, "tools" and "settings"; where the prompt was not kept, "messages"
-    is None, the others are empty. "outputs" is the answer as the program got it, "reasoning" what the model thought
-    before ("": not known), "first" the seconds to the first token (None: not streamed). DataError for a damaged row.
+    It has "messages", as Chat Completions has them, "tools" and "settings"; if the prompt was not
+    kept, "messages" is None, the others are empty. "outputs" is the answer as the program got it,
+    "reasoning" the model's thoughts before it ("": not known), "first" the seconds to the first
+    token (None: not streamed). DataError for a damaged row.
     """
     if not path.is_file():
         return None
@@ -188,7 +191,7 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
 
 
 def _join(reader: sqlite3.Connection, request: str) -> bytes:
-    """Return a request of its parts; b"" where one was cleared away by another process."""
+    """Return a request of its parts; b"" if one was cleared away by another process."""
     statement = (
         "SELECT text FROM json_each(?) AS one LEFT JOIN parts ON parts.id = one.value ORDER BY "
         "one.key"
@@ -233,7 +236,7 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors about the file at `path` into ours, which say what to do."""
+    """Turn SQLite's errors about the file at `path` into ours, which name a remedy."""
     try:
         yield
     except sqlite3.DatabaseError as error:

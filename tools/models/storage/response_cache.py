@@ -1,10 +1,10 @@
 """Every request sent to a model and every answer that came back, on disk before the program sees
 it.
 
-One SQLite file, RUNS/answers.sqlite3, is the cache of answers, under a key of everything that
-shapes an answer, and the ledger of each run (what it sent, what failed and why, what it paid), so
-that a crash cannot part them. Each request is a row; an answer that was paid for before is a row
-without text. What was sent is kept beside it, in parts (tools/models/storage/request_store.py). Left out: several
+A SQLite file, RUNS/answers.sqlite3, is the cache of answers, under a key of everything that shapes
+an answer, and the ledger of each run (requests, failures with reasons, costs), so that a crash
+cannot part them. Each request is a row; an answer that was paid for before is a row without text.
+Requests are kept next to it, in parts (tools/models/storage/request_store.py). Left out: several
 machines, and file systems without locks, which WAL needs.
 """
 
@@ -70,7 +70,7 @@ class ModelResponse(NamedTuple):
 
 
 class UsageTotals(NamedTuple):
-    """The number of requests that one run has sent, and what they used."""
+    """The number of requests that a run has sent, and their usage."""
 
     sent: int = 0
     answered: int = 0
@@ -96,7 +96,7 @@ Row = dict[str, Any]  # of one request, by the names of the columns, of which ea
 
 
 class _WriteBatch:
-    """What goes to disk together."""
+    """Rows that are written in a transaction."""
 
     def __init__(self) -> None:
         self.rows = list[Row]()
@@ -106,9 +106,11 @@ class _WriteBatch:
 
 
 class _BatchWriter:
-    """Writes rows in batches, because a transaction costs twenty times what a row does. Threads share it.
+    """Writes rows in batches, because a transaction costs twenty times as much as a row. Threads
+    share it.
 
-    What comes while one batch is on its way to disk is the next one, which the first thread that waits for it writes.
+    Rows that arrive while a batch is being written are the next batch, written by the first thread
+    that waits for it.
     """
 
     def __init__(self, writer: sqlite3.Connection) -> None:
@@ -211,7 +213,7 @@ class ResponseCache:
         self.parts.note(parts)
 
     def settle(self) -> None:
-        """Wait until all rows so far are on disk, those that nobody waited for included."""
+        """Wait until all rows so far are on disk, rows without a waiting thread included."""
         self.write([])
 
     def books_and_marks(self, run: str) -> tuple[UsageTotals, set[int]]:
@@ -243,7 +245,9 @@ class ResponseCache:
         ), marks
 
     def of_run(self, run: str) -> Iterator[tuple[str, ModelResponse]]:
-        """Yield the key and the answer of each request of a run, by key; its own answer, where it has paid for one."""
+        """Yield the key and the answer of each request of a run, by key; its own answer, if it has
+        paid for one.
+        """
         self.settle()
         statement = "SELECT DISTINCT key FROM calls WHERE run = ? AND fault IN ('', ?) ORDER BY key"
         for (key,) in self.query(statement, (run, CACHED)):
@@ -262,7 +266,9 @@ class ResponseCache:
         *,
         damage: str = "",
     ) -> Iterator[dict[str, Any]]:
-        """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage` says what to do."""
+        """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage`
+        names the remedy.
+        """
         with self._lock, translate_sqlite_errors(self.path):
             statement = f"SELECT {', '.join(columns)} FROM calls {condition}"
             for row in self._reader.execute(statement, [storable(value) for value in values]):
@@ -278,7 +284,9 @@ class ResponseCache:
                     raise DataError(f"{self.path}: {mend} ({error})") from None
 
     def clear(self, where: str, values: Sequence[Any]) -> None:
-        """Remove the text of answers, and what was sent for them; their rows stay, as the books of runs need them."""
+        """Remove the text of answers, and their requests; their rows stay, as the books of runs
+        need them.
+        """
         self.query(
             f"UPDATE calls SET outputs = NULL, request = NULL, reasoning = NULL WHERE {where}",
             values,
@@ -297,7 +305,7 @@ class ResponseCache:
 
 
 def _open_table(path: Path) -> sqlite3.Connection:
-    """Connect to the file at `path`; what is written is on disk when the statement ends."""
+    """Connect to the file at `path`; written data is on disk when the statement ends."""
     opened = sqlite3.connect(path, timeout=60.0, isolation_level=None, check_same_thread=False)
     opened.execute("PRAGMA journal_mode = WAL")
     opened.execute("PRAGMA synchronous = FULL")
@@ -311,7 +319,9 @@ def _open_table(path: Path) -> sqlite3.Connection:
 def _close(
     path: Path, writing: _BatchWriter, reader: sqlite3.Connection, reading: threading.Lock
 ) -> None:
-    """Put everything into the one file; of several processes that have it open, the last one completes that."""
+    """Put everything into the main file; of several processes that have it open, the last process
+    completes that.
+    """
     writing.write()
     close_when_unused(writing.writer, writing.alone)
     if not reading.acquire(timeout=LONGEST_WAIT):
@@ -338,7 +348,9 @@ _OPENING = threading.Lock()
 
 
 def open_answers(path: Path) -> ResponseCache:
-    """Open the answers kept in the file `path`, once in a process: its rows are written by one thread."""
+    """Open the answers kept in the file `path`, once in a process: its rows are written by a
+    thread.
+    """
     path = path.resolve()
     with _OPENING:
         answers = _OPENED.get(path)

@@ -1,8 +1,8 @@
 """Bounds for requests that other libraries send with httpx: a deadline of the whole, a largest
 answer, no redirects.
 
-httpx bounds the wait for the next bytes alone, and neither the whole time nor the size of what it
-unpacks. Libraries such as LiteLLM make their clients themselves, so the bounds are those of a
+httpx bounds the wait for the next bytes alone, and neither the whole time nor the size of the
+unpacked body. Libraries such as LiteLLM make their clients themselves, so the bounds are those of a
 context, and hold for every client in it. Left out: requests by other clients than httpx.
 """
 
@@ -38,7 +38,7 @@ class _Bounds(NamedTuple):
     largest: int  # bytes of an answer's body, once unpacked
 
     def left(self) -> float:
-        """Return the seconds that are left. httpx.ReadTimeout where there are none."""
+        """Return the seconds that are left. httpx.ReadTimeout if there are none."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise httpx.ReadTimeout("the answer did not come in time")
@@ -52,8 +52,9 @@ _BOUNDS: ContextVar[_Bounds | None] = ContextVar("bounds", default=None)
 def bounding(deadline: float, largest: int) -> Iterator[None]:
     """Bound each request that is sent with httpx in the block, and follow no redirects.
 
-    LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to
-    another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
+    LiteLLM's clients follow redirects, and there is no setting for it. httpx removes a single
+    header of keys on the way to another host, `Authorization`; `x-api-key`, `api-key` and
+    `x-goog-api-key` go along, and so does the prompt.
     """
     _patch()
     with set_contextvar(_BOUNDS, _Bounds(deadline, largest)):
@@ -147,7 +148,9 @@ class _Unpacking:
         self._bare = encoding == "deflate"  # which some servers send without the header of zlib
 
     def take(self, received: bytes) -> Iterator[bytes]:
-        """Yield what a part of the body unpacks to. TooLarge where that is too much, ReadTimeout when time is up."""
+        """Yield the unpacked bytes of a part of the body. TooLarge if that is too much, ReadTimeout
+        when time is up.
+        """
         self._bounds.left()
         self._received += len(received)
         self._check(self._received)
@@ -234,7 +237,9 @@ class _Timed(httpcore.NetworkStream):
 
 
 def _shorten(timeout: float | None, late: type[Exception]) -> float | None:
-    """Return `timeout`, or the seconds until the deadline where these are fewer; raise `late` after it."""
+    """Return `timeout`, or the seconds until the deadline if these are fewer; raise `late` after
+    it.
+    """
     bounds = _BOUNDS.get()
     if bounds is None:
         return timeout

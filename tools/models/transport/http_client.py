@@ -1,4 +1,5 @@
-"""Connections to one server with httpx: each answer comes whole by a deadline, within a bound, from that server alone.
+"""Connections to a server with httpx: each answer comes whole by a deadline, within a bound, from
+that server alone.
 
 Each connection has a transport of its own, because httpx searches all connections of a client for
 every request. Answers are paid for, so a request is sent a second time only if the server had
@@ -64,7 +65,9 @@ class TransportError(Exception):
 
 
 class HttpClient:
-    """Connections to one server, shared by any number of threads; the connection used last is used next."""
+    """Connections to a server, shared by any number of threads; the connection used last is used
+    next.
+    """
 
     def __init__(
         self, url: str, headers: Mapping[str, str], *, largest: int, certificate: Path | None = None
@@ -178,7 +181,7 @@ class _Connection(httpx.HTTPTransport):
 
 
 class _Connections(httpx.BaseTransport):
-    """Connections to one server, of which each request takes the one used last."""
+    """Connections to a server, of which each request takes the one used last."""
 
     def __init__(self, tls: ssl.SSLContext, proxy: str) -> None:
         self._tls = tls

@@ -1,5 +1,5 @@
-"""Providers that DSPy and LiteLLM reach, and not our own client: what their calls need beside
-dspy.LM.
+"""Providers that DSPy and LiteLLM reach, and not our own client: additions to dspy.LM for their
+calls.
 
 Calls of tools go to LiteLLM itself, whose answer is read as our own client's are, because DSPy
 drops the signatures of thoughts. Left out: streams.
@@ -43,7 +43,7 @@ def converse(
 
 
 def limit_reasoning(model: str, tokens: int) -> dict[str, Any]:
-    """Return the option for --reasoning-tokens; UsageError where LiteLLM has none that is a limit."""
+    """Return the option for --reasoning-tokens; UsageError if LiteLLM has none that is a limit."""
     if not model.startswith(_THINKING):
         raise unsupported_reasoning_limit(f"{model}, by way of LiteLLM,")
     return {"thinking": {"type": "enabled", "budget_tokens": tokens}}

@@ -67,7 +67,9 @@ class Completion(NamedTuple):
 
 
 class UnreadableResponse(dspy.LMTransportError):
-    """An answer that cannot be read; `billed` where a credible `usage` was reported: another try costs as much."""
+    """An answer that cannot be read; `billed` if a credible `usage` was reported: another try costs
+    as much.
+    """
 
     kind = "unreadable"
 
@@ -79,7 +81,9 @@ class UnreadableResponse(dspy.LMTransportError):
 
 
 class OpenAIClient(SharedOnDeepcopy):
-    """The connection to one model on a server. Threads share it, and so do copies of a language model."""
+    """The connection to a model on a server. Threads share it, and so do copies of a language
+    model.
+    """
 
     def __init__(
         self, model: str, url: str = "", *, provider: str = "", settings: ModelSettings = DEFAULTS
@@ -113,7 +117,9 @@ class OpenAIClient(SharedOnDeepcopy):
         self._lock = threading.Lock()
 
     def meet(self, remembered: dict[str, Any], *, ask: bool) -> None:
-        """Ask a server of the user's own what it is, or take it from what a cassette has `kept`."""
+        """Ask a server of the user's own for its kind, or take it from the `kept` part of a
+        cassette.
+        """
         if ask and not self._needs_key:
             self.server = server_detection.detect_server(self, self.model)
             remembered |= {"kind": self.server.kind.name, "window": self.server.window}
@@ -124,7 +130,9 @@ class OpenAIClient(SharedOnDeepcopy):
         self._limit_reasoning()
 
     def _limit_reasoning(self) -> Any:
-        """Return --reasoning-tokens as this server has it; UsageError where it is asked for and there is no place."""
+        """Return --reasoning-tokens as this server has it; UsageError if it is asked for and there
+        is no place.
+        """
         words: Any = self._settings.reasoning_tokens
         if words and not (self.server.kind.reasoning and self.api == "chat"):
             raise models.unsupported_reasoning_limit(f"{self.model} at {self.url}")
@@ -137,7 +145,7 @@ class OpenAIClient(SharedOnDeepcopy):
     ) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
 
-        This is what is kept and what keys are made of, whatever server it goes to; see
+        This is stored, and keys are made of it, whatever server it goes to; see
         `write_server_limits`. Settings come first, the limit of an answer before all, and
         --extra-body has the last word.
         """
@@ -189,7 +197,8 @@ class OpenAIClient(SharedOnDeepcopy):
     ) -> tuple[Completion, Mapping[str, str]]:
         """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
 
-        A stream is left after the line `last`, where it says all along what was used. Raises as `post`, or Unreadable.
+        A stream is left after the line `last`, if it reports usage all along. Raises as `post`, or
+        Unreadable.
         """
         body = self._adapt(body, tools=tools)
         kind = self.server.kind
@@ -343,7 +352,9 @@ class OpenAIClient(SharedOnDeepcopy):
             return self._connected
 
     def clean(self, text: str, least: int = 0) -> str:
-        """Return a server's words without secrets of `least` letters: the key, and what is sent in headers."""
+        """Return a server's words without secrets of `least` letters: the key, and values of
+        headers.
+        """
         for value in self._secrets:
             text = text.replace(value, "***") if len(value) >= least else text
         return text
@@ -382,9 +393,10 @@ def add_stop_and_schema(body: bytes, kind: ServerKind, last: str) -> bytes:
 def write_server_limits(
     body: bytes, words: Sequence[str], limit: int | None = None, additions: Mapping[str, Any] = {}
 ) -> bytes:
-    """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server.
+    """Return a request for a chat with the limit of its answer, or another limit, in the `words` of
+    a server.
 
-    `more` is what else is asked of the server; what the request itself says of that counts.
+    `more` has further fields of the request; the request's own values win.
     """
     head, model, after_model = body.partition(
         b'"model":'
@@ -422,7 +434,9 @@ def _items(message: Message) -> list[dict[str, Any]]:
 
 
 def read_completion(api: str, data: bytes, model: str, *, clean: Clean = str) -> Completion:
-    """Read the answer of a chat in a body with status 200; Unreadable, or DSPy's LM error for one that it reports."""
+    """Read the answer of a chat in a body with status 200; Unreadable, or DSPy's LM error for a
+    reported error.
+    """
     answer = parse_body(data, model, clean=clean)
     usage = answer.get("usage") if isinstance(answer, dict) else None
     try:
@@ -437,7 +451,7 @@ def read_completion(api: str, data: bytes, model: str, *, clean: Clean = str) ->
 
 
 def parse_body(data: bytes, model: str, *, clean: Clean = str) -> Any:
-    """Parse a body with status 200. Unreadable when it is no JSON, an LM error where it reports one."""
+    """Parse a body with status 200. Unreadable when it is no JSON, an LM error if it reports one."""
     try:
         streamed = sse.is_stream(data)
         text = sse.events_to_json(data) if streamed else data

@@ -1,12 +1,12 @@
-"""How many requests may be in flight, and when: one gate for all workers of a run.
+"""How many requests may be in flight, and when: a limiter for all workers of a run.
 
 Additive increase, multiplicative decrease, as TCP avoids congestion (Chiu and Jain 1989; RFC 5681):
 the limit starts at the most that is allowed, falls to 0.7 of itself when the provider is overloaded
 (429, 503, 529, a timeout), at most once for the requests that were in flight together, and grows by
-one for each round of answers. A rest that a provider asks for, in Retry-After or in rate headers,
+1 for each round of answers. A rest that a provider asks for, in Retry-After or in rate headers,
 holds for everybody. After several failures in a row the circuit opens: all wait, longer each time,
-and one request at a time is sent; after its answer the limit grows from one again, doubling up to
-half of what it was.
+and requests are sent singly; after an answer the limit grows from 1 again, doubling up to half of
+its former value.
 """
 
 import math
@@ -63,7 +63,9 @@ class ConcurrencyLimiter:
         return max(1, int(self._limit))
 
     def pause(self) -> tuple[str, float]:
-        """Return why nothing is sent at present, and for how many seconds; ("", 0) where something may be."""
+        """Return why nothing is sent at present, and for how many seconds; ("", 0) if something may
+        be.
+        """
         seconds_left = self._paused_until - self._clock()
         return (self._reason, seconds_left) if seconds_left > 0 else ("", 0.0)
 
@@ -106,7 +108,9 @@ class ConcurrencyLimiter:
                 self._free.notify(2)
 
     def failed(self, entered: float, *, overload: bool, rest: float | None, reason: str) -> None:
-        """Take note of a request without an answer; the provider asks for a `rest` of so many seconds, or none."""
+        """Take note of a request without an answer; the provider asks for a `rest` of some seconds,
+        or none.
+        """
         with self._free:
             self.in_flight -= 1
             self._failures += 1
@@ -195,7 +199,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def read_rate(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds until a used-up rate is renewed, as OpenAI's headers say; None where some of it is left."""
+    """Return the seconds until a used-up rate is renewed, as OpenAI's headers say; None if some of
+    it is left.
+    """
     for resource in ("requests", "tokens"):
         used_up = headers.get(f"x-ratelimit-remaining-{resource}") == "0"
         if used_up and (

@@ -1,8 +1,8 @@
-"""Streamed answers, read into what the server would have sent in one piece.
+"""Streamed answers, joined into the response that the server would have sent whole.
 
 A stream is kept as it comes and read once, when it is whole: to parse each piece on its way would
-cost more than all else that is done for a call. Left out: more than one choice, and data of an
-event in several lines.
+cost more than all else that is done for a call. Left out: several choices, and data of an event in
+several lines.
 """
 
 import re
@@ -27,18 +27,20 @@ _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 def stream_options(*, chat: bool, each: bool) -> dict[str, Any]:
-    """Return what asks for a stream with what was used at its end, or with `each` of its events."""
+    """Return the options that request a stream with usage at its end, or with `each` of its events."""
     options = {"include_usage": True} | ({"continuous_usage_stats": True} if each else {})
     return {"stream": True} | ({"stream_options": options} if chat else {})
 
 
 def is_stream(body: bytes) -> bool:
-    """Whether a body is a stream of events; a server that was asked for one may send its answer in one piece."""
+    """Whether a body is a stream of events; a server may send its answer whole in spite of the
+    request for a stream.
+    """
     return body[:100].lstrip().startswith(_STARTS)
 
 
 def events_to_json(body: bytes) -> bytes:
-    """Return the events of a stream as one JSON array, with null for the mark of its end."""
+    """Return the events of a stream as a JSON array, with null for the mark of its end."""
     events = [match[1] for match in _DATA.finditer(body)]
     return (
         b"["
@@ -54,7 +56,9 @@ def first_token_offset(body: bytes) -> int:
 
 
 def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
-    """Return the answer that the events of a stream make up, with "error" for one that has or meets an error."""
+    """Return the answer that the events of a stream make up, with "error" for a stream that has or
+    meets an error.
+    """
     usage = None
     finish = None
     message = dict[str, Any]()
@@ -114,10 +118,11 @@ def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, An
 
 
 def make_stop_condition(marker: str) -> Callable[[bytes], bool]:
-    """Return what tells, given the pieces of a stream one by one, whether it may be left.
+    """Return a function that tells, given the pieces of a stream in turn, whether it may be left.
 
-    It may after a line of the content that is the `marker`, behind a whole event that says what was used; but only
-    where the content begins with a marker: other words may be thoughts, in which the form is drafted.
+    It may after a line of the content that is the `marker`, after a whole event that reports usage;
+    but only if the content begins with a marker: other words may be thoughts, in which the form is
+    drafted.
     """
     line = b"\\n" + marker.encode()
     tail = b""

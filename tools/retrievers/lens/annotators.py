@@ -1,10 +1,10 @@
-"""Annotators for the latent index (tools/retrievers/lens/lens_index.py): each writes down one attribute
-of every document.
+"""Annotators for the latent index (tools/retrievers/lens/lens_index.py): each notes an attribute of
+every document.
 
 OBLIQ-Bench, section 4, steps 1 and 2: an attribute of documents is put in words, and a model reads
-the whole corpus for it. The attributes are those of LENSES (tools/lenses.py), or the
-user's own. A call has several documents, to pay for the instructions once; one that the answer
-leaves out is asked for alone. Without a model, words and signs are counted instead:
+the whole corpus for it. The attributes are those of LENSES (tools/lenses.py), or the user's own. A
+call has several documents, to pay for the instructions once; a document that the answer leaves out
+is asked for alone. Without a model, words and signs are counted instead:
 tools/retrievers/lens/surface_cues.py.
 """
 
@@ -48,7 +48,9 @@ _PASSAGE_TOKENS = 15  # of a passage beside its text
 
 
 class AnnotatedBatch(NamedTuple):
-    """The annotations of one batch. They are paid for, so they are kept when a `responsible_party` ended it, too."""
+    """The annotations of a batch. They are paid for, so they are kept when a `responsible_party`
+    ended it, too.
+    """
 
     texts: Sequence[str | None]  # one a document, in order; None where there is no answer yet
     usage: Usage
@@ -87,8 +89,8 @@ def annotate(
     chars: int,
     notes: dict[str, str],
 ) -> None:
-    """Add to `notes`, in as many calls as the window needs; those that answers leave out, one
-    by one, or as "".
+    """Add to `notes`, in as many calls as the window needs; those that answers leave out, in turn,
+    or as "".
     """
 
     def fit(passages: list[Passage]) -> bool:
@@ -109,9 +111,7 @@ def annotate(
 def _annotate_shown(
     predictor: dspy.Predict, wording: str, passages: list[Passage]
 ) -> dict[str, str]:
-    """Return what one call writes down of `passages`, by id; nothing where its answer cannot
-    be used.
-    """
+    """Return the notes of a call on `passages`, by id; nothing if its answer cannot be used."""
     doc_ids = [passage.id for passage in passages]
     known = answer_checks.require_known_ids("annotations", doc_ids, needed=True)
 
@@ -138,7 +138,7 @@ def _annotate_shown(
 
 
 def annotate_text(predictor: dspy.Predict, wording: str, text: str) -> str:
-    """Return the annotation of one text; "" where the answer cannot be used."""
+    """Return the annotation of a text; "" if the answer cannot be used."""
     return _annotate_shown(predictor, wording, [Passage(id="1", text=escape_markers(text))]).get(
         "1", ""
     )
@@ -197,7 +197,8 @@ def check(model: str, attribute: str) -> None:
 class ModelAnnotator:
     """Annotates texts by a language model on the `terms` of a run. Threads share it.
 
-    `attribute` names a lens, or, with blanks in it, is one in words. `window` is in tokens, 0 for the price table's.
+    `attribute` names a lens, or, with blanks in it, describes a lens in words. `window` is in
+    tokens, 0 for the price table's.
     """
 
     # texts in a call of `annotate`, and calls at a time
@@ -272,10 +273,10 @@ class ModelAnnotator:
         sample: Sequence[str],
         spent: Usage,
     ) -> str:
-        """Return a line with the estimated cost of annotating so many texts, of which `sample` are
-        some.
+        """Return a line with the estimated cost of annotating `texts` documents, extrapolated from
+        `sample`.
 
-        `spent` is what was used for the same index before. BudgetReached or UsageError when it may
+        `spent` is the earlier usage for the same index. BudgetReached or UsageError when it may
         not be done.
         """
         self._model.lm.meet()
@@ -308,8 +309,8 @@ class ModelAnnotator:
         return line
 
     def annotate(self, texts: Sequence[str]) -> AnnotatedBatch:
-        """Annotate one batch, in a session of its own, which counts its usage; "" where no
-        answer could be used.
+        """Annotate a batch, in a session of its own, which counts its usage; "" if no answer could
+        be used.
         """
         documents = {
             str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)
@@ -409,16 +410,16 @@ class OfflineAnnotator:
         sample: Sequence[str],
         spent: Usage,
     ) -> str:
-        """Return a line that says what is counted."""
+        """Return a line that describes the counted cues."""
         subject = surface_cues.COUNTED[self._attribute]
         return f"lens: offline annotates {texts:,} texts by counting: {subject}; no language model"
 
     def annotate(self, texts: Sequence[str]) -> AnnotatedBatch:
-        """Return the words that stand for what was counted in each text."""
+        """Return the words that stand for the counts in each text."""
         return AnnotatedBatch([self.query(text) for text in texts], Usage())
 
     def query(self, text: str) -> str:
-        """Return the words that stand for what was counted in one text."""
+        """Return the words that stand for the counts in a text."""
         return surface_cues.surface_cues(self._attribute, text, self._statistics)
 
 

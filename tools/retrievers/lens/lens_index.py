@@ -2,10 +2,10 @@
 them.
 
 OBLIQ-Bench (section 6) calls for latent attributes of documents at search time. Its judgements were
-made from such attributes (section 4, steps 1 and 2) by one pass of a model over the corpus. Here
-that pass is an index: `lens(bm25)` builds BM25 twice, over texts and over annotations. Left out:
-the clustering of annotations (step 3), and annotations by several lenses, which is a fusion of
-several `lens(...)`. The annotators are in tools/retrievers/lens/annotators.py.
+made from such attributes (section 4, steps 1 and 2) by a pass of a model over the corpus. Here that
+pass is an index: `lens(bm25)` builds BM25 twice, over texts and over annotations. Left out: the
+clustering of annotations (step 3), and annotations by several lenses, which is a fusion of several
+`lens(...)`. The annotators are in tools/retrievers/lens/annotators.py.
 """
 
 import hashlib
@@ -52,12 +52,15 @@ _SAMPLE = 200  # texts from which the annotator estimates the cost of all
 
 
 class LensIndex(Retriever):
-    """An index of what a model wrote down of each document, fused with an index of the texts.
+    """An index of a model's notes on each document, fused with an index of the texts.
 
-    `attribute` is a lens of tools/lenses.py, or an attribute in words; empty is the task's own lens. The
-    `model` reads `chars` characters of each document, and, with `query`, of queries that are themselves documents.
-    `weights` (of text and annotations), `constant` and `depth` are those of reciprocal rank fusion. `context` is the
-    model's window in tokens, where the price table has none. `prompts` is a compiled.json of
+    `attribute` is a lens of tools/lenses.py, or an attribute in words; empty is the task's own
+    lens. The
+    `model` reads `chars` characters of each document, and, with `query`, of queries that are
+    themselves documents.
+    `weights` (of text and annotations), `constant` and `depth` are those of reciprocal rank fusion.
+    `context` is the
+    model's window in tokens, if the price table has none. `prompts` is a compiled.json of
     programs.llm_tasks.lens_annotator:Annotator. `digest` pins model, attribute and prompt.
     """
 

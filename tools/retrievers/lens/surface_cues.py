@@ -1,5 +1,5 @@
-"""The lenses without a model: what can be counted in a text of each attribute, written as words for
-an index.
+"""The lenses without a model: countable cues in a text for each attribute, written as words for an
+index.
 
 A deterministic stand-in for a model's annotations (tools/retrievers/lens/annotators.py), which finds
 signs, not meanings. Stance and failure are put in people's words for them, because queries are

@@ -1,12 +1,12 @@
 """BM25 as Lucene computes it, and the inverted index that it shares with rank_bm25.
 
 Kamphuis et al., "Which BM25 do you mean?" (ECIR 2020), variant "Lucene (accurate)": a word that n
-of N documents have, and this one of dl words `count` times, adds
+of N documents have, and this document of dl words `count` times, adds
 
     ln(1 + (N - n + 0.5) / (n + 0.5)) * count / (count + k1 * (1 - b + b * dl / mean dl))
 
 for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it
-to one byte. The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are
+to a byte. The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are
 equal to the last bit.
 """
 
@@ -147,7 +147,8 @@ class LexicalRetriever(Retriever):
         totals: CorpusTotals,
         frequencies: Sequence[Ints] | None = None,
     ) -> list[list[Hit]]:
-        """Return the hits of every search as if the corpus were a part of one with these `totals`.
+        """Return the hits of every search as if the corpus were a part of a corpus with these
+        `totals`.
 
         `frequencies` are, for each search, the sums of the results of `frequencies(text)` for the
         parts; None is its own. Texts are not blank, and `k` is at least 1. Scores are equal to the
@@ -218,7 +219,8 @@ def analyzer_of(name: str) -> Analyzer:
 
 
 class BM25(LexicalRetriever):
-    """Lucene's BM25 over one corpus, with Anserini's defaults, which CRUMB's Pyserini baseline also has.
+    """Lucene's BM25 over a corpus, with Anserini's defaults, which CRUMB's Pyserini baseline also
+    has.
 
     The analyzer "plain" gives words in lower case, of two characters or more, without English stop words; "english" is
     that of CRUMB's baseline, with Porter's stemmer (tools/retrievers/lexical/english_analyzer.py).

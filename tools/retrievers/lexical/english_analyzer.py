@@ -3,8 +3,8 @@ index with by default.
 
 StandardTokenizer (the word boundaries of Unicode's UAX #29, at most 255 characters), the English
 possessive off, lower case, Lucene's 33 stop words out, Porter's stemmer with the departures of its
-author's own program. The golden file of tests/fast/tools/retrievers/lexical/test_bm25.py has what Lucene 8.8.1
-itself makes of hard cases.
+author's own program. The golden file of tests/fast/tools/retrievers/lexical/test_bm25.py has the
+output of Lucene 8.8.1 itself for hard cases.
 
 Left out: the scripts that UAX #29 segments by character (Han, Hiragana) or by dictionary (Thai,
 Lao, Khmer, Myanmar) are single characters here; emoji are dropped, but Lucene keeps them.

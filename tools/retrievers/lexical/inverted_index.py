@@ -140,7 +140,7 @@ class Segment:
 
 
 class InvertedIndex:
-    """The segments of one corpus, mapped from the folder that `build` filled; threads share it."""
+    """The segments of a corpus, mapped from the folder that `build` filled; threads share it."""
 
     def __init__(self, folder: Path) -> None:
         summary = json.loads((folder / "summary.json").read_text())

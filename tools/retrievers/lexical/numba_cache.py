@@ -1,9 +1,9 @@
 """Compile loops with numba, and keep their machine code on disk in a cache that a damaged file
 cannot break.
 
-numba raises what it meets in a damaged cache file, or in a folder that cannot be written any more,
-at the call of the loop. Here the loop is then compiled again, and the cache is written again if it
-can be. Left out: files whose bytes were exchanged for other valid ones.
+numba raises any error from a damaged cache file, or in a folder that cannot be written any more, at
+the call of the loop. Here the loop is then compiled again, and the cache is written again if it can
+be. Left out: files whose bytes were exchanged for other valid bytes.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RepairedCache(FunctionCache):
-    """A cache of one loop that is empty if it cannot be read, and stays as it is if it cannot be written."""
+    """A cache of a loop that is empty if it cannot be read, and stays as it is if it cannot be
+    written.
+    """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the machine code for a signature; None, which has it compiled, if there is

@@ -154,8 +154,8 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 @compile_loop()
 def find_digest_rows(wanted: Ints, digests: Ints) -> Ints:
-    """Return the row of each wanted digest, -1 for none; a table of all is only made where
-    their orders differ.
+    """Return the row of each wanted digest, -1 for none; a table of all is only made if their
+    orders differ.
     """
     rows = np.empty(len(wanted), np.int64)
     slots = np.empty(0, np.int32)

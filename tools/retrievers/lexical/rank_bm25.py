@@ -2,16 +2,17 @@
 each pool.
 
 OBLIQ-Bench and MultiConIR publish their BM25 rows with `rank_bm25.BM25Okapi` and its defaults
-(k1=1.5, b=0.75, epsilon=0.25). Its idf is ln((N - n + 0.5) / (n + 0.5)), and a negative one (a word
+(k1=1.5, b=0.75, epsilon=0.25). Its idf is ln((N - n + 0.5) / (n + 0.5)), and a negative idf (a word
 in more than half of the documents) is replaced by epsilon times the mean idf. All of it is done in
 double precision and in the library's order of operations, so the scores are equal to the last bit.
-As in the library, and unlike the other retrievers, every document is a hit, also one that shares no
+As in the library, and unlike the other retrievers, every document is a hit, even without a shared
 word with the query, and of equal scores the later document goes first.
 
 MultiConIR's script makes an index of the two or eleven documents of a row, with
-`text.lower().split()` as words. Of two documents, a word of one weighs nothing, and the negative
-weight of a word of both is replaced, so a changed word is never seen: that is what the published
-figures measure. `PoolBM25` repeats it.
+`text.lower().split()` as words. Of two documents, a word in a single document weighs nothing, and
+the negative
+weight of a word of both is replaced, so a changed word is never seen: the published figures measure
+that. `PoolBM25` repeats it.
 """
 
 import math
@@ -48,7 +49,7 @@ _ANALYZER = Analyzer(words, string.ascii_letters + string.digits)
 
 
 class RankBM25(LexicalRetriever):
-    """`rank_bm25.BM25Okapi` over one corpus, same scores, a fraction of the time."""
+    """`rank_bm25.BM25Okapi` over a corpus, same scores, a fraction of the time."""
 
     dtype = np.float64
     ordered = True  # for the mean idf
@@ -107,7 +108,7 @@ class RankBM25(LexicalRetriever):
 
 
 class PoolBM25(Retriever):
-    """`BM25Okapi` with its defaults over the documents of one pool at a time; nothing is kept."""
+    """`BM25Okapi` with its defaults over the documents of a single pool; nothing is kept."""
 
     mapped = True
     # A run without pools is refused: it would make an index of the whole corpus for every query

@@ -124,11 +124,11 @@ class ApiEmbedder(Embedder):
     def documents(
         self, texts: Sequence[str], report: Callable[[int], None] = lambda _: None
     ) -> Vectors:
-        """Return the vectors of documents, in order; a blank one is not sent, and gets the zero
-        vector.
+        """Return the vectors of documents, in order; a blank document is not sent, and gets the
+        zero vector.
 
         RunIncomplete when the API stops answering, ProviderRefused when it never will, DataError
-        for a text that it refuses or an answer that is not one vector a text.
+        for a text that it refuses or an answer without a vector per text.
         """
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         rows = [row for row, text in enumerate(texts) if text.strip()]
@@ -158,8 +158,8 @@ class ApiEmbedder(Embedder):
         return np.stack([remembered[text].vector for text in texts])
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """Return about how many tokens of a query were cut off for the API; 0 for one that
-        was not searched for.
+        """Return about how many tokens of a query were cut off for the API; 0 for a query that was
+        not searched for.
         """
         with self._lock:
             embedded = self._queries.get(self._row.query_text(text, instruction))
@@ -189,8 +189,8 @@ class ApiEmbedder(Embedder):
         return embedded
 
     def _embed_batch(self, texts: Sequence[str], kept: bool) -> list[_Embedded]:
-        """Embed the texts of one request; refused ones in smaller batches, and one that is
-        too long without its end.
+        """Embed the texts of a request; refused texts in smaller batches, and a text that is too
+        long without its end.
         """
         try:
             return [_Embedded(vector) for vector in self._request(texts, kept)]
@@ -242,8 +242,8 @@ class ApiEmbedder(Embedder):
         ) from None
 
     def _request(self, texts: Sequence[str], kept: bool) -> Vectors:
-        """Return the vectors of one request, shape (texts, dimension), and book it on the
-        session or the index.
+        """Return the vectors of a request, shape (texts, dimension), and book it on the session or
+        the index.
         """
         vectors, usage = self._api.embed(encodable(texts), kept=kept)
         if not kept:

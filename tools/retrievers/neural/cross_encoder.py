@@ -1,14 +1,14 @@
 """Cross-encoders: a transformer reads a search and a document together and scores them.
 
-Two families, told apart by the model's row in models.toml. A model with a head for one number reads
-a pair of texts (BERT, XLM-RoBERTa, and Llama with an adapter, as RankLLaMA), and the number is the
-score. A language model reads one prompt made of both texts, and the score is that of the token that
+Two families, told apart by the model's row in models.toml. A model with a head for a number reads a
+pair of texts (BERT, XLM-RoBERTa, and Llama with an adapter, as RankLLaMA), and the number is the
+score. A language model reads a prompt made of both texts, and the score is that of the token that
 means "relevant": the log-probability against the token that means "irrelevant" (monoT5, FollowIR),
 or the logit alone (bge-reranker-v2-gemma).
 
 Every document is read, so this is for candidate pools, or the second part of `rerank`. Nothing is
-kept on disk. Left out: prompts with examples, several documents in one prompt, and answers of more
-than one token.
+kept on disk. Left out: prompts with examples, several documents in a prompt, and answers of several
+tokens.
 """
 
 from collections.abc import Mapping, Sequence

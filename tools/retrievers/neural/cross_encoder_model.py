@@ -21,11 +21,11 @@ from tools.text import encodable
 def workers() -> Iterator[ThreadPoolExecutor]:
     """Start as many threads as there are cores, each of which computes alone.
 
-    One thread computes a pair, without a batch, so its score is the same to the last bit
-    everywhere. In a batch, even of equal lengths, a head multiplies one row a pair, and that
-    product's last bits depend on the number of rows. Batches would save a CPU at most a fifth of
-    its time, at 128 tokens a pair (measured with MiniLM's shape; sentence-transformers, which pads,
-    takes 1.4 times as long as this).
+    A thread computes a pair, without a batch, so its score is the same to the last bit everywhere.
+    In a batch, even of equal lengths, a head multiplies a row per pair, and that product's last
+    bits depend on the number of rows. Batches would save a CPU at most a fifth of its time, at 128
+    tokens a pair (measured with MiniLM's shape; sentence-transformers, which pads, takes 1.4 times
+    as long as this).
     """
     count = loading.cores() if device() == "cpu" else 1
     with (

@@ -1,4 +1,4 @@
-"""One vector a text, from a local model folder of sentence-transformers, or of transformers with a
+"""A vector per text, from a local model folder of sentence-transformers, or of transformers with a
 row in models.toml.
 
 Vectors are kept and searched in vectors/; the model itself is in encoder.py.
@@ -75,7 +75,7 @@ class Dense(VectorRetriever):
 
 
 class SentenceEmbedder(LocalModelMixin, Embedder):
-    """An Embedder by one local model, which is loaded for the first text.
+    """An Embedder by a local model, which is loaded for the first text.
 
     `like` takes another model's row. `weights` pins the digest of the model's files; `run_code` allows code of the
     model's own, see require_model. `encoder="int8"` computes with 8-bit weights, kept in `home`, see quantized.py.

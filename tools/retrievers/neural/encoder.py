@@ -33,7 +33,9 @@ _TOKENIZED = 256  # texts that are tokenized at a time, to know their lengths
 
 
 class Encoder:
-    """A loaded model of sentence-transformers, or one for queries and one for documents. Threads share it."""
+    """A loaded model of sentence-transformers, or two, for queries and for documents. Threads share
+    it.
+    """
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Encoder:
         "query" or "document".
 
         A `prompt` goes before every text; None is the folder's own. A batch has documents of equal
-        length, or one query, which is computed with one thread, for the same bits with every model
+        length, or one query, which is computed with a thread, for the same bits with every model
         and library.
         """
         model = self.models[task]
@@ -114,7 +116,7 @@ class Encoder:
         return max(0, len(token_ids["input_ids"]) - limit) if limit else 0
 
     def has_tokens(self, text: str) -> bool:
-        """Return whether a document has tokens, special ones apart."""
+        """Return whether a document has tokens, special tokens apart."""
         tokenizer = self.models["document"].tokenizer
         encoded = self._tokenize(
             tokenizer,
@@ -160,7 +162,7 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
     """Yield batches of the positions of texts with exactly equal lengths in tokens, the longest
     first.
 
-    A batch has at most `most_tokens` tokens, and at least one text. Padding would change a text's
+    A batch has at most `most_tokens` tokens, and at least a text. Padding would change a text's
     last bits; so would sharing a batch for very short texts, for which matrix products take another
     path: each is a batch.
     """
@@ -175,7 +177,7 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
 
 @loading.cache_last_two
 def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
-    """Load a model of one vector a text.
+    """Load a model with a vector per text.
 
     With the `precision` int8, its 8-bit weights are kept in `home`.
     """
@@ -233,11 +235,11 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
 
 @loading.cache_last_two
 def load_tokens(model: LocalModel, trained: bool) -> Encoder:
-    """Load a model of one vector a token.
+    """Load a model with a vector per token.
 
     If it was `trained` for late interaction, markers, lengths, the expansion of queries and skipped
     tokens are as its folder says. A plain encoder gives its tokens' vectors, through its own
-    projection if it has one, of unit length: MultiVectorEncoder would append a projection with new
+    projection if it exists, of unit length: MultiVectorEncoder would append a projection with new
     random numbers at every load.
     """
     folder = model.folder
@@ -372,8 +374,8 @@ def _mend_tokenizer(module: Any) -> None:
 
 
 def _require_weights(model: Any, folder: Path, row: ModelRow) -> None:
-    """Raise DataError when weights of `model` are not in its folder: the library has drawn
-    random ones.
+    """Raise DataError when weights of `model` are not in its folder: the library has drawn random
+    weights.
     """
     _, report = type(
         model
@@ -391,7 +393,7 @@ def _require_weights(model: Any, folder: Path, row: ModelRow) -> None:
 
 
 def _attend_both_ways(model: Any, folder: Path) -> None:
-    """Let a decoder's tokens attend to later ones, too. DataError when this has no effect."""
+    """Let a decoder's tokens attend to later tokens, too. DataError when this has no effect."""
     model.config.is_causal = False  # what transformers makes its masks by
     for module in model.modules():
         if hasattr(module, "is_causal"):

@@ -65,7 +65,8 @@ class _StoredVectors(NamedTuple):
 
 
 class TokenVectors:
-    """The vectors of the tokens of texts in one folder, by the 16-byte digests of the texts, and MaxSim over them.
+    """The vectors of the tokens of texts in a folder, by the 16-byte digests of the texts, and
+    MaxSim over them.
 
     Vectors are added on first use. Two files grow together: `vectors`, and `records` with each text's place in it. As a
     writer may be killed, only whole records count, and a text whose checksum is wrong is encoded again. Threads and
@@ -381,7 +382,7 @@ def _load(folder: Path) -> TokenVectors:
 
 
 def _row(model: str, like: str, run_code: str) -> model_table.ModelRow:
-    """Return the row of a model, less what sentence-transformers does by itself."""
+    """Return the row of a model, without the steps that sentence-transformers does by itself."""
     trained = is_trained(model_table.find_folder(model))
     row = model_table.require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
@@ -405,8 +406,8 @@ def is_trained(folder: Path) -> bool:
     """Return whether a model folder was trained for late interaction. DataError for a model of
     another kind.
 
-    Of such a one, sentence-transformers would make a model with a new random projection at every
-    load.
+    From such a folder, sentence-transformers would make a model with a new random projection at
+    every load.
     """
     if any(
         name == "HF_ColBERT" or name.endswith("ForRetrieval")

@@ -55,8 +55,8 @@ def cache_last_two(load: Callable[..., T]) -> Callable[..., T]:
 
 
 def weights_dtype(row: ModelRow, torch_device: str) -> str:
-    """Return the type of a model's weights: the row's on an accelerator, float32 on a CPU,
-    where others are slower.
+    """Return the type of a model's weights: the row's on an accelerator, float32 on a CPU, if
+    others are slower.
     """
     return "float32" if torch_device == "cpu" else row.dtype or "float32"
 
@@ -126,9 +126,9 @@ def mend_tokenizer(tokenizer: Any) -> Any:
     """Return a tokenizer that has a padding token, and cuts words as the SentencePiece file of its
     folder has it.
 
-    No text is padded here, but the library asks for the token. If a folder has no
-    tokenizer.json, transformers makes a tokenizer of the SentencePiece file, and of that of a
-    Mistral one which drops the blank before the first word.
+    No text is padded here, but the library asks for the token. If a folder has no tokenizer.json,
+    transformers makes a tokenizer of the SentencePiece file, and from a Mistral file a tokenizer
+    that drops the blank before the first word.
     """
     folder = Path(getattr(tokenizer, "name_or_path", "") or os.devnull)
     expected = _read_pieces(folder)

@@ -58,10 +58,11 @@ _TABLE = Path(__file__).with_name("models.toml")
 
 
 class ModelRow(NamedTuple):
-    """One model of the table: what it reads, and how its output becomes a vector or a score.
+    """A model of the table: its input, and how its output becomes a vector or a score.
 
-    A format has the place {query} or {text} (a document's title and text, joined), and {instruction} where the model
-    was trained with one. A length of 0 is what the model's folder says, and so is an empty pooling.
+    A format has the place {query} or {text} (a document's title and text, joined), and
+    {instruction} if the model was trained with one. A length of 0 means the value in the model's
+    folder, and so does an empty pooling.
     """
 
     name: str  # as a model hub has it, e.g. "intfloat/e5-large-v2"
@@ -223,7 +224,7 @@ def require_model(
 
 
 class LocalModel(NamedTuple):
-    """A model that runs here. Equal ones load the same."""
+    """A model that runs here. Two equal values load identical weights."""
 
     row: ModelRow
     folder: Path
@@ -293,9 +294,7 @@ def index_key(
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of installed packages; UsageError for one of encoder=int8 that is
-    not installed.
-    """
+    """Return the versions of installed packages; UsageError for a missing package of encoder=int8."""
     try:
         return {package: version(package) for package in packages}
     except PackageNotFoundError as error:
@@ -303,8 +302,8 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def name_model(retriever_type: str, model: str, **options: Value) -> str:
-    """Return the canonical expression of a retriever of one model; options that are empty or
-    0 are left out.
+    """Return the canonical expression of a retriever of a model; options that are empty or 0 are
+    left out.
     """
     return format_expression(
         retriever_type, model, (), {name: value for name, value in options.items() if value}
@@ -339,7 +338,7 @@ def hash_model_code(folder: Path, base: str) -> str:
     """Return sixteen hex digits over a model's Python code: its folder's, its `base`'s, and other
     models' they name.
 
-    DataError when one of those is not on this machine.
+    DataError when a model is not on this machine.
     """
     folders = [folder, *filter(None, [find_base_model(folder, base)])]
     named = {
@@ -445,7 +444,7 @@ def _is_whole(weights: Path) -> bool:  # as long as its header, or its archive's
 
 
 def find_base_model(folder: Path, base: str) -> Path | None:
-    """Return the folder of an adapter's base model: `base`, or the one it names.
+    """Return the folder of an adapter's base model: `base`, or the base model that it names.
 
     None for no adapter.
     """
@@ -499,7 +498,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_class(folder: Path) -> str:
-    """Return the class of sentence-transformers that saved a model folder, or that loads one
+    """Return the class of sentence-transformers that saved a model folder, or that loads a folder
     that names none.
     """
     return str(

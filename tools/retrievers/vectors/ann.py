@@ -1,9 +1,9 @@
 """Vectors in inverted lists of faiss (IVF with 8-bit codes, https://arxiv.org/abs/2401.08281), in a
 memory-mapped file.
 
-For millions of documents, where exact search takes longer than a query is worth. How many of the
-exact results it finds is measured when it is first used, and is part of its name, so that it stands
-beside every result. Up to _ALL documents, all are compared. Why lists and no graph:
+For millions of documents, if exact search takes longer than a query is worth. How many of the exact
+results it finds is measured when it is first used, and is part of its name, so that it is part of
+every result. Up to _ALL documents, all are compared. Why lists and no graph:
 docs/decisions/retrieval.md.
 """
 

@@ -30,7 +30,7 @@ class ApproximateIndex:
         self.dimension = vectors.shape[1]
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
-        """Return the exact inner products of documents with one query, shape (rows,)."""
+        """Return the exact inner products of documents with a query, shape (rows,)."""
         return np.asarray(exact_scores(np.asarray(self._vectors), rows, query))
 
 

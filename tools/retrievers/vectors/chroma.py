@@ -320,7 +320,7 @@ class ChromaServerIndex:
         self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
-        """Return the exact inner products of documents with one query, shape (rows,)."""
+        """Return the exact inner products of documents with a query, shape (rows,)."""
         scores = np.empty(len(rows))
         for block in chunk_by_size([1] * len(rows), _BLOCK):
             vectors = self._vectors(rows[block])

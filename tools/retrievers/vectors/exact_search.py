@@ -1,11 +1,11 @@
 """Exact search in the vectors of a corpus, memory-mapped, so that several processes share them.
 
 First all scores are estimated as fast as memory allows, with bounds on their errors: from float32
-vectors, whose error is that of rounding, or from 8-bit codes, which take a quarter of the
-memory and have a known error for every document. All documents that could be among the best k
-within those bounds are then scored in float64 by one fixed routine. So the ranking is that of
-float64 brute force, the same to the last bit for one query and in a batch, in any thread, from
-either kind of estimates, and with the estimates of a GPU (gpu_search.py).
+vectors, whose error is that of rounding, or from 8-bit codes, which take a quarter of the memory
+and have a known error for every document. All documents that could be among the best k within those
+bounds are then scored in float64 by one fixed routine. So the ranking is that of float64 brute
+force, the same to the last bit for a query and in a batch, in any thread, from either kind of
+estimates, and with the estimates of a GPU (gpu_search.py).
 """
 
 import os
@@ -188,7 +188,7 @@ class ScoreEstimates(NamedTuple):
     errors: NDArray[np.float32]  # shape (documents,)
 
     def of_all(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the estimates of one query, shape (documents,)."""
+        """Return the estimates of a query, shape (documents,)."""
         scores = np.empty(len(self.numbers), dtype=np.float32)
         halves = [(0, len(scores))]
         if self.numbers.size >= _SPLIT and _has_two_threads():

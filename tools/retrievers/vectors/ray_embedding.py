@@ -1,8 +1,8 @@
 """Vectors of a corpus by a Ray cluster (https://docs.ray.io): a Ray Data job, whose actors hold the
 encoder.
 
-Its blocks are those of one machine, computed with as many threads: the vectors are the same to the
-last bit where the processors are. Each is on this machine's disk before it counts. Left out: models
+Its blocks are those of a machine, computed with as many threads: the vectors are the same to the
+last bit if the processors are. Each is on this machine's disk before it counts. Left out: models
 that are asked over the network.
 """
 
@@ -76,7 +76,7 @@ def connect_ray(address: str, share: str = "") -> Iterator[None]:
 
 
 def ray_excepthook(raised: threading.ExceptHookArgs) -> None:
-    """Print what a thread raised, as threading.excepthook does, unless Ray or gRPC began that
+    """Print a thread's exception, as threading.excepthook does, unless Ray or gRPC began that
     thread.
 
     Such a thread fails when the cluster is lost, which the caller reports: Ray then closes a
