@@ -63,9 +63,15 @@ EVERY = 0.001
 # these.
 PARTS = {
     "HTTP and protocol": ("tools/models/transport/",),
-    "answers kept, budget, gate": tuple(
-        f"tools/models/{name}.py"
-        for name in ("call", "lm", "terms", "answers", "kept", "prices", "gate")
+    "answers kept, budget, limiter": (
+        "tools/models/client.py",
+        "tools/models/language_model.py",
+        "tools/models/run_resources.py",
+        "tools/models/budget.py",
+        "tools/models/retry_policy.py",
+        "tools/models/usage.py",
+        "tools/models/prices.py",
+        "tools/models/storage/",
     ),
     "prompts and answers": (
         "tools/models/adapter.py",

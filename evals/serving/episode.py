@@ -395,7 +395,7 @@ class Episode:
                 self.world.leave(self)
 
     def leave_if_idle(self, seconds: float) -> None:
-        """Leave it if nobody has gone on with it for so long. While something is done in it, it is not idle."""
+        """Leave it if it was abandoned for that long. While something is done in it, it is not idle."""
         if not self._lock.acquire(blocking=False):
             return
         try:

@@ -160,9 +160,11 @@ class InvertedIndex:
         total = dict[str, int]()
         for segment in self.segments:
             words = segment.list_words(reading)
-            numbers = segment.frequencies().tolist()
+            frequencies = segment.frequencies()
+            numbers = frequencies.tolist()
             for word, number in zip(words, numbers, strict=True):
-                total[word] = total.get(word, 0) + number
+                earlier = total.get(word, 0)
+                total[word] = earlier + number
         return {word: number for word, number in total.items() if number}
 
 
