@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -113,30 +113,11 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             progress = Progress(task, total, "bytes", bytes_done)
             for file in missing:
                 _download(client, release, folder, file, progress)
-            origin = {
-                name: getattr(release, name) for name in ("repository", "revision", "licence")
-            }
-            files = {
-                file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
-                for file in listed
-            }
-            content = {
-                "task": task,
-                **origin,
-                "files": files,
-                "fetched": datetime.now(UTC).date().isoformat(),
-            }
+            content = _describe_files(task, release, folder, listed)
             disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
     except OSError as error:
         if error.errno in disk.FULL:
-            present = sum(
-                max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed
-            )
-            whole = sum(file.size for file in listed)
-            reason = f"{folder}: {error.strerror or error}; {decimal(present)} of {decimal(whole)} are here"
-            raise DataError(
-                f"{reason}. Make room, and the same command goes on from there"
-            ) from None
+            raise DataError(_describe_full_disk(error, folder, listed)) from None
         reason = (
             f"{error.filename or folder} cannot be written: {error.strerror or error}; set "
             f"SEXTANT_HOME"
@@ -144,6 +125,39 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
         raise UsageError(reason) from None
     say(f"{task}: whole and checked, in {folder}")
     return folder
+
+
+def _describe_files(
+    task: str,
+    release: Release,
+    folder: Path,
+    listed: Sequence[ReleaseFile],
+) -> dict[str, Any]:
+    """Return the content of the marker of a fetched task: its release, and each file's checksum."""
+    files = {
+        file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
+        for file in listed
+    }
+    return {
+        "task": task,
+        "repository": release.repository,
+        "revision": release.revision,
+        "licence": release.licence,
+        "files": files,
+        "fetched": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _describe_full_disk(error: OSError, folder: Path, listed: Sequence[ReleaseFile]) -> str:
+    present = 0
+    for file in listed:
+        present += max(_size_of(folder / file.path), _size_of(file.part(folder)))
+    whole = sum(file.size for file in listed)
+    reason = error.strerror or error
+    return (
+        f"{folder}: {reason}; {decimal(present)} of {decimal(whole)} are here. Make room, and the "
+        f"same command goes on from there"
+    )
 
 
 def _is_here(path: Path, file: ReleaseFile) -> bool:

@@ -134,16 +134,8 @@ def read_collection(
     qrels, splits, unknown = _read_judgements(judgements, texts, counts)
     origin = f"{place} is read as {form}: {', '.join(map(str, opened))}."
     if not qrels:
-        mismatch = document_ids.compare(unknown, "judgements", texts, "queries")
-        column = queries.find_column("query_id", set(unknown)) or judgements.find_column(
-            "query_id", texts
-        )
-        if not column and unknown[0] in corpus:
-            column = (
-                f" {unknown[0]!r} is a document: are the columns of the judgements in another "
-                f"order?"
-            )
-        raise DataError(f"{place}: no query has a judgement: {mismatch}{column} {origin}")
+        reason = _describe_unknown_queries(unknown, texts, corpus, queries, judgements)
+        raise DataError(f"{place}: no query has a judgement: {reason} {origin}")
     judged = {query_id: texts[query_id] for query_id in qrels}
     if not any(map(str.strip, judged.values())):
         raise DataError(
@@ -178,6 +170,24 @@ def read_collection(
         said=(origin, *filter(None, notes), *oddities),
         warnings=tuple(warnings),
     )
+
+
+def _describe_unknown_queries(
+    unknown: Sequence[str],
+    texts: Mapping[str, str],
+    corpus: Corpus,
+    queries: "_CollectionTable",
+    judgements: "_CollectionTable",
+) -> str:
+    """Return how the ids of judged queries differ from the `texts`, and a column that may fit."""
+    mismatch = document_ids.compare(unknown, "judgements", texts, "queries")
+    column = queries.find_column("query_id", set(unknown))
+    column = column or judgements.find_column("query_id", texts)
+    if not column and unknown[0] in corpus:
+        column = (
+            f" {unknown[0]!r} is a document: are the columns of the judgements in another order?"
+        )
+    return f"{mismatch}{column}"
 
 
 def _read_queries(table: "_CollectionTable", counts: Counter[str]) -> dict[str, str]:

@@ -45,7 +45,7 @@ def test_a_recipe_has_the_function_that_builds_its_benchmark(reference):
     assert callable(import_module(reference.partition(":")[0]).build_benchmark)
 
 
-@pytest.mark.parametrize("started_by", {command for command, _ in COMMANDS.values()})
+@pytest.mark.parametrize("started_by", sorted({command for command, _ in COMMANDS.values()}))
 def test_a_command_has_a_parser_and_a_function(started_by):
     name = started_by.split()[0]
     module = import_module(name)

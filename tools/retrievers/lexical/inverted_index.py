@@ -180,7 +180,8 @@ def build(
     taken over. `relatives` are folders of indexes of other corpora, by the same analyzer and code.
     DataError if the corpus has no words.
     """
-    digests = np.array(corpus.digests, dtype=np.uint64).view(np.int64)
+    unsigned_digests = np.array(corpus.digests, dtype=np.uint64)
+    digests = unsigned_digests.view(np.int64)
     draft = folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)
     if not _list(folder):
@@ -191,7 +192,8 @@ def build(
         missing[rows[rows >= 0]] = False
     missing_rows = np.flatnonzero(missing)
     numbers = [int(name.removeprefix(_NAME)) for name in rows_of]
-    next_number = max(numbers, default=-1) + 1
+    last_number = max(numbers, default=-1)
+    next_number = last_number + 1
     progress = Progress("reading words", len(digests), done=len(digests) - len(missing_rows))
     for number, first in enumerate(range(0, len(missing_rows), SIZE), start=next_number):
         rows = missing_rows[first : first + SIZE]
@@ -385,7 +387,8 @@ class _Counter:
         kinds = np.empty(indptr[-1], numbers.dtype)
         lists = PostingLists(indptr, documents, kinds)
         first = 0
-        free = indptr[:-1].copy()
+        starts_of_words = indptr[:-1]
+        free = starts_of_words.copy()
         for counts in self._counts:
             numba_kernels.scatter_postings(counts, first, bases, numbers, free, lists)
             first += len(counts.distinct)
