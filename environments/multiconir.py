@@ -121,10 +121,10 @@ class EnvironmentDraft:
         doc_id: str,
         pool: Collection[str] = (),
     ) -> str:
-        """Return the id of the document with this text: `doc_id`, or that of an earlier one unless
-        it is in `beside`.
+        """Return the id of the document with this text.
 
-        The same text in two files is one document; in a pool, `beside`, it stays two, as published.
+        It is `doc_id`, or the id of an earlier document with the same text unless that is in
+        `pool`. The same text in two files is one document; in a pool it stays two, as published.
         """
         doc_id_of_text = self.ids.setdefault(text, doc_id)
         chosen = doc_id if doc_id_of_text in pool else doc_id_of_text
