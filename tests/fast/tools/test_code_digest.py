@@ -61,7 +61,7 @@ SAME = {
         LOOP,
         "hop in range(\n            1, (self.hops + 1)\n        ):",
     ),
-    "a docstring": ("programs/multihop.py", "One hop of search and reading", "A hop"),
+    "a docstring": ("programs/multihop.py", "hop of search and reading", "hop"),
     "the docstring of a function": ("tools/text.py", '"""', '"""As it is. '),
     "another program": ("programs/query_rewriting.py", "self.depth", "self.depth + 1"),
     "another retriever": ("tools/retrievers/fusion.py", "self", "this"),
