@@ -45,8 +45,10 @@ Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, trac
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
 LEFT = "left.jsonl"  # usage of queries that were left pending, if no ledger has it
-# In the provenance: "contents" if "code" is a digest of contents; earlier, names counted too.
+# In the provenance: the way in which "code" was computed. It changes when Sextant's own code was
+# renamed throughout, so that runs begun before can go on although their digests differ.
 CODE_OF = "code_of"
+CODE_VERSION = "contents, 2"
 MEND = "remove the line and give the run's command again to have that query answered again"
 
 # The folder in RUNS that has the parts of runs which --shard made.
@@ -96,7 +98,8 @@ def keep_identity(runs: Path, config: Config) -> Config:
     for folder in new.parent.glob(f"{glob.escape(shared_name)}{'?' * 8}"):
         with suppress(DataError):  # a damaged folder is no reason to refuse another run
             former = read_config(folder)
-            if CODE_OF not in former[PROVENANCE] and _without_code(former) == _without_code(config):
+            is_earlier = former[PROVENANCE].get(CODE_OF) != CODE_VERSION
+            if is_earlier and _without_code(former) == _without_code(config):
                 formers[folder] = former
     if not formers:
         return config
@@ -106,6 +109,9 @@ def keep_identity(runs: Path, config: Config) -> Config:
         f"--runs"
     )
     provenance = {key: value for key, value in config[PROVENANCE].items() if key != CODE_OF}
+    earlier_provenance = formers[newest][PROVENANCE]
+    if CODE_OF in earlier_provenance:
+        provenance[CODE_OF] = earlier_provenance[CODE_OF]
     return {
         **config,
         "code": formers[newest]["code"],

@@ -80,7 +80,7 @@ def run_config(
             },
             # In runs of earlier versions: how the program was kept away from judgements.
             "isolated": None,
-            run_folder.CODE_OF: "contents",
+            run_folder.CODE_OF: run_folder.CODE_VERSION,
             **data_origin(environment),
         },
     }

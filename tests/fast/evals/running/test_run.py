@@ -437,10 +437,12 @@ def test_what_a_program_refuses_is_said_before_an_index_is_built(run, tmp_path):
     assert not (tmp_path / "home" / "indexes").exists()
 
 
-def make_earlier(path):
-    """Make a run folder one that an earlier Sextant made, whose digest of the code had the names of modules in it."""
+def make_earlier(path, code_of=None):
+    """Make a run folder look like a folder of an earlier Sextant, which computed another digest of the code."""
     config = json.loads((path / "config.json").read_text())
     del config["provenance"][run_folder.CODE_OF]
+    if code_of:
+        config["provenance"][run_folder.CODE_OF] = code_of
     config["code"] = "0123abcd"
     former = path.with_name(path.name[:-8] + run_folder.digest(config))
     path.rename(former)
@@ -457,8 +459,9 @@ def make_earlier(path):
     return former
 
 
-def test_a_run_goes_on_in_the_folder_that_an_earlier_version_began(run):
-    former = make_earlier(Path(run(*RETRIEVE, "--json").json["run"]))
+@pytest.mark.parametrize("code_of", [None, "contents"])
+def test_a_run_goes_on_in_the_folder_that_an_earlier_version_began(run, code_of):
+    former = make_earlier(Path(run(*RETRIEVE, "--json").json["run"]), code_of)
     lines = (former / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
     (former / "outcomes.jsonl").write_bytes(b"".join(lines[:5]))
     again = run(*RETRIEVE, "--json")
