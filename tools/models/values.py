@@ -13,7 +13,6 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
-from functools import partial
 from inspect import isclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -531,14 +530,3 @@ def _shown(value: Any) -> str:
     with suppress(ValueError):
         return _to_text(str, value)
     return str(value)
-
-
-def converting(annotation: Any) -> Any:
-    """Return a type for a parameter of a tool: values are made into it before they are checked against it."""
-
-    def before(value: Any) -> Any:
-        with suppress(ValueError, TypeError):
-            return convert(annotation, value)
-        return value
-
-    return Annotated[annotation, pydantic.BeforeValidator(partial(before))]
