@@ -98,11 +98,15 @@ Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "sho
 class Step:
     """An event of a session, with its documents.
 
-    search `argument` is the text; `doc_ids` came back, best first; `shown` is there when a model
-    saw the snippets read a document; `shown` of its `lengths` characters judge documents shown
-    together to a model; `shown` and `lengths` for each select ids that were kept; drop: ids that
-    were shown and passed over note `argument` is the text; rank: an order; stop: `argument` is why
-    shorten `argument` is what a program left out of a prompt, so that the prompt fits the model
+    search   `argument` is the text; `doc_ids` came back, best first; `shown` if a model saw snippets
+    read     a single document; `shown` of its `lengths` characters
+    judge    documents shown together to a model; `shown` and `lengths` for each
+    select   ids that were kept
+    drop     ids that were shown and passed over
+    note     `argument` is the text
+    rank     `doc_ids` are in the order that was made
+    shorten  `argument` names the part left out of a prompt, so that the prompt fits the model
+    stop     `argument` is the reason
     """
 
     tool: Tool

@@ -2,18 +2,20 @@
 
 In order (docs/decisions/comparing.md):
 
-1. the order of the last `rank` step, unless some of it was selected later: then the selection
-stands; 2. selected documents: by hop, in a hop by the place in its selection (so parallel readings
-take turns), then in time; 3. what else surfaced, by the sum of 1 / (60 + rank) over all searches so
-far (Cormack, Clarke and Buettcher, SIGIR 2009); of ties, what surfaced first; 4. what was dropped,
-by the same sum.
+1. the order of the last `rank` step, unless some of its documents were selected later: then the
+   selection stands;
+2. selected documents: by hop, in a hop by their place in the selection (so parallel readings take
+   turns), then in time;
+3. other documents that surfaced, by the sum of 1 / (60 + rank) over all searches so far (Cormack,
+   Clarke and Buettcher, SIGIR 2009), and by the time of surfacing if these are equal;
+4. dropped documents, by the same sum.
 
 A decision holds until a later decision about the same document.
 """
 
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,24 +27,31 @@ Row = Mapping[str, Any]  # a step as it is on disk
 _TIER = 2**56  # between tiers: more than 10,000 searches can give a document
 
 
+class _Selection(NamedTuple):
+    """The place of a selected document. Selections compare in this order."""
+
+    hop: int
+    position: int  # in its selection, from 0
+    step: int  # the number of the step that selected it
+
+
 class AnytimeRanking:
     """The ranking of a query so far."""
 
     def __init__(self, unit_of: Mapping[str, str], judged: Collection[str]) -> None:
-        """`unit_of` has the unit of documents that are scored as another; `places` has those
-        of `judged` units.
+        """`unit_of` maps documents to the units that they are scored as.
+
+        `places` has the ranks of the `judged` units.
         """
         self._unit_of = unit_of
         self._judged = judged
         self._index: dict[str, int] = {}  # document -> its number, in the order of surfacing
-        self._sums = np.zeros(64, dtype=np.int64)  # by number: of reciprocal ranks over searches
-        self._units = array("q")  # by number: that of its unit, where there are units
+        self._sums = np.zeros(64, dtype=np.int64)  # by number: sum of reciprocal ranks
+        self._units = array("q")  # by number: the number of its unit, if there are units
         self._unit_index: dict[str, int] = {}
-        self._gold: list[tuple[int, str]] = []  # the numbers of documents of judged units
-        self._head: list[int] = []  # what the last `rank` step ordered
-        self._kept: dict[
-            int, tuple[int, int, int]
-        ] = {}  # number -> hop, place in its selection, which step
+        self._gold: list[tuple[int, str]] = []  # (number, unit) of documents of judged units
+        self._head: list[int] = []  # the numbers that the last `rank` step ordered
+        self._kept: dict[int, _Selection] = {}  # by number
         self._dropped: set[int] = set()
         self._steps = 0
 
@@ -63,7 +72,8 @@ class AnytimeRanking:
                 self._head = []
             for position, number in enumerate(numbers):
                 self._dropped.discard(number)
-                self._kept.setdefault(number, (hop, position, self._steps))
+                selection = _Selection(hop, position, self._steps)
+                self._kept.setdefault(number, selection)
         elif tool == "drop":
             for number in numbers:
                 self._kept.pop(number, None)
@@ -95,10 +105,12 @@ class AnytimeRanking:
         keys = self._sums[: len(self._index)].copy()
         if self._dropped:
             keys[list(self._dropped)] -= _TIER
+        selected = sorted(self._kept, key=self._kept.__getitem__)
         head = [number for number in self._head if number not in self._dropped]
-        for tier, numbers in ((1, sorted(self._kept, key=self._kept.__getitem__)), (2, head)):
+        for tier, numbers in ((1, selected), (2, head)):
             if numbers:
-                keys[numbers] = tier * _TIER + np.arange(len(numbers), 0, -1)
+                descending = np.arange(len(numbers), 0, -1)
+                keys[numbers] = tier * _TIER + descending
         return np.argsort(-keys, kind="stable")
 
     def ranking(self, depth: int) -> list[str]:
@@ -115,8 +127,10 @@ class AnytimeRanking:
         order = self._order()[:depth]
         first_of_unit = np.ones(len(order), dtype=np.int64)
         if self._units:
+            units = np.asarray(self._units)
+            _, first_positions = np.unique(units[order], return_index=True)
             first_of_unit[:] = 0
-            first_of_unit[np.unique(np.asarray(self._units)[order], return_index=True)[1]] = 1
+            first_of_unit[first_positions] = 1
         place_of = np.zeros(len(self._index), dtype=np.int64)
         place_of[order] = np.cumsum(first_of_unit)
         ranking: dict[str, int] = {}
@@ -136,7 +150,7 @@ def submit_anytime(session: Session, *, reason: str = "budget") -> Submission:
 
 def anytime_ranking(session: Session) -> tuple[str, ...]:
     """Return the ranking that the trace has by now."""
-    found = AnytimeRanking({}, ())
+    ranking = AnytimeRanking({}, ())
     for step in session.trace.steps:
-        found.add(step_json(step))
-    return tuple(found.ranking(session.limits.depth))
+        ranking.add(step_json(step))
+    return tuple(ranking.ranking(session.limits.depth))

@@ -1,9 +1,9 @@
 """Find the runs next to a run that are its bounds. No corpus, no model.
 
-floor `retrieve` over the program's own retriever, no pool: a search, no model best the best of all
-runs of `retrieve`, whatever the retriever union a ranking of what retrievers found together: a
-lower bound on the best possible system ceiling a run over pools that have every relevant document:
-what recognising alone would reach
+    floor    `retrieve` over the program's own retriever, without a pool: a search, no model
+    best     the best of all runs of `retrieve`, whatever the retriever
+    union    a ranking of the hits of several retrievers: a lower bound on the best possible system
+    ceiling  a run over pools that have every relevant document: the reach of recognising alone
 
 After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of the same contract, the pool
 aside, bound each other. A bound of another system (program, parameters, model or retriever) is

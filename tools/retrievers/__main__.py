@@ -1,10 +1,10 @@
 """List and check retrievers, list and delete kept indexes: `python -m tools.retrievers`.
 
-python -m tools.retrievers every kind with its options, and every model of the papers python -m
-tools.retrievers check SPEC whether a retriever does its duty, a user's class as well python -m
-tools.retrievers push SPEC --task TASK fill the index of a search service, or go on filling it
-python -m tools.retrievers indexes kept indexes, their sizes, and half-built ones python -m
-tools.retrievers delete NAME... remove indexes; --all removes them all
+python -m tools.retrievers                          list retrievers, options and models
+python -m tools.retrievers check SPEC               test a retriever against the contract
+python -m tools.retrievers push SPEC --task TASK    fill the index of a search service
+python -m tools.retrievers indexes                  list kept indexes, with their sizes
+python -m tools.retrievers delete NAME...           remove indexes; --all removes them all
 """
 
 import argparse
