@@ -88,10 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
     record_test_use(config, path)
     scores = json.loads((path / "scores.json").read_bytes())
     looks = count_test_uses(config)
-    show_scores(
-        {"run": str(path), **scores, "looks": looks},
-        as_json=arguments.json,
-    )
+    show_scores({"run": str(path), **scores, "looks": looks}, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 
 

@@ -229,7 +229,6 @@ def write_schemas(source: object, folder: Path) -> list[str]:
     for name in SCHEMAS:
         schema = schemas.schema(load_object("form", name, SCHEMAS)) | {"title": name}
         (folder / f"{name}.schema.json").write_text(
-            json.dumps(schema, indent=2) + "\n",
-            encoding="utf-8",
+            json.dumps(schema, indent=2) + "\n", encoding="utf-8"
         )
     return []

@@ -74,12 +74,7 @@ def run(
     gathered = results.gather(study, cell_results)
     page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []
-    tables = list(
-        map(
-            results.lay_out_plainly,
-            [*tables, *results.list_missing(cell_results)],
-        )
-    )
+    tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(cell_results)]))
     blocks = [
         *tables,
         *[results.lay_out_costs(gathered)] * bool(page),

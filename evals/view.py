@@ -107,10 +107,7 @@ def serve(arguments: argparse.Namespace) -> None:
     from evals.viewer import data, panels  # not for --help
     from evals.viewer import server as page_server  # as above
 
-    answers = data.ViewerApi(
-        arguments.runs,
-        panels=panels.load_panels(arguments.panel),
-    )
+    answers = data.ViewerApi(arguments.runs, panels=panels.load_panels(arguments.panel))
     for path, reason in answers.unreadable:
         print_stderr(f"not shown: {path}: {reason}")
     print_stderr(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
@@ -170,10 +167,7 @@ def _check_writable(path: Path) -> None:
     folder = path.parent
     if path.is_dir():
         reason = "it is a folder"
-    elif not folder.is_dir() or not os.access(
-        folder,
-        os.W_OK | os.X_OK,
-    ):
+    elif not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         reason = f"{folder} is no folder that can be written to"
     else:
         check_output(path)

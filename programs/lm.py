@@ -185,10 +185,7 @@ def _sum_by_model(
     columns = ("key", "model", "usage", "at")
     for answer_row in answers.select(columns, f"WHERE {condition} ORDER BY id", values):
         day = _day(answer_row["at"])
-        row = models.setdefault(
-            answer_row["model"],
-            {"answers": 0, "usage": Usage(), "first": day},
-        )
+        row = models.setdefault(answer_row["model"], {"answers": 0, "usage": Usage(), "first": day})
         row["answers"] += 1
         row["usage"] += usage_from_json(answer_row["usage"])
         row["last"] = day

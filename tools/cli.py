@@ -62,11 +62,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         empty = action.default is None or action.default is False or action.default in ("", [])
         return action.help if empty else super()._get_help_string(action)
 
-    def _split_lines(
-        self,
-        text: str,
-        width: int,
-    ) -> list[str]:
+    def _split_lines(self, text: str, width: int) -> list[str]:
         """Leave paths and other long words whole, which argparse would break at hyphens or
         anywhere.
         """
@@ -137,11 +133,7 @@ class CommandParser(argparse.ArgumentParser):
         self.lists = set[str]()  # options that take a list, with commas between its values
         self._given = dict[tuple[int, str], Any]()
 
-    def parse_known_args(
-        self,
-        args: Any = None,
-        namespace: Any = None,
-    ) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse a command line, in which an option may have a single value."""
         self._given.clear()
         return super().parse_known_args(args, namespace)
@@ -173,11 +165,7 @@ class CommandParser(argparse.ArgumentParser):
         """Raise UsageError, for exit code 2 without the usage block."""
         raise UsageError(f"{message}; see --help")
 
-    def _print_message(
-        self,
-        message: str,
-        file: Any = None,
-    ) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         """Print --help; argparse would ignore an error."""
         print_stdout(message)
 

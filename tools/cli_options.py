@@ -48,11 +48,7 @@ class Option:
         origin = get_origin(self.kind)
         return origin if origin in (tuple, Mapping) and not self.whole else None
 
-    def check(
-        self,
-        value: Any,
-        by_type: Callable[[Any], Any],
-    ) -> Any:
+    def check(self, value: Any, by_type: Callable[[Any], Any]) -> Any:
         """Check a value by its type, and by `read`, which is given texts and numbers alike."""
         try:
             if isinstance(value, str) and self.read:

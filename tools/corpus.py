@@ -103,11 +103,7 @@ class Corpus(Mapping[str, Document]):
             digest.update(_with_lengths(_encode(document)))
         return digest.hexdigest()
 
-    def slice(
-        self,
-        start: int,
-        stop: int,
-    ) -> "Corpus":
+    def slice(self, start: int, stop: int) -> "Corpus":
         """Return the documents in the rows from `start` to before `stop`, as a corpus that
         another process may have.
         """
@@ -221,11 +217,7 @@ class StoredCorpus(Corpus):
         """Yield every document, in corpus order, or those in some rows."""
         yield from map(self._document, range(self._count) if rows is None else rows)
 
-    def slice(
-        self,
-        start: int,
-        stop: int,
-    ) -> "StoredCorpus":
+    def slice(self, start: int, stop: int) -> "StoredCorpus":
         """Return some of the rows; nothing is read."""
         return StoredCorpus(self._folder, self._start + start, self._start + stop)
 

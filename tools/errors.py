@@ -90,12 +90,7 @@ class ProviderRefused(SextantError):
 
     exit_code = 4
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        source: str = "",
-    ) -> None:
+    def __init__(self, message: str, *, source: str = "") -> None:
         """`source` is the name of the refused service: a model as in --lm, or a retriever as `api:MODEL`
         or `http:URL`.
         """
@@ -123,12 +118,7 @@ class BudgetReached(SextantError):
 
     exit_code = 8
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        larger: bool = True,
-    ) -> None:
+    def __init__(self, message: str, *, larger: bool = True) -> None:
         super().__init__(message)
         self.larger = larger
 

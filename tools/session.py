@@ -154,11 +154,7 @@ class Toolbox(SharedOnDeepcopy):
 
             otel_spans.start()
 
-    def open(
-        self,
-        query: Query,
-        snapshot: Mapping[str, Any] | None = None,
-    ) -> "Session":
+    def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
 
         ValueError for another query than the query that is being answered (`for_query`).
@@ -395,11 +391,7 @@ class Session(TraceRecorder):
         )
         return shown
 
-    def select(
-        self,
-        doc_ids: Iterable[str],
-        among: Collection[str],
-    ) -> list[str]:
+    def select(self, doc_ids: Iterable[str], among: Collection[str]) -> list[str]:
         """Keep the `doc_ids` that were shown `among` others, each once; drop the others, and count the invented."""
         named = list(dict.fromkeys(doc_ids))
         selected = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
@@ -441,11 +433,7 @@ class Session(TraceRecorder):
         with self._lock:
             self.trace.unusable[kind] = self.trace.unusable.get(kind, 0) + 1
 
-    def blame(
-        self,
-        words: str,
-        what: str,
-    ) -> None:
+    def blame(self, words: str, what: str) -> None:
         """Note the shown documents that speak to the model and have the `words` with which it did `what`."""
         if words := words.strip():
             pattern = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
@@ -538,11 +526,7 @@ class Session(TraceRecorder):
         if self.is_elsewhere:
             raise UsageError(_ELSEWHERE)
 
-    def _take(
-        self,
-        tool: Literal["search", "read"],
-        argument: str,
-    ) -> None:
+    def _take(self, tool: Literal["search", "read"], argument: str) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, if there is none left."""
         self._check_process()
         most = self.limits.searches if tool == "search" else self.limits.reads

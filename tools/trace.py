@@ -75,12 +75,7 @@ class TraceRecorder:
         self._line.hop = hop
 
     @contextmanager
-    def branch(
-        self,
-        hop: int | None = None,
-        *,
-        line: int | None = None,
-    ) -> Iterator[None]:
+    def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
         """Start a line of work in this context, such as a node of a graph: its own hop, start times
         and pending usage.
 
@@ -122,11 +117,7 @@ class TraceRecorder:
                 self._line.calls += left
                 self.trace.notes += [step.argument for step in steps if step.tool == "note"]
 
-    def charge(
-        self,
-        usage: Usage,
-        key: str = "",
-    ) -> None:
+    def charge(self, usage: Usage, key: str = "") -> None:
         """Book a model call on this query; the next step of the same line of work carries it, and
         the `key` it has.
 

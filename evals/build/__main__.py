@@ -129,10 +129,7 @@ def parser() -> CommandParser:
     )
 
     purpose = "say how far a build is: what went in, came out and was dropped"
-    _add_folder(
-        commands.add_parser("status", help=purpose, description=purpose),
-        status,
-    )
+    _add_folder(commands.add_parser("status", help=purpose, description=purpose), status)
 
     for name, (module, purpose) in _ELSEWHERE.items():
         commands.add_parser(name, help=purpose, description=purpose, module=module)
@@ -177,15 +174,9 @@ def new(arguments: argparse.Namespace) -> int:
     values = [("corpus.path", arguments.corpus)]
     if arguments.follow_links:
         values.append(("corpus.follow_links", "true"))
-    settings = recipe.change(
-        recipe_class(),
-        [*values, *arguments.set],
-    )
+    settings = recipe.change(recipe_class(), [*values, *arguments.set])
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    text = recipe.write_toml(
-        recipe.portable_name(arguments.recipe),
-        settings,
-    )
+    text = recipe.write_toml(recipe.portable_name(arguments.recipe), settings)
     path.write_text(text, encoding="utf-8")
     print_stdout(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
     return 0
@@ -206,10 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{option} is given twice, as {models[role]!r} and as {spec!r}; give it once"
             )
     plain = models.pop("", None)
-    request = cli_options.from_options(
-        SharedRequest,
-        vars(arguments) | {"lm": plain, **_BLANK},
-    )
+    request = cli_options.from_options(SharedRequest, vars(arguments) | {"lm": plain, **_BLANK})
     options = {
         name: getattr(arguments, name)
         for name in ("until", "dry_run", "cassette", "limit", "follow_links")

@@ -203,10 +203,7 @@ class CheckedBenchmark:
             (WIN, "Flip")
         )  # documents; none is searched for
         self.metric = WIN if self.compares else NDCG
-        self.request = replace(
-            request,
-            metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"),
-        )
+        self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
 
     @property
     def verifier(self) -> Request:
@@ -252,10 +249,7 @@ def find_ease(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     named = {"win": WIN} if subject.compares else {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
     for name, metric in named.items():
         rows = scored_run.align_columns(next(iter(subject.searches.values())).columns[metric])
-        yield CheckFigure(
-            name,
-            bootstrap_mean([value for [value] in rows.values()]),
-        )
+        yield CheckFigure(name, bootstrap_mean([value for [value] in rows.values()]))
 
 
 def find_gap(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -312,10 +306,7 @@ def find_pool_bias(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     yield CheckFigure(
         "tau", min(taus, default=None), "" if taus else "all systems have one mean", rows
     )
-    yield CheckFigure(
-        "change",
-        max(row["change"] for row in rows),
-    )
+    yield CheckFigure("change", max(row["change"] for row in rows))
     shares = [
         measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
         for ranking in pool.rankings
@@ -399,10 +390,7 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         yield CheckFigure("across", None, "there are no queries for dev")
         return
     repeats = list[list[str]]()
-    rows = compare(
-        [query.text for query in ours],
-        [query.text for query in theirs],
-    )
+    rows = compare([query.text for query in ours], [query.text for query in theirs])
     for query, row in zip(ours, rows, strict=True):
         if row.max() >= ALIKE:
             repeats.append(
@@ -600,10 +588,7 @@ def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
             for key in judgement.relevant(query.query_id)
         )
         wanted |= dict.fromkeys(relevant, query.query_id)
-        pools |= dict.fromkeys(
-            query.candidates or (),
-            query.query_id,
-        )
+        pools |= dict.fromkeys(query.candidates or (), query.query_id)
     for document in environment.documents.stream():
         query_id = wanted.get(document.doc_id) or wanted.get(unit(document.doc_id), "")
         if query_id or not pools or document.doc_id in pools:

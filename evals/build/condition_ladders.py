@@ -59,10 +59,7 @@ def check_ladders(environment: Environment) -> list[LadderDefects]:
             }
             numbers = {
                 *_numbers(texts[first].text),
-                *re.findall(
-                    r"\d+",
-                    texts[first].text,
-                ),
+                *re.findall(r"\d+", texts[first].text),
             }
             missing_numbers[first] |= {
                 number: None

@@ -133,10 +133,7 @@ class ContaminationTest:
         document_noun = KINDS[self.kind].format(
             self.environment.hints.get("document") or "a document"
         )
-        program = ClosedBook(
-            Toolbox(self.texts, NullRetriever()),
-            document=document_noun,
-        )
+        program = ClosedBook(Toolbox(self.texts, NullRetriever()), document=document_noun)
         query_inputs = [
             replace(query, query_id=f"query/{key}", candidates=None)
             for key, query in self.queries.items()
@@ -169,10 +166,7 @@ class ContaminationTest:
         )
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"query/{query_id}"]
-            hits = built.search_many(
-                [Search(text, among=wanted) for text in texts],
-                1,
-            )
+            hits = built.search_many([Search(text, among=wanted) for text in texts], 1)
             if best := [
                 (text, hit)
                 for text, text_hits in zip(texts, hits, strict=True)
@@ -222,10 +216,7 @@ class ContaminationTest:
                 "by heart": text,
                 "the task's": self.gold[hit.doc_id].text,
             }
-            items[key] = human_review.Item(
-                list(shown.items()),
-                judged.get(key),
-            )
+            items[key] = human_review.Item(list(shown.items()), judged.get(key))
         human_review.offer(
             out,
             "contamination",
@@ -255,10 +246,7 @@ class ContaminationTest:
                 f"the model knows all of {self.environment.task} by heart, so nothing is left of it"
             )
         remainder = self.environment.asking(query_ids=kept_ids)
-        dev = release.find_dev(
-            self.request.task,
-            self.request.data,
-        )
+        dev = release.find_dev(self.request.task, self.request.data)
         judgements = (
             {remainder.headline: remainder.judgements[remainder.headline]}
             if remainder.max_p
@@ -300,10 +288,7 @@ class ContaminationTest:
             "models": {"knew what was taken out": self.request.lm},
         }
         release.write_release(
-            release.drop_documents(
-                benchmark,
-                dict.fromkeys(kept_ids, gone),
-            ),
+            release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone)),
             out,
             provenance,
         )
@@ -494,10 +479,7 @@ def command(arguments: Any) -> int:
     if arguments.out and arguments.sample:
         raise UsageError("--sample only measures; leave it out to write the task")
     fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}
-    request = cli_options.from_options(
-        Request,
-        vars(arguments) | fixed,
-    )
+    request = cli_options.from_options(Request, vars(arguments) | fixed)
     judges = [arguments.judge] if arguments.judge else []
     check_prices(
         request, [request.lm, *judges], [retrievers.canonicalize(request.retriever or ENCODER)]

@@ -120,10 +120,7 @@ SHEETS = {
         bar={"model agreement": 0.95},
     ),
     "contamination": ReviewSheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
-    "transfer": ReviewSheet(
-        "Is the old passage contained in the new one?",
-        {"yes": "", "no": ""},
-    ),
+    "transfer": ReviewSheet("Is the old passage contained in the new one?", {"yes": "", "no": ""}),
 }
 
 
@@ -304,10 +301,7 @@ def import_answers(folder: Path, paths: Sequence[Path]) -> int:
                 refused += 1
                 print_stderr(f"{path}, line {line_number}: {error}")
     if new:
-        files.append_line(
-            folder / _FILE,
-            b"\n".join(new),
-        )
+        files.append_line(folder / _FILE, b"\n".join(new))
     return refused
 
 
@@ -407,10 +401,7 @@ def _measure(
             ]
             for row, pairs in rows
         ]
-    agreement = agree(
-        pairs_by_item,
-        list(form.values) if form.ordered else (),
-    )
+    agreement = agree(pairs_by_item, list(form.values) if form.ordered else ())
     figures = agreement._asdict() if agreement else {}
     for name, first_value in {"chosen": "True", "left": "False"}.items() if form.multiple else ():
         matches = [
@@ -428,10 +419,7 @@ def describe(folder: Path) -> str:
     with suppress(UsageError):  # nothing is offered
         sheets, below = measure_agreement(folder).values()
         people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
-        judgements = plural(
-            sum(sheet["judgements"] for sheet in sheets.values()),
-            "judgement",
-        )
+        judgements = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
         kappa = "".join(
             f"; {name}: kappa {_cell(interval)}"
             for name in sheets
@@ -460,10 +448,7 @@ def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         for group, named in roles.items():
             if reason := sheet.get(f"{group} kappa_undefined"):
                 for position, role in named.items():
-                    reason = reason.replace(
-                        f"the {position} ",
-                        f"the {role} ",
-                    )
+                    reason = reason.replace(f"the {position} ", f"the {role} ")
                 yield f"{name}: {group} kappa is undefined: {reason}"
 
 
@@ -511,10 +496,7 @@ def command(arguments: Any) -> int:
         return 0
     refused = import_answers(folder, arguments.answers)
     result = measure_agreement(folder)
-    files.replace(
-        folder / "review/agreement.json",
-        json.dumps(result, indent=2) + "\n",
-    )
+    files.replace(folder / "review/agreement.json", json.dumps(result, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
     figures = [
         f"{group} {figure}" for group in ("model", "people") for figure in ("agreement", "kappa")

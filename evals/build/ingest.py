@@ -165,10 +165,7 @@ def ingest(
             if outdated != path:
                 shutil.rmtree(outdated, ignore_errors=True)
     documents = StoredCorpus(path / "documents")
-    private = PrivateTexts(
-        StoredCorpus(path / "private"),
-        documents,
-    )
+    private = PrivateTexts(StoredCorpus(path / "private"), documents)
     facts = disk.loads((path / "known.json").read_bytes())
     return BuildSource(
         documents,
@@ -260,10 +257,7 @@ class _Ingestion:
         return [
             *names,
             *left_out,
-            *obliq_layout.hash_files(
-                home / ".digests.json",
-                self.files.files,
-            ),
+            *obliq_layout.hash_files(home / ".digests.json", self.files.files),
         ]
 
     def write(self, folder: Path) -> None:
@@ -287,10 +281,7 @@ class _Ingestion:
                     key=lambda doc_id: (digest_id(doc_id), doc_id),
                 )
             )
-            store(
-                self._cut(read, chosen),
-                folder / "documents",
-            )
+            store(self._cut(read, chosen), folder / "documents")
             shutil.rmtree(raw)
         documents = StoredCorpus(folder / "documents")
         warnings = [
@@ -322,10 +313,7 @@ class _Ingestion:
             ]
         }
         facts["separator"] = self.separator
-        (folder / "known.json").write_text(
-            disk.dumps(facts),
-            encoding="utf-8",
-        )
+        (folder / "known.json").write_text(disk.dumps(facts), encoding="utf-8")
 
     def _leave(self, name: str, reason: str, evidence: str = "") -> None:
         """Note an item that is left out: a line of dropped.jsonl."""
@@ -367,10 +355,7 @@ class _Ingestion:
             elif ids[doc_id] > 1:
                 raise DataError(f"{location}: the id {doc_id!r} was there before")
             if reason := self._refuse(document.text):
-                self._leave(
-                    digest_id(doc_id) if self.clean.hash_ids else doc_id,
-                    reason,
-                )
+                self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
                 continue
             if self.clean.hash_ids:
                 parent, group = (name and digest_id(name) for name in (document.parent, group))
@@ -396,10 +381,7 @@ class _Ingestion:
         unit_of = judgements.unit_of if task.max_p and judgements.unit_of else str
         for original in task.documents.stream():
             parent = unit_of(original.doc_id)
-            document = replace(
-                original,
-                parent="" if parent == original.doc_id else parent,
-            )
+            document = replace(original, parent="" if parent == original.doc_id else parent)
             location = f"{self.corpus.path}, {original.doc_id}"
             yield CorpusRow(location, document, "", {})
 
@@ -497,10 +479,7 @@ class _Ingestion:
                     for number, piece_text in enumerate(cut_text(text, self.cut))
                 ]
                 group = self.groups.pop(document.doc_id, parent)
-                self.groups |= dict.fromkeys(
-                    (piece.doc_id for piece in pieces),
-                    group,
-                )
+                self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
             for piece in pieces:
                 if (
                     max(1, self.cut.min_chars)

@@ -121,10 +121,7 @@ class BuildPipeline:
             if self._cassette:
                 self._cassette.record(complete=problem[0] is None and not self.until)
             rows = [self._count_calls(row)._asdict() for row in self.funnel.values()]
-            run_folder.write(
-                self.folder / "funnel.json",
-                json.dumps(rows, indent=1) + "\n",
-            )
+            run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
 
     def ask(
         self,
@@ -325,18 +322,12 @@ class BuildPipeline:
     @cached_property
     def statistics(self) -> TermStatistics:
         """Statistics of the corpus' words."""
-        return BM25(
-            self.source.documents,
-            files.sextant_home(),
-        ).statistics()
+        return BM25(self.source.documents, files.sextant_home()).statistics()
 
     def _open(self, stage: str) -> tuple[StageProgram, ModelStage]:
         if stage not in self._stages:
             documents = self.source.documents
-            program = StageProgram(
-                Toolbox(Corpus(()), NullRetriever()),
-                stage=stage,
-            )
+            program = StageProgram(Toolbox(Corpus(()), NullRetriever()), stage=stage)
             request = self._requests.get(stage) or self._requests[program.question.role]
             config = {
                 "task": f"build/{self.name}",
@@ -397,10 +388,7 @@ class BuildPipeline:
     ) -> dict[str, Any]:
         """Return the answer of an outcome, and drop what it lacks. A dry run has no outcome."""
         if outcome is None:
-            return program.guess(
-                json.loads(query.text),
-                self.statistics,
-            )
+            return program.guess(json.loads(query.text), self.statistics)
         rows = program.question.rows
         doc_ids = [doc_id for doc_id, _ in unit.passages]
         if outcome["error"]:
@@ -422,8 +410,7 @@ class BuildPipeline:
         usages = [usage_from_json(outcome["usage"]) for outcome in model_stage.outcomes.values()]
         usage = usage_json(total(usages))
         return row._replace(
-            usage={key: usage[key] for key in USAGE_KEYS},
-            lm=model_stage.model.name,
+            usage={key: usage[key] for key in USAGE_KEYS}, lm=model_stage.model.name
         )
 
 

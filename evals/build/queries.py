@@ -180,10 +180,7 @@ def find_leaks(build: BuildPipeline, text: str, answers: Sequence[str]) -> list[
     their heaviest words if shared words have more than `SHARE` of the query's weight.
     """
     statistics = build.statistics
-    query_runs = index_ngrams(
-        {"": tokens(text)},
-        RUN,
-    )
+    query_runs = index_ngrams({"": tokens(text)}, RUN)
     query_words = {*content_words(text)}
     names = {match.lower() for match in _NAME_OR_NUMBER.findall(text)}
     weight = sum(map(statistics.weight, query_words)) or 1.0
@@ -252,10 +249,7 @@ def deduplicate_queries(
     find_nearest = nearest_texts(texts)
     for position, handle in enumerate(handles):
         earlier = handles[:position]
-        nearest = find_nearest(
-            texts[handle],
-            len(handles),
-        )
+        nearest = find_nearest(texts[handle], len(handles))
         near = [other for other in nearest if other in earlier][:NEAREST]
         if near:
             existing = {str(number): texts[other] for number, other in enumerate(near, start=1)}

@@ -126,10 +126,7 @@ def split_dev(
     }
     chosen = list[str]()
     with suppress(EmptySplit):
-        chosen = DevSplit(custom.SEED, share).choose(
-            sorted({*names.values()}),
-            "dev",
-        )
+        chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
     dev = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
         benchmark = _separate_pools(benchmark, dev)
@@ -146,10 +143,7 @@ def _separate_pools(benchmark: Benchmark, dev: Collection[str]) -> Benchmark:
     for query in benchmark.queries:
         if query.query_id not in dev:
             pooled |= query.candidates or frozenset()
-    benchmark = drop_documents(
-        benchmark,
-        dict.fromkeys(dev, frozenset(pooled)),
-    )
+    benchmark = drop_documents(benchmark, dict.fromkeys(dev, frozenset(pooled)))
     queries = [
         query
         for query in benchmark.queries
@@ -178,12 +172,7 @@ def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) 
     for query in benchmark.queries:
         gone = removed.get(query.query_id, frozenset())
         removed_of[query.query_id] = gone
-        queries.append(
-            replace(
-                query,
-                candidates=query.candidates and query.candidates - gone,
-            )
-        )
+        queries.append(replace(query, candidates=query.candidates and query.candidates - gone))
     judgements = dict[str, Qrels]()
     for name, qrels in benchmark.judgements.items():
         remaining = dict[str, Mapping[str, float]]()
@@ -263,24 +252,15 @@ def _write_files(
         {"_id": document.doc_id, "title": document.title, "text": document.text}
         for document in benchmark.documents.stream()
     )
-    _write(
-        draft / "corpus.jsonl",
-        map(disk.dumps, texts),
-    )
+    _write(draft / "corpus.jsonl", map(disk.dumps, texts))
     queries = ({"_id": query.query_id, "text": query.text} for query in benchmark.queries)
-    _write(
-        draft / "queries.jsonl",
-        map(disk.dumps, queries),
-    )
+    _write(draft / "queries.jsonl", map(disk.dumps, queries))
     settings = {
         **benchmark.settings,
         **_write_judgements(benchmark, draft),
         **_write_protocol(benchmark, draft),
     }
-    _write(
-        draft / "provenance.jsonl",
-        map(disk.dumps, benchmark.provenance),
-    )
+    _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
     origin = {**provenance, "counts": _count(benchmark)}
     path = draft / custom.FILE
     _write(
@@ -292,14 +272,8 @@ def _write_files(
             *_toml_lines(origin),
         ],
     )
-    custom.check_settings(
-        tomllib.loads(path.read_text(encoding="utf-8")),
-        custom.FILE,
-    )
-    _write(
-        draft / "README.md",
-        _card_lines(settings, origin, bool(benchmark.dev)),
-    )
+    custom.check_settings(tomllib.loads(path.read_text(encoding="utf-8")), custom.FILE)
+    _write(draft / "README.md", _card_lines(settings, origin, bool(benchmark.dev)))
 
 
 def _count(benchmark: Benchmark) -> dict[str, float]:
@@ -337,10 +311,7 @@ def _write_table(
                 f"the id {cell!r} has a tab in it, which no table of judgements can hold; give it "
                 f"another"
             )
-    _write(
-        path,
-        map("\t".join, rows),
-    )
+    _write(path, map("\t".join, rows))
 
 
 def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
@@ -392,10 +363,7 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
         if any(values.values()):
             rows = [f"{disk.dumps(name)}:{disk.dumps(value)}" for name, value in values.items()]
             files[key] = f"{key}.json"
-            _write(
-                draft / files[key],
-                ["{", ",\n".join(rows), "}"],
-            )
+            _write(draft / files[key], ["{", ",\n".join(rows), "}"])
     if benchmark.comparisons:
         pairs = [
             (query_id, *pair)

@@ -47,18 +47,12 @@ def run(
     """
     name, parameters = recipe.read_recipe(folder)
     if follow_links:
-        parameters = replace(
-            parameters,
-            corpus=replace(parameters.corpus, follow_links=True),
-        )
+        parameters = replace(parameters, corpus=replace(parameters.corpus, follow_links=True))
     lms = _choose_models(parameters, named, request)
     if until and until not in STAGES:
         raise UnknownName("stage", until, STAGES)
     if limit is not None:
-        parameters = replace(
-            parameters,
-            corpus=replace(parameters.corpus, sample=limit),
-        )
+        parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
         # A trial leaves the benchmark alone.
         folder = folder / f"limit-{limit}"
         files.mkdir_private(folder)

@@ -72,24 +72,15 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def clean_text(text: str, clean: CleanSettings, boilerplate: Collection[int] = ()) -> str:
     """Return `text` without the parts that the section names; `boilerplate` is of `find_boilerplate`."""
-    before = text = unicodedata.normalize(
-        "NFC",
-        re.sub(r"\r\n?", "\n", text),
-    )
+    before = text = unicodedata.normalize("NFC", re.sub(r"\r\n?", "\n", text))
     for byline in clean.bylines:
         text = compile_pattern(byline).sub("", text)
     if boilerplate:
         text = "\n".join(line for line in text.split("\n") if digest_line(line) not in boilerplate)
     if clean.urls != "keep":
         domain = clean.urls == "domain"
-        text = _LINK.sub(
-            r"\1 \2" if domain else r"\1",
-            text,
-        )
-        text = _URL.sub(
-            lambda match: match[1] if domain else "",
-            text,
-        )
+        text = _LINK.sub(r"\1 \2" if domain else r"\1", text)
+        text = _URL.sub(lambda match: match[1] if domain else "", text)
     return text if text == before else re.sub(r"\n\s*\n", "\n\n", text).strip()
 
 

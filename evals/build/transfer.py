@@ -64,10 +64,7 @@ class Pieces:
         if pieces := self._of_parent.get(name):
             return Unit(name, pieces)
         pieces = self._of_document.get(name, [])
-        return Unit(
-            self._parents.get(pieces[0], pieces[0]) if pieces else name,
-            pieces,
-        )
+        return Unit(self._parents.get(pieces[0], pieces[0]) if pieces else name, pieces)
 
     def _name(self, doc_id: str) -> str:
         return digest_id(doc_id) if self._hashed else doc_id

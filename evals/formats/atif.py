@@ -276,10 +276,7 @@ def convert_atif(
             for step in _convert_step(atif_step, documents):
                 steps.append(step | {"step_id": number})
                 mapped &= step["doc_ids"] is not None
-    query_id = next(
-        (name for name in names if isinstance(name, str) and name in queries),
-        None,
-    )
+    query_id = next((name for name in names if isinstance(name, str) and name in queries), None)
     return {
         "query_id": str(query_id or names[0] or names[1] or names[2]),
         "steps": steps if mapped else [],
@@ -333,10 +330,7 @@ def _convert_call(
     tool = _tool_of(call["function_name"])
     arguments = call.get("arguments", {})
     argument = "" if tool in _OURS else _main_argument(arguments)
-    extra: dict[str, Any] = next(
-        filter(None, map(_extra, results)),
-        {},
-    )
+    extra: dict[str, Any] = next(filter(None, map(_extra, results)), {})
     doc_ids = _find_documents(results)
     if tool == "read" and not doc_ids and "refused" not in extra:
         doc_ids = [argument] if argument in documents else None
@@ -401,20 +395,14 @@ def _parse_content(content: Any) -> list[str] | None:
     except (ValueError, RecursionError):
         return None
     if isinstance(hits, dict):
-        hits = next(
-            (value for value in hits.values() if isinstance(value, list)),
-            None,
-        )
+        hits = next((value for value in hits.values() if isinstance(value, list)), None)
     if not isinstance(hits, list):
         return None
     ids = list[str]()
     for hit in hits:
         doc_id = hit
         if isinstance(hit, dict):
-            doc_id = next(
-                (hit[key] for key in _IDS if key in hit),
-                None,
-            )
+            doc_id = next((hit[key] for key in _IDS if key in hit), None)
         if not isinstance(doc_id, str | int):
             return None
         ids.append(str(doc_id))

@@ -100,10 +100,7 @@ def find_system(stem: str) -> str:
         for row in find("birco/table7").systems
         for name in (row["name"], *row.get("also", ()))
     }
-    return next(
-        (system for name, system in named.items() if words and _words(name) == words),
-        stem,
-    )
+    return next((system for name, system in named.items() if words and _words(name) == words), stem)
 
 
 def _words(name: str) -> set[str]:

@@ -61,12 +61,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
             while batch := [
                 json.loads(compact(row)) for row in islice(remaining, ROWS)
             ]:  # well-formed text alone
-                writer.write_batch(
-                    pa.RecordBatch.from_pylist(
-                        batch,
-                        schemas[table],
-                    )
-                )
+                writer.write_batch(pa.RecordBatch.from_pylist(batch, schemas[table]))
     return ["to put it on the Hub, in that folder: hf upload OWNER/NAME . --repo-type dataset"]
 
 
@@ -75,10 +70,7 @@ def _schemas() -> dict[str, pa.Schema]:
     texts = pa.list_(pa.string())
     integer = pa.int64()
     number = pa.float64()
-    usage = dict.fromkeys(
-        USED[:4],
-        integer,
-    ) | dict.fromkeys(USED[4:], number)
+    usage = dict.fromkeys(USED[:4], integer) | dict.fromkeys(USED[4:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
     relevant = pa.struct(
         {

@@ -113,12 +113,7 @@ def import_run(
             with run_folder.writing(path / "outcomes.jsonl") as outcomes:
                 config_digest = run_folder.digest(config)
                 outcomes.buffer.writelines(
-                    run_folder.sign_line(
-                        line[:-1],
-                        config_digest,
-                    )
-                    + b"\n"
-                    for line in spool
+                    run_folder.sign_line(line[:-1], config_digest) + b"\n" for line in spool
                 )
             score(path, environment)
     return path

@@ -29,10 +29,7 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
     DataError for a file that is no log of a task of Sextant's as JSON.
     """
     try:
-        content = schemas.parse_json_exact(
-            dict[str, Any],
-            files.read_input(log, MAX_BYTES),
-        )
+        content = schemas.parse_json_exact(dict[str, Any], files.read_input(log, MAX_BYTES))
         rows = [_make_row(sample) for sample in content["samples"]]
         model = str(content["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):

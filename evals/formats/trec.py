@@ -172,10 +172,7 @@ class RunFile:
                 pairs = zip(doc_ids, lines, strict=True)
                 of_document = [line for doc_id, line in pairs if doc_id == wrong.doc_id]
                 # The second line of a document that is there twice.
-                raise self._wrong(
-                    of_document[:2][-1],
-                    str(wrong),
-                ) from None
+                raise self._wrong(of_document[:2][-1], str(wrong)) from None
 
     def _fields(
         self,
@@ -194,14 +191,7 @@ class RunFile:
         environment = self._environment
         names: Collection[str] = self._queries if subject == "query" else environment.documents
         try:
-            name = (
-                unquote(
-                    encoded.decode(),
-                    errors="strict",
-                )
-                if self._encoded
-                else encoded.decode()
-            )
+            name = unquote(encoded.decode(), errors="strict") if self._encoded else encoded.decode()
         except UnicodeDecodeError:
             raise self._wrong(line, f"{encoded!r} is not UTF-8 when it is decoded") from None
         if name in names:
@@ -217,10 +207,7 @@ class RunFile:
             hint = "; it looks percent-encoded, as our own run files are: --encoded"
         elif alike := document_ids.suggest(name, names):
             hint = alike
-        raise self._wrong(
-            line,
-            f"{subject} {name!r} is not in {context}{hint}",
-        )
+        raise self._wrong(line, f"{subject} {name!r} is not in {context}{hint}")
 
     def _score(self, text: bytes, line: int) -> float:
         try:

@@ -65,20 +65,12 @@ def draw_true_grades(
     sampled = np.zeros((len(classes), len(grades)))
     for true, grade in sample:
         sampled[classes.index(true), grades.index(grade)] += 1
-    column_of = np.asarray(
-        [grades.index(grade) for grade in pool],
-        dtype=int,
-    )
+    column_of = np.asarray([grades.index(grade) for grade in pool], dtype=int)
     counts = np.bincount(column_of, minlength=len(grades))
     members = [np.flatnonzero(column_of == column) for column in range(len(grades))]
     generator = np.random.default_rng(seed)
     allocated = (
-        sampled
-        / np.maximum(
-            1,
-            sampled.sum(axis=0),
-        )
-        * counts
+        sampled / np.maximum(1, sampled.sum(axis=0)) * counts
     )  # as if true grades were as common as sampled
     for step in range(WARM_UP + draws * THINNING):
         errors = np.stack([generator.dirichlet(row + PRIOR) for row in sampled + allocated])

@@ -287,10 +287,7 @@ def _make_judge(
         prompts.parameters if prompts else {},
     )
     values["lens"] = values["lens"] or environment.hints.get("lens", "")
-    system = Judge(
-        Toolbox(environment.documents, NullRetriever()),
-        **values,
-    )
+    system = Judge(Toolbox(environment.documents, NullRetriever()), **values)
     if prompts:
         prompts.check(
             request.program_label,

@@ -103,13 +103,11 @@ def label_loss_causes(
     causes_of = dict[str, Result]()
     for run in runs:
         causes_of[run.name] = _group_by_cause(
-            [loss for loss in losses if loss.run_name == run.name],
-            answers,
+            [loss for loss in losses if loss.run_name == run.name], answers
         )
         content = header | {"failures": causes_of[run.name]}
         run_folder.write(
-            stage.path / f"{run.path.resolve().name}.json",
-            json.dumps(content, indent=2) + "\n",
+            stage.path / f"{run.path.resolve().name}.json", json.dumps(content, indent=2) + "\n"
         )
     return header | {
         "folder": str(stage.path),
@@ -165,15 +163,9 @@ def _find_position(ranking: Sequence[str], doc_ids: Sequence[str]) -> int:
 def render_loss_causes(result: Result) -> str:
     """Return the causes as a person reads them."""
     if "forecast" in result:
-        documents = plural(
-            result["forecast"]["queries"],
-            "lost document",
-        )
+        documents = plural(result["forecast"]["queries"], "lost document")
         heading = f"{documents} to be read, a call each"
-        return "\n" + cost_estimate.render_estimate(
-            result["forecast"],
-            [heading],
-        )
+        return "\n" + cost_estimate.render_estimate(result["forecast"], [heading])
     labels = [f"run {number}" for number, _ in enumerate(result["named"], 1)]
     rows = list[list[str]]()
     for cause in (*CAUSES, UNNAMED):

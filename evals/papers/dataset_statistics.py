@@ -202,10 +202,7 @@ def word_shares(environment: Environment) -> dict[str, float]:
     """Return the share of each word, without stop words, in all words of a task's queries and
     documents.
     """
-    texts = chain(
-        (query.text for query in environment.queries),
-        environment.documents.texts(),
-    )
+    texts = chain((query.text for query in environment.queries), environment.documents.texts())
     counts = Counter(chain.from_iterable(map(content_words, texts)))
     every = counts.total()
     return {word: count / every for word, count in counts.items()}

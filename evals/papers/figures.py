@@ -64,10 +64,7 @@ def _draw(result: Mapping[str, Any], settings: Mapping[str, str]) -> Figure | No
             f"nDCG@10 of {settings['x']}",
             "nDCG@10 of the best of the others",
         )
-        return draw_points(
-            gap_points(cells, settings["x"]),
-            axes,
-        )
+        return draw_points(gap_points(cells, settings["x"]), axes)
     panels = arrange_panels(cells, settings) if settings else {}
     if not panels:
         return None

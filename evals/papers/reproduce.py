@@ -39,18 +39,12 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
     """Make the table called `name`, or the list of tables; a dry run estimates the cost."""
     if name is None:
         rows = [_describe(section) for section in sections().values()]
-        return CommandResult(
-            {"sections": rows},
-            "".join(map(_list, rows)),
-        )
+        return CommandResult({"sections": rows}, "".join(map(_list, rows)))
     if conditions["lm"]:
         parse(conditions["lm"])
     if conditions["retriever"]:
         retrievers.canonicalize(conditions["retriever"])
-    table = ReproducedTable(
-        find(name),
-        ReproductionSettings(**conditions),
-    )
+    table = ReproducedTable(find(name), ReproductionSettings(**conditions))
     if dry_run:
         return _estimate(table)
     head = table.section.about
@@ -62,26 +56,13 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
     cells = result["cells"] = list(table.cells())
     settings = head.get("drawn", {})
     if settings.get("kind") == "points":
-        result["points"] = embed_pool_2d(
-            table.load(
-                cells[0]["task"],
-                cells[0]["split"],
-            )
-        )
+        result["points"] = embed_pool_2d(table.load(cells[0]["task"], cells[0]["split"]))
     if cells:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        result["files"] = list(
-            map(
-                str,
-                save_figure(result, settings, folder),
-            )
-        )
+        result["files"] = list(map(str, save_figure(result, settings, folder)))
     result["failed"] = table.count_failed()
     result["deviations"] = table.list_deviations()
-    reasons, problem = explain(
-        table.unfinished,
-        len(cells),
-    )
+    reasons, problem = explain(table.unfinished, len(cells))
     text = render_terminal(list(_blocks(result)))
     return CommandResult(
         result,
@@ -96,10 +77,7 @@ def _estimate(table: ReproducedTable) -> CommandResult:
     if not table.runs:
         return CommandResult({}, render_terminal(["it takes no run"]))
     estimate = estimate_cells(table.runs)[0]
-    return CommandResult(
-        estimate,
-        render_terminal(lay_out_ahead(estimate)),
-    )
+    return CommandResult(estimate, render_terminal(lay_out_ahead(estimate)))
 
 
 def _notes(table: ReproducedTable) -> list[str]:
@@ -150,10 +128,7 @@ def _list_needs(system: Mapping[str, Any]) -> list[str]:
         system.get("lm"),
     ]
     if "pool" in system:
-        pool = read_pool(
-            system["pool"],
-            retrievers.canonicalize(system["retriever"]),
-        )
+        pool = read_pool(system["pool"], retrievers.canonicalize(system["retriever"]))
         needs += map(str, pool.parts)
     return list(filter(None, needs))
 

@@ -116,10 +116,7 @@ class ReproducedTable:
     def results(self) -> dict[str, CellResult]:
         """The results of its runs, by request."""
         results = (
-            run_cells(
-                self.runs,
-                None if self.conditions.quiet else StudyProgress(self.runs),
-            )
+            run_cells(self.runs, None if self.conditions.quiet else StudyProgress(self.runs))
             if self.runs
             else []
         )
@@ -164,10 +161,7 @@ class ReproducedTable:
         columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         for cell in self.section.cells:
             try:
-                run = self._find(
-                    cell,
-                    cell.task,
-                )[0]
+                run = self._find(cell, cell.task)[0]
             except SextantError:
                 # `cells` reports it.
                 continue
@@ -176,10 +170,7 @@ class ReproducedTable:
                 column[cell.system] = _defined(run.columns[cell.metric])
         marks = dict[tuple[str, str, str], str]()
         for (task, metric), column in columns.items():
-            best, tests = find_best(
-                {task: column},
-                {task: metric},
-            )
+            best, tests = find_best({task: column}, {task: metric})
             marks[task, metric, best] = "*"
             for system, test in tests.items():
                 if test.p > 0.05:
@@ -197,12 +188,7 @@ class ReproducedTable:
         for task in tasks:
             try:
                 suite_task = environments.resolve(task)
-                sources.add(
-                    environments.data_folder(
-                        suite_task,
-                        self.conditions.data,
-                    )[0]
-                )
+                sources.add(environments.data_folder(suite_task, self.conditions.data)[0])
             except DataError as problem:
                 # The task's cells report it, if other tasks are there.
                 missing.append(problem)
@@ -238,18 +224,9 @@ class ReproducedTable:
         statistic, _, other_task = cell.metric.partition(" ")
         if statistic == "jaccard":
             return weighted_jaccard(
-                word_shares(environment),
-                word_shares(
-                    self.load(
-                        other_task,
-                        cell.split,
-                    )
-                ),
+                word_shares(environment), word_shares(self.load(other_task, cell.split))
             )
-        return compute_statistics(
-            environment,
-            [cell.metric],
-        )[cell.metric]
+        return compute_statistics(environment, [cell.metric])[cell.metric]
 
     def _measure(self, cell: PaperCell, task: str) -> tuple[float | None, str]:
         """Return a cell's value on a task, None if it is undefined, and a remark."""
@@ -268,10 +245,7 @@ class ReproducedTable:
     def _read_value(self, run: ScoredRun, cell: PaperCell, task: str) -> float | None:
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in run.outcomes.items()}
-            ranks = reciprocal_ranks(
-                self.load(task, cell.split),
-                rankings,
-            )
+            ranks = reciprocal_ranks(self.load(task, cell.split), rankings)
             return ranks[HARD.index(cell.metric)]
         metrics = run.scores["metrics"]
         if cell.metric == DECLINE:
@@ -348,10 +322,7 @@ class ReproducedTable:
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         files.replace(file, self._write_study(name, rows))
-        return study_file.expand_cells(
-            study_file.read_study(file),
-            self.conditions.runs,
-        )
+        return study_file.expand_cells(study_file.read_study(file), self.conditions.runs)
 
     def _asked_cells(self) -> list[PaperCell]:
         return [cell for cell in self.section.cells if cell.system and not cell.lacks]

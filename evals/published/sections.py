@@ -79,10 +79,7 @@ def sections() -> dict[str, PaperTable]:
                 replace(cell, lacks=_lacks(cell, settings))
                 for cell in _cells(path.stem, name, settings)
             )
-            tables[table.name] = replace(
-                table,
-                cells=tuple(cells),
-            )
+            tables[table.name] = replace(table, cells=tuple(cells))
     return tables
 
 

@@ -385,18 +385,8 @@ def _curves_table(axis: str, curves: Result) -> TextTable:
         cells = [row["label"]]
         for column, value in zip(columns, best, strict=True):
             mean = row["mean"][column]
-            cells.append(
-                _starred(
-                    mean,
-                    is_best=mean >= value,
-                )
-            )
-        cells.append(
-            _starred(
-                row["end"],
-                is_best=row["front"],
-            )
-        )
+            cells.append(_starred(mean, is_best=mean >= value))
+        cells.append(_starred(row["end"], is_best=row["front"]))
         cells.append(
             _amount(
                 axis,
@@ -405,13 +395,7 @@ def _curves_table(axis: str, curves: Result) -> TextTable:
             )
         )
         rows.append(cells)
-    amounts = [
-        _amount(
-            axis,
-            budgets[column],
-        )
-        for column in columns
-    ]
+    amounts = [_amount(axis, budgets[column]) for column in columns]
     return TextTable(
         "",
         [curves["words"], *amounts, "at its end", "after"],

@@ -233,10 +233,7 @@ def systems_table(groups: Sequence[Group]) -> CsvTable | None:
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         with suppress(DataError):  # an earlier version has scored it
-            figures = behaviour.summarize(
-                run,
-                behaviour.observe_run(run),
-            )["figures"]
+            figures = behaviour.summarize(run, behaviour.observe_run(run))["figures"]
             if figures["searches"]["mean"]:
                 means = [
                     number(

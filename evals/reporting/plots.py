@@ -84,10 +84,7 @@ def curves_svg(result: dict[str, Any]) -> str:
     for panel, (axis, curves) in zip(panels, axes.items(), strict=True):
         _draw_panel(panel, axis, curves, numbers)
         panel.set_ylabel(_escape(result["metric"]))
-    return svg(
-        _finish(drawing, 2),
-        f"{result['metric']} of {result['task']} for equal budgets",
-    )
+    return svg(_finish(drawing, 2), f"{result['metric']} of {result['task']} for equal budgets")
 
 
 def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str, int]) -> None:

@@ -125,14 +125,8 @@ def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | byte
             _SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}
         ):
             drawing = draw_panel(panel, width)
-            files[f"plots/{stem}-{width_name}.svg"] = svg(
-                drawing,
-                printable(title),
-            )
-            files[f"plots/{stem}-{width_name}.pdf"] = pdf(
-                drawing,
-                printable(title),
-            )
+            files[f"plots/{stem}-{width_name}.svg"] = svg(drawing, printable(title))
+            files[f"plots/{stem}-{width_name}.pdf"] = pdf(drawing, printable(title))
     return files
 
 
@@ -190,25 +184,14 @@ def _prepare_axes(axes: Axes, panel: Panel, width: float) -> None:
         # Characters that fit next to each other.
         room = 64 * min(1, width / INCHES[0])
         turned: Any = {}
-        if (
-            sum(
-                map(
-                    len,
-                    panel.ticks.values(),
-                )
-            )
-            > room
-        ):
+        if sum(map(len, panel.ticks.values())) > room:
             turned = {"rotation": 30, "ha": "right"}
         axes.set_xticks(
             list(panel.ticks),
             list(panel.ticks.values()),
             **turned,
         )
-        axes.set_xlim(
-            min(panel.ticks) - 0.5,
-            max(panel.ticks) + 0.5,
-        )
+        axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
     if panel.zero:
         axes.axhline(0, color=INK, linewidth=0.8)
 

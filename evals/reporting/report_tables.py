@@ -172,12 +172,7 @@ def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[ResultTable]:
             if any("Win(1)" in run.columns for run in group.of_task(task))
         ]
         if len(tasks) > 1:
-            tables.append(
-                _by_condition(
-                    group,
-                    tuple(tasks),
-                )
-            )
+            tables.append(_by_condition(group, tuple(tasks)))
         if len(tasks) == 1 or group.variant == "complexity":
             tables += [_by_condition(group, (task,)) for task in tasks]
     for table in tables:
@@ -241,10 +236,7 @@ def task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
             plain, _, suffix = name.partition(" [")
             if plain == metric:
                 judged_by[suffix.removesuffix("]") or run.scores["judgements"]] = None
-    names = sorted(
-        judged_by,
-        key=lambda name: name not in ("gold", "document"),
-    )
+    names = sorted(judged_by, key=lambda name: name not in ("gold", "document"))
     if is_pairwise(metric):
         # Comparisons depend on no judgements.
         names = names[:1]
@@ -273,14 +265,7 @@ def task_columns(group: Group, task: str, metric: str) -> list[ResultColumn]:
 def sweep_tasks(group: Group) -> list[str]:
     """The tasks that a system was run on over pools of a single kind and several sizes."""
     pooled = {
-        task: {
-            system
-            for system in map(
-                group.system,
-                group.of_task(task),
-            )
-            if system.pool
-        }
+        task: {system for system in map(group.system, group.of_task(task)) if system.pool}
         for task in group.tasks
     }
     return [
@@ -403,13 +388,7 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
         by_system.setdefault(group.system(run), {})[run.config["task"]] = run
     rows = []
     for system, runs in by_system.items():
-        cells = [
-            _our_cell(
-                [runs.get(task) for task in column.tasks],
-                column,
-            )
-            for column in columns
-        ]
+        cells = [_our_cell([runs.get(task) for task in column.tasks], column) for column in columns]
         sizes = [sibling.size for sibling in by_system if sibling.resized(0) == system.resized(0)]
         # Of a sweep over sizes of pools, the largest has a row, and a size of several tasks.
         if any(cells) and (system.size == max(sizes) or len(runs) > 1):
@@ -525,10 +504,7 @@ def leading_judgements(run: ScoredRun) -> str:
         leading,
         *(name.partition(" [")[2].removesuffix("]") for name in run.columns),
     }
-    return next(
-        (name for name in ("gold", "document") if name in names),
-        leading,
-    )
+    return next((name for name in ("gold", "document") if name in names), leading)
 
 
 def stratified(
@@ -547,10 +523,7 @@ def stratified(
             size=(resamples, len(values)),
         )
         means += values[draws].mean(axis=1) / len(columns)
-    low, high = np.quantile(
-        means,
-        [0.025, 0.975],
-    )
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -564,10 +537,7 @@ def _mark_best(table: ResultTable) -> None:
             if column.metric == DECLINE:
                 continue
             choose = min if is_lower_better(column.metric) else max
-            best = choose(
-                (cell.value for cell in cells),
-                default=0.0,
-            )
+            best = choose((cell.value for cell in cells), default=0.0)
             for cell in cells:
                 cell.best = len(cells) > 1 and abs(cell.value - best) < TIE
 

@@ -69,10 +69,7 @@ class System:
 
     def resized(self, size: int) -> "System":
         """The same over another size of its pool."""
-        return replace(
-            self,
-            size=size if self.pool else 0,
-        )
+        return replace(self, size=size if self.pool else 0)
 
 
 class Group(NamedTuple):
@@ -132,10 +129,7 @@ class Group(NamedTuple):
     @property
     def tasks(self) -> list[str]:
         """Full names, in the suite's order."""
-        return sorted(
-            {str(run.config["task"]) for run in self.runs},
-            key=_task_order,
-        )
+        return sorted({str(run.config["task"]) for run in self.runs}, key=_task_order)
 
     def of_task(self, task: str) -> list[ScoredRun]:
         """The runs of a column."""
@@ -212,16 +206,7 @@ def group_runs(runs: Iterable[ScoredRun], *, force: bool = False) -> GroupedRuns
     if differences and not force:
         raise UsageError(f"{differences[0]}; report them apart, or give --force")
     keys = sorted(members, key=_group_order)
-    return GroupedRuns(
-        [
-            _group(
-                key,
-                members[key],
-            )
-            for key in keys
-        ],
-        differences,
-    )
+    return GroupedRuns([_group(key, members[key]) for key in keys], differences)
 
 
 def _find_different_data(members: Mapping[tuple[str, ...], Sequence[ScoredRun]]) -> list[str]:
@@ -272,10 +257,7 @@ def _queries(config: Config) -> str:
 
 def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
-    systems = _systems(
-        runs,
-        name_models=len(models) > 1,
-    )
+    systems = _systems(runs, name_models=len(models) > 1)
 
     def order(run: ScoredRun) -> tuple[Any, ...]:
         """Bare retrievers come first, pools by size after everything else."""
@@ -308,10 +290,7 @@ def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, Syste
         for run in members:
             system = _system(run, with_model=name_models)
             if suffix := suffixes[run.name]:
-                system = replace(
-                    system,
-                    name=printable(f"{system.name} ({suffix})"),
-                )
+                system = replace(system, name=printable(f"{system.name} ({suffix})"))
             systems[run.name] = system
     return systems
 

@@ -20,29 +20,16 @@ Scores = dict[str, Any]
 def show_scores(scores: Scores, *, as_json: bool = False) -> None:
     """Print a run's scores, or the partial scores of an unfinished run, on stdout."""
     if as_json:
-        print_stdout(
-            json.dumps(scores) + "\n",
-            kept="in the run folder",
-        )
+        print_stdout(json.dumps(scores) + "\n", kept="in the run folder")
         return
     blocks: list[TextBlock] = [*_headings(scores)]
     partial = scores.get("partial", {})
     if partial.get("queries"):
         answered = f"{partial['queries']} of {queries(scores['queries'])}"
         blocks.append(f"partial: over the {answered} that are answered; no score of the run")
-        blocks.append(
-            _metrics_table(
-                partial["metrics"],
-                partial,
-            )
-        )
+        blocks.append(_metrics_table(partial["metrics"], partial))
     elif scores["metrics"]:
-        blocks.append(
-            _metrics_table(
-                scores["metrics"],
-                scores,
-            )
-        )
+        blocks.append(_metrics_table(scores["metrics"], scores))
     if scores.get("losses", {}).get("queries"):
         blocks.append(_losses_table(scores["losses"]))
     blocks += _footings(scores)

@@ -140,10 +140,7 @@ def _put_in_relevant(
         # A retriever may leave out documents that share no word with the query.
         unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
         order += lots.sample(unranked, len(unranked))
-    head_size = max(
-        0,
-        min(size // 2, size - 2 * len(relevant)),
-    )
+    head_size = max(0, min(size // 2, size - 2 * len(relevant)))
     head = order[:head_size]
     # Documents after the head, and which of them are the best of a relevant unit.
     candidates = list[str]()

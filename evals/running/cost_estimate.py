@@ -291,8 +291,7 @@ def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path 
 
 def _choose(pending: Sequence[Query]) -> list[Query]:
     ordered = sorted(
-        pending,
-        key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id),
+        pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id)
     )
     return [
         ordered[position]

@@ -234,8 +234,7 @@ def _run(
             ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run
             ready.environment = resolved.pool.add_to(
-                environment,
-                list(map(engines.build, resolved.pool.parts)),
+                environment, list(map(engines.build, resolved.pool.parts))
             )
         if request.shard:  # only now: the identity of a run, and pools, are of all its queries
             ready.whole = len(environment.queries)
@@ -335,8 +334,7 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
         }
     if config and resolved.pool:
         config["pool"] = resolved.pool.config(
-            [engines.build(spec).name for spec in resolved.pool.parts],
-            environment,
+            [engines.build(spec).name for spec in resolved.pool.parts], environment
         )
     if config and is_ours(resolved, environment):
         config = run_folder.keep_identity(request.runs, config)
@@ -364,10 +362,7 @@ def make_system(
 ) -> Any:
     """Return the program of a request over these retrievers, with its compiled prompts."""
     depth = resolved.request.k or environment.depth
-    limits = Limits(
-        **{LIMITS[name]: most for name, most in resolved.limits.items()},
-        depth=depth,
-    )
+    limits = Limits(**{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth)
     toolbox = Toolbox(
         environment.documents,
         retriever,
@@ -438,10 +433,7 @@ def _conclude(
         problem = None
         joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
-        summary["notes"].insert(
-            0,
-            f"{shard} of the run's {ready.whole} queries; {joins}",
-        )
+        summary["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
     else:
         summary = score(folder.path, environment, folder.outcomes)
         problem = None

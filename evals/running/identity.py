@@ -136,8 +136,7 @@ def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[s
     offline = resolved.request.lm == "offline"
     unused = ("tools.models.transport",) if offline else _OFFLINE
     return code_and_versions(
-        _list_modules(resolved, environment),
-        without=(*_COMMAND_LINE, *unused),
+        _list_modules(resolved, environment), without=(*_COMMAND_LINE, *unused)
     )
 
 

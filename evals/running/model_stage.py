@@ -143,10 +143,7 @@ class ModelStage:
         """
         before = self.outcomes
         unanswered = [unit for unit in units if unit.query_id not in before]
-        pending = sorted(
-            unanswered,
-            key=lambda unit: (len(unit.candidates or ()), len(unit.text)),
-        )
+        pending = sorted(unanswered, key=lambda unit: (len(unit.candidates or ()), len(unit.text)))
         statistics = BM25(self._documents, sextant_home()).statistics
         chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
         rehearsal = forecast.StandInModel(statistics, self.model).watch(

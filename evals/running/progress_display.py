@@ -130,10 +130,7 @@ class ProgressColumn(NamedTuple):
     @property
     def width(self) -> int:
         """Characters that it takes."""
-        return max(
-            self.least,
-            *map(len, (self.heading, *self.cells)),
-        )
+        return max(self.least, *map(len, (self.heading, *self.cells)))
 
 
 def columns(progress: Progress) -> list[ProgressColumn]:
@@ -245,10 +242,7 @@ def _is_paid(usage: Usage) -> bool:
 
 def _apart(calls: CallStats) -> list[str]:
     return list(
-        filter(
-            None,
-            (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")),
-        )
+        filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")))
     )
 
 

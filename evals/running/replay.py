@@ -94,8 +94,7 @@ def _compare_documents(
     grades = judgements.recalled(query_id)
     rows: dict[str, Result] = {}
     for unit, grade in sorted(
-        grades.items(),
-        key=lambda graded_unit: (-graded_unit[1], graded_unit[0]),
+        grades.items(), key=lambda graded_unit: (-graded_unit[1], graded_unit[0])
     ):
         rows[unit] = {
             "query_id": query_id,

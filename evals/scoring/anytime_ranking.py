@@ -95,10 +95,7 @@ class AnytimeRanking:
             if units:
                 self._units.append(self._unit_index.setdefault(unit, len(self._unit_index)))
         if len(index) > len(self._sums):
-            self._sums = np.pad(
-                self._sums,
-                (0, 2 * len(index) - len(self._sums)),
-            )
+            self._sums = np.pad(self._sums, (0, 2 * len(index) - len(self._sums)))
         return [index[doc_id] for doc_id in once]
 
     def _order(self) -> "np.ndarray[Any, np.dtype[np.int64]]":

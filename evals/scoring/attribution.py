@@ -122,10 +122,7 @@ def attribute(
     ranks = {unit: rank for rank, unit in enumerate(ranking, start=1) if unit in grades}
     fate = _fates(rows, failed=outcome["error"] is not None)
     relevant = []
-    for unit, grade in sorted(
-        grades.items(),
-        key=lambda item: (-item[1], item[0]),
-    ):
+    for unit, grade in sorted(grades.items(), key=lambda item: (-item[1], item[0])):
         history = histories.get(unit, DocumentHistory(""))
         rank = ranks.get(unit, 0)
         row = {

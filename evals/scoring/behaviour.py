@@ -244,10 +244,7 @@ def summarize(
         for key, cost in query.costs.items():
             costs[key].update(cost)
     # Hops and numbers of calls in their order, then kinds of steps.
-    order = sorted(
-        costs,
-        key=lambda key: (" " not in key, key[0] != "h", len(key), key),
-    )
+    order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
     failures = defaultdict[str, list[Result]](list)
     for kind_of_failure, failure in list_failures(run, behaviour, other_runs):
         failures[kind_of_failure].append(failure)
@@ -359,10 +356,7 @@ def _complement(
         counts["neither"] += relevant_count - len(either)
         if not relevant_count:
             continue
-        searches = min(
-            query.figures["searches"][0][0],
-            counterpart.figures["searches"][0][0],
-        )
+        searches = min(query.figures["searches"][0][0], counterpart.figures["searches"][0][0])
         half_of_each = _surfaced_by(first, (searches + 1) // 2)
         half_of_each |= _surfaced_by(second, searches // 2)
         shares["all"].append(

@@ -288,8 +288,7 @@ def query_trajectory(
 
     `outcome` is its line of outcomes.jsonl, `row` that of attribution.jsonl. A cost buys all steps
     up to the next step that costs something, and in the end the submission. A model call is paid
-    for
-    with the step that follows it.
+    for with the step that follows it.
     """
     measured = _SeenShare(row, metric) if metric in SEEN else _RankedValue(row, metric, depth)
     value = measured.value()

@@ -182,8 +182,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             *notes,
             *([] if metrics else _note_left_out(baseline, pairs)),
             *note_exhausted(
-                runs,
-                [row["metric"] for row in comparisons if row["queries"] and row["p"] is None],
+                runs, [row["metric"] for row in comparisons if row["queries"] and row["p"] is None]
             ),
             *_note_rows(comparisons),
             *without_losses,
@@ -270,10 +269,7 @@ def _compute_column(
     # No corpus is loaded to find this out.
     if is_pairwise(name) and not any(map(is_pairwise, run.columns)):
         raise UsageError(f"{run.config['task']} has no such comparisons")
-    key = json.dumps(
-        [run.contract, run.config[run_folder.PROVENANCE]["folder"]],
-        sort_keys=True,
-    )
+    key = json.dumps([run.contract, run.config[run_folder.PROVENANCE]["folder"]], sort_keys=True)
     if key not in loaded:
         try:
             loaded[key] = load_environment(run.config, run.scores["judgements"])
@@ -306,8 +302,7 @@ def _group_repeats(runs: Sequence[ScoredRun]) -> list[ComparedSystem]:
             for key in SEEDS
         }
         grouped.setdefault(
-            json.dumps([config, run.scores["judgements"]], sort_keys=True),
-            [],
+            json.dumps([config, run.scores["judgements"]], sort_keys=True), []
         ).append(run)
     return [ComparedSystem(tuple(repeats)) for repeats in grouped.values()]
 
@@ -526,8 +521,7 @@ def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str,
 def _flatten(config: run_folder.Config) -> dict[str, Any]:  # without contract and provenance
     flat = dict[str, Any]()
     for key in sorted(
-        config,
-        key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key),
+        config, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key)
     ):
         value = config[key]
         if key in CONTRACT or key == run_folder.PROVENANCE:
@@ -648,8 +642,7 @@ def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) 
         return count if pairs == 1 else count / pairs
 
     order = sorted(
-        moved.items(),
-        key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0])),
+        moved.items(), key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0]))
     )
     return {
         "same": mean(sum(len(query_ids) for (start, end), query_ids in order if start is end)),

@@ -209,10 +209,7 @@ def encode_trec_id(identifier: str) -> str:
     """Return an id as it stands in TREC files, whose columns blanks separate: blanks and %
     are percent-encoded.
     """
-    return _SPECIAL.sub(
-        lambda match: "".join(f"%{b:02X}" for b in match[0].encode()),
-        identifier,
-    )
+    return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
 
 
 def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:

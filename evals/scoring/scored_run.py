@@ -147,8 +147,7 @@ class ScoredRun:
         """
         file = self.path / "attribution.jsonl"
         rows = run_folder.read_rows(
-            file,
-            lambda line: str(schemas.parse_json(JudgedSchema, line)["query_id"]),
+            file, lambda line: str(schemas.parse_json(JudgedSchema, line)["query_id"])
         )
         return self._check(rows, "does not say what became of the documents")
 

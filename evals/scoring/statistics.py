@@ -188,18 +188,20 @@ def sign_flip(
 
     Holm multiplies p by up to `tests`, the number of tests that are corrected together. If
     `permutations` are too few for the number of tests and p is below `REFINED`, more assignments
-    are
-    drawn independently, and p is theirs. So p is at most a level below `REFINED` only if this
+    are drawn independently, and p is theirs. So p is at most a level below `REFINED` only if this
     second estimate is, and the test keeps its level.
     """
-    moved = np.asarray([difference for difference in differences if difference], dtype=np.float64)
+    nonzero = [difference for difference in differences if difference]
+    moved = np.asarray(nonzero, dtype=np.float64)
     if not len(moved):
         return 1.0
     # Sums that are equal on paper differ in their last bits; without the margin chance would decide
     # about them.
     extreme = abs(moved.sum()) - 1e-10 * np.abs(moved).sum()
     if len(moved) <= EXACT:
-        return float((np.abs(_signed_sums(moved)) >= extreme).mean())
+        sums = _signed_sums(moved)
+        is_extreme = np.abs(sums) >= extreme
+        return float(is_extreme.mean())
     p = _p_of_random_signs(moved, extreme, permutations, seed)
     needed = DRAWS_PER_TEST * tests - 1
     if p >= REFINED or needed <= permutations:
@@ -230,10 +232,7 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
 
     A random byte is an index into the table of the signed sums of eight values.
     """
-    groups = np.pad(values, (0, -len(values) % GROUP)).reshape(
-        -1,
-        GROUP,
-    )
+    groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
     offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
     generator = np.random.default_rng(seed)
@@ -301,9 +300,6 @@ def holm(ps: Sequence[float]) -> list[float]:
     floor = 0.0
     ascending = sorted(range(len(ps)), key=ps.__getitem__)
     for rank, index in enumerate(ascending):
-        floor = max(
-            floor,
-            min(1.0, (len(ps) - rank) * ps[index]),
-        )
+        floor = max(floor, min(1.0, (len(ps) - rank) * ps[index]))
         adjusted[index] = floor
     return adjusted

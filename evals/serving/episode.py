@@ -137,10 +137,7 @@ class EpisodeFactory:
         """Start an episode of a query, by default the first. UsageError for a query that there is not."""
         if query_id and query_id not in self.queries:
             raise UsageError(f"there is no query {query_id[:60]!r} here")
-        return Episode(
-            self,
-            self.queries[query_id or next(iter(self.queries))],
-        )
+        return Episode(self, self.queries[query_id or next(iter(self.queries))])
 
     def keep(self, episode: "Episode") -> None:
         """Take the submission of an episode."""
@@ -242,10 +239,7 @@ class Episode:
             query: What to search for.
             k: How many documents to give.
         """
-        documents = self.desk.find(
-            query[:LONGEST_QUERY],
-            min(k, self.world.depth),
-        )
+        documents = self.desk.find(query[:LONGEST_QUERY], min(k, self.world.depth))
         return as_json(
             [
                 {

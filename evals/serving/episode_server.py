@@ -3,10 +3,9 @@ goes.
 
 `serve_episodes` opens the run folder, as evals.run does, lets `play` hand out the queries, and
 scores the outcomes. A query's first submission is its outcome, on disk before anybody hears of it;
-a query
-whose agent went away is handed out again. With `repeat`, queries go on being handed out for
-training, and their results are scored, not kept. Once the budget is used up, by what agents
-report or by the time that has passed, only the episodes that are open go on.
+a query whose agent went away is handed out again. With `repeat`, queries go on being handed out for
+training, and their results are scored, not kept. Once the budget is used up, by what agents report
+or by the time that has passed, only the episodes that are open go on.
 
 A thread takes locks in a fixed order: that of Clients (mcp.py), an Episode's (episode.py), the
 Host's. Each is held while later locks are taken, never earlier locks, and no thread holds the locks

@@ -64,8 +64,7 @@ def describe_tools() -> str:
     methods = [getattr(Episode, name) for name in TOOLS]
     descriptions = [
         f"{method.__name__}{inspect.signature(method)}\n{inspect.getdoc(method)}".replace(
-            "(self, ",
-            "(",
+            "(self, ", "("
         )
         for method in methods
     ]

@@ -136,10 +136,7 @@ def _read_runs(
         folders = [run.path for run in runs.get(key, ())]
         if result.folder and result.folder not in folders:
             metrics = [metric] if metric else []
-            [run], problems = fill_metrics(
-                [read_scored_run(result.folder)],
-                metrics,
-            )
+            [run], problems = fill_metrics([read_scored_run(result.folder)], metrics)
             if problems:
                 raise problems[0]
             runs.setdefault(key, []).append(run)
@@ -419,10 +416,7 @@ def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> Any:
 def lay_out_costs(results: StudyResults) -> TextTable:
     """Return cost and seconds of the rows, for the terminal."""
     table = _cost_table(results)
-    seconds = dict.fromkeys(
-        dict(results.runs.keys()),
-        0.0,
-    )
+    seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
     for (row, _), repeats in results.runs.items():
         seconds[row] += sum(
             outcome["seconds"] for run in repeats for outcome in run.outcomes.values()

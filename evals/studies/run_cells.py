@@ -149,10 +149,7 @@ class StudyProgress:
         def tell(event: Event, *, last: bool = False) -> None:
             nonlocal last_line
             if isinstance(event, Progress) and self.draws:
-                self._show(
-                    cell,
-                    f"{event.done}/{event.queries}",
-                )
+                self._show(cell, f"{event.done}/{event.queries}")
             elif (
                 isinstance(event, Progress)
                 and event.elapsed - last_line >= STILL_SECONDS
@@ -326,12 +323,7 @@ class SharedRunState:
         sources = {request.lm}
         sends = request.lm != "offline"
         if opened:
-            sources.update(
-                *map(
-                    retrievers.sources,
-                    opened.resolved.all_retrievers,
-                )
-            )
+            sources.update(*map(retrievers.sources, opened.resolved.all_retrievers))
             sends = opened.resolved.sends
         for source in sorted(sources):
             if source in self._out:
@@ -421,10 +413,7 @@ def run_cells(
             busy = []
             for number in waiting:
                 check_interrupts()
-                if result := shop.make(
-                    cells[number],
-                    board and board.report(cells[number]),
-                ):
+                if result := shop.make(cells[number], board and board.report(cells[number])):
                     results[number] = result
                     if board:
                         board.end(result)
@@ -464,10 +453,7 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[Cel
     by_number = dict[int, dict[str, Any]]()
     results = list[CellResult]()
     for number in order_cells(cells):
-        by_number[number], result = _estimate_cell(
-            cells[number],
-            shop,
-        )
+        by_number[number], result = _estimate_cell(cells[number], shop)
         results.append(result)
     estimates = [by_number[number] for number in range(len(cells))]
     rows = dict[str, dict[str, Any]]()

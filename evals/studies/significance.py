@@ -109,10 +109,7 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     "" if no row has values on all tasks.
     """
     metrics = metrics or {}
-    first_task: Mapping[str, Mapping[str, float]] = next(
-        iter(values.values()),
-        {},
-    )
+    first_task: Mapping[str, Mapping[str, float]] = next(iter(values.values()), {})
     rows = [row for row in first_task if all(by_row.get(row) for by_row in values.values())]
 
     def signed_mean(row: str) -> float:
@@ -183,10 +180,7 @@ def _test_together(contrasts: Sequence[Contrast]) -> list[RowTest]:
             p=sign_flip(shares, tests=len(contrasts)),
             queries=len(shares),
             metric=metric,
-            detectable=detectable_over(
-                [np.asarray(group) for group in groups],
-                len(contrasts),
-            ),
+            detectable=detectable_over([np.asarray(group) for group in groups], len(contrasts)),
         )
         tests.append(test)
     corrected = holm([test.p for test in tests])
@@ -214,10 +208,7 @@ def describe_tests(tests: Sequence[RowTest], baseline: str, metric: str = "") ->
         if not lines:
             subject = "No row differs from"
         results = "; ".join(map(_say_equal, equal))
-        power = _say_power(
-            [row_tests[0] for row_tests in equal],
-            len(tests),
-        )
+        power = _say_power([row_tests[0] for row_tests in equal], len(tests))
         lines.append(f"{subject} {baseline} {_scope(equal[0])}: {results}. {power}")
     by = f"by {metric}" if metric else "each task by its own metric"
     lines.append(

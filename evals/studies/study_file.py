@@ -61,10 +61,7 @@ class StudyCell(NamedTuple):
 def read_study(file: Path) -> StudyFile:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
     try:
-        return schemas.build_dataclass(
-            StudyFile,
-            files.read_toml(file),
-        )
+        return schemas.build_dataclass(StudyFile, files.read_toml(file))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
@@ -116,14 +113,7 @@ def _make_cells(
     shared: Mapping[str, Any],
     tasks: Sequence[str],
 ) -> list[StudyCell]:
-    own_tasks = (
-        _list_tasks(
-            study,
-            row_fields["tasks"],
-        )
-        if "tasks" in row_fields
-        else tasks
-    )
+    own_tasks = _list_tasks(study, row_fields["tasks"]) if "tasks" in row_fields else tasks
     for task in own_tasks:
         if task not in tasks:
             raise UnknownName("task of the study", task, tasks)
@@ -131,10 +121,7 @@ def _make_cells(
     settings |= shared
     cells = list[StudyCell]()
     for task in own_tasks:
-        request = cli_options.make_request(
-            Request,
-            _ask_about(task, settings),
-        )
+        request = cli_options.make_request(Request, _ask_about(task, settings))
         cells.append(StudyCell(row, task, request))
     return cells
 
@@ -194,10 +181,7 @@ def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
     differ = _differing_keys(unnamed) or ["program"]
     named = list[tuple[str, dict[str, Any]]]()
     for settings in expanded:
-        name = settings.get("name") or _describe(
-            _flatten(settings),
-            differ,
-        )
+        name = settings.get("name") or _describe(_flatten(settings), differ)
         named.append((str(name), settings))
     return named
 

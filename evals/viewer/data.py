@@ -91,10 +91,7 @@ class ViewerApi:
         self._ids: dict[Path, str] = {}
         self._entries: dict[str, _RunEntry] = {}
         subjects = "|".join(("query", "call", *self.panels))
-        self._route = re.compile(
-            rf"run/(.*?)(?:/({subjects})/(.*))?\.json",
-            re.DOTALL,
-        )
+        self._route = re.compile(rf"run/(.*?)(?:/({subjects})/(.*))?\.json", re.DOTALL)
         # DataError for a path without a run.
         scored_run.find_folders(self._paths)
         self._scan()
@@ -236,10 +233,7 @@ class ViewerApi:
     def _open(self, run_id: str) -> LoadedRun:
         with self._lock:
             if entry := self._entries.get(run_id):
-                entry = self._entries[run_id] = self._read(
-                    entry.path,
-                    entry,
-                )
+                entry = self._entries[run_id] = self._read(entry.path, entry)
         if entry is None:
             raise NotFound(f"there is no run {run_id[:200]!r}")
         if entry.loaded is None:
@@ -257,13 +251,7 @@ class ViewerApi:
                     folders = scored_run.find_folders([root])
                 for path in folders:
                     run_id = self._id(root, path)
-                    entries.setdefault(
-                        run_id,
-                        self._read(
-                            path,
-                            self._entries.get(run_id),
-                        ),
-                    )
+                    entries.setdefault(run_id, self._read(path, self._entries.get(run_id)))
             self._entries = entries
 
     def _read(self, path: Path, before: _RunEntry | None) -> _RunEntry:
@@ -308,10 +296,7 @@ class ViewerApi:
 
 
 def _numbered(name: str) -> Iterator[str]:
-    return chain(
-        [name],
-        (f"{name}~{number}" for number in count(2)),
-    )
+    return chain([name], (f"{name}~{number}" for number in count(2)))
 
 
 def _check_scored(path: Path) -> None:

@@ -251,10 +251,7 @@ def _list_documents(answer: Answer) -> list[str]:
 
 def well_formed(text: str) -> str:
     """Return the text with lone surrogates, which UTF-8 cannot hold, written as ⟨U+D800⟩."""
-    return _SURROGATE.sub(
-        lambda match: f"⟨U+{ord(match[0]):04X}⟩",
-        text,
-    )
+    return _SURROGATE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
 def plain_json(value: Any) -> bytes:

@@ -56,10 +56,7 @@ def search_words(loaded: LoadedRun, words: str) -> Answer:
 
 def count_behaviour(loaded: LoadedRun, _: str) -> Answer:
     """Return figures of a run's searches, notes and hops, with the words for each figure."""
-    summary = summarize(
-        loaded.run,
-        observe_run(loaded.run, loaded.query_ids),
-    )
+    summary = summarize(loaded.run, observe_run(loaded.run, loaded.query_ids))
     return summary | {
         "words": FIGURES,
         "kinds": KINDS,

@@ -131,10 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.once.remove(path)
             self._send(HTTPStatus.FOUND, _PageFile("text/plain", b""), Location=root)
             return
-        if not secrets.compare_digest(
-            path[: len(root)].encode(),
-            root.encode(),
-        ):
+        if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
             remedy = "open the whole address that python -m evals.view printed"
             self._refuse(HTTPStatus.FORBIDDEN, remedy)
             return
@@ -160,10 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         error = json.dumps({"error": " ".join(reason.split())})
-        self._send(
-            status,
-            _PageFile("application/json", error.encode() + b"\n"),
-        )
+        self._send(status, _PageFile("application/json", error.encode() + b"\n"))
 
     def _send(self, status: HTTPStatus, file: _PageFile, **headers: str) -> None:
         self.send_response(status)
@@ -177,10 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         self.close_connection = True
-        self._refuse(
-            HTTPStatus(code),
-            message or HTTPStatus(code).phrase,
-        )
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""

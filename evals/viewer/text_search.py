@@ -44,16 +44,7 @@ def find_words(
             documents,
             reader if answers.is_file() else None,
         )
-        passages = (
-            list(
-                islice(
-                    search.places(outcomes),
-                    MOST + 1,
-                )
-            )
-            if words.strip()
-            else []
-        )
+        passages = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
     return {
         "hits": passages[:MOST],
         "more": len(passages) > MOST,
@@ -109,16 +100,10 @@ class _Search:
     def _in_call(self, key: str) -> Iterator[tuple[str, str]]:
         if self._reader is None:
             return
-        for request, outputs, reasoning in self._reader.execute(
-            _CALL,
-            [key],
-        ):
+        for request, outputs, reasoning in self._reader.execute(_CALL, [key]):
             part_ids = files.loads(request or "[]")
             unread = [part_id for part_id in part_ids if part_id not in self._in_parts]
-            for part_id, packed in self._reader.execute(
-                _SELECT_PARTS,
-                [json.dumps(unread)],
-            ):
+            for part_id, packed in self._reader.execute(_SELECT_PARTS, [json.dumps(unread)]):
                 text = (
                     zstandard.decompress(packed)
                     .decode("utf-8", "replace")

@@ -102,10 +102,8 @@ def feedback(
     """Describe the outcome of the relevant documents of `query`, and its causes, in a few lines of text.
 
     `outputs` are the output fields of a predictor, if the feedback is for it alone. A document is
-    well ranked up to
-    rank `cutoff`. `error` is the error of a failed query. ValueError if the query is not in
-    `environment`: feedback
-    uses no judgements but those that are compiled on.
+    well ranked up to rank `cutoff`. `error` is the error of a failed query. ValueError if the query
+    is not in `environment`: feedback uses no judgements but those that are compiled on.
     """
     if not any(
         query.query_id == compiled_query.query_id and query.text == compiled_query.text

@@ -17,7 +17,4 @@ STAGES = {
     for file, stages in _FILES.items()
     for stage in stages
 }
-STAGES |= dict.fromkeys(
-    ("rejudge", "judge", "aspects", "try"),
-    f"{__name__}.offline_grading:GRADE",
-)
+STAGES |= dict.fromkeys(("rejudge", "judge", "aspects", "try"), f"{__name__}.offline_grading:GRADE")

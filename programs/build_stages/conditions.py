@@ -221,10 +221,7 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
         or content_words(before)
         or ["it"]
     )
-    old = next(
-        filter(str.isdecimal, candidates),
-        candidates[0],
-    )
+    old = next(filter(str.isdecimal, candidates), candidates[0])
     new = next(
         (word for word in halve(other_conditions, statistics) if word not in content_words(before)),
         "otherwise",

@@ -179,19 +179,13 @@ def mapped(inputs: Inputs, outputs: Outputs) -> None:
     if sorted(mapped_labels) != sorted(labels):
         odd = next(
             iter({*labels} ^ {*mapped_labels}),
-            next(
-                (name for name in mapped_labels if mapped_labels.count(name) > 1),
-                "",
-            ),
+            next((name for name in mapped_labels if mapped_labels.count(name) > 1), ""),
         )
         raise InvalidAnswer(
             "unknown ids", f"every label is to be there once, as it is given; not so {odd!r}"
         )
     if strange := [row.canonical for row in outputs["collapsed"] if row.canonical not in labels]:
-        raise InvalidAnswer(
-            "unknown ids",
-            f"{strange[0]!r} is none of the labels",
-        )
+        raise InvalidAnswer("unknown ids", f"{strange[0]!r} is none of the labels")
 
 
 def known_groups(inputs: Inputs, outputs: Outputs) -> None:
@@ -245,10 +239,7 @@ def label(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     rows = []
     for passage in inputs["passages"]:
         words = content_words(passage.text)
-        in_use = next(
-            (label for label in inputs["in_use"] if label in words),
-            "",
-        )
+        in_use = next((label for label in inputs["in_use"] if label in words), "")
         rows.append(
             {
                 "id": passage.id,

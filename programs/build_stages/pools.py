@@ -36,10 +36,7 @@ def copied(facets: Iterable[str], text: str) -> list[str]:
 
 def in_its_words(inputs: Inputs, outputs: Outputs) -> None:
     """Check that the query says each of the facets."""
-    copied_facets = copied(
-        outputs["facets"],
-        inputs["text"],
-    )
+    copied_facets = copied(outputs["facets"], inputs["text"])
     if strange := [
         facet for facet in outputs["facets"] if " ".join(facet.split()) not in copied_facets
     ]:
@@ -49,10 +46,7 @@ def in_its_words(inputs: Inputs, outputs: Outputs) -> None:
 
 def split_clauses(inputs: Inputs, statistics: Any) -> list[str]:
     """Return the query's clauses."""
-    return copied(
-        re.split(r"(?<=[.,;:!?])\s+", inputs["text"]),
-        inputs["text"],
-    )
+    return copied(re.split(r"(?<=[.,;:!?])\s+", inputs["text"]), inputs["text"])
 
 
 def describe(inputs: Inputs, statistics: Any) -> str:

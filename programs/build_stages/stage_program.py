@@ -99,10 +99,7 @@ class StageProgram(Program):
                 )
             answer = ask(self.fill, *checks, **inputs)
             outputs = _plain(answer, question.signature)
-        return session.submit(
-            [],
-            answer=json.dumps(outputs, ensure_ascii=False),
-        )
+        return session.submit([], answer=json.dumps(outputs, ensure_ascii=False))
 
     def _ask_for_rows(
         self,

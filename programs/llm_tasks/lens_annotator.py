@@ -84,21 +84,13 @@ class Annotator(Program):
                 notes,
             )
         text = (
-            annotate_text(
-                *predictor,
-                query.text[: self.read_chars],
-            )
-            if self.query
-            else query.text
+            annotate_text(*predictor, query.text[: self.read_chars]) if self.query else query.text
         )
         hits = list[Hit]()
         if any(map(content_words, notes.values())):
             hits = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
                 text, len(pool)
             )
-        ranked = complete_ranking(
-            (hit.doc_id for hit in hits),
-            pool,
-        )
+        ranked = complete_ranking((hit.doc_id for hit in hits), pool)
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

@@ -1,8 +1,7 @@
 """Check a model before a run: `python -m tools.models check SPEC`.
 
-python -m tools.models check MODEL@URL       its abilities, its speed, and the options that it
-needs
-python -m tools.models check @URL            the names of the models that a server has
+    python -m tools.models check MODEL@URL    its abilities, its speed, and the options it needs
+    python -m tools.models check @URL         the names of the models that a server has
 
 Three small calls are sent as a run sends them, within a budget, and no answer is kept. Left out:
 how good the answers are, and models of embeddings.

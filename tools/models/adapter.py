@@ -173,11 +173,7 @@ class Adapter(dspy.ChatAdapter):
                 )
         return messages
 
-    def parse(
-        self,
-        signature: Any,
-        completion: str,
-    ) -> FieldValues:
+    def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer, read in its usual form or, if that fails, in another form."""
         answer = place_markers(signature, completion)
         try:
@@ -202,11 +198,7 @@ class _CheckedCall:
     without a schema if the server refuses schemas.
     """
 
-    def __init__(
-        self,
-        lm: Any,
-        signature: Any,
-    ) -> None:
+    def __init__(self, lm: Any, signature: Any) -> None:
         self.answers: _Rows = []  # usable or tolerable answers
         self.finished = False
         self._lm = lm

@@ -76,11 +76,9 @@ def open_index(
 
     `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the
     versions of the libraries, and the `index_code_digest` that makes it. `build` fills a folder, in
-    which it
-    finds the draft of a killed call, or, with `salvage`, a damaged index. Without a home, or with a
-    home that cannot be written, the folder is temporary, removed when it is loaded: the result of
-    `load`
-    may keep its files open or mapped.
+    which it finds the draft of a killed call, or, with `salvage`, a damaged index. Without a home,
+    or with a home that cannot be written, the folder is temporary, removed when it is loaded: the
+    result of `load` may keep its files open or mapped.
     """
     place = home and home / "indexes" / index_name(key)
     if place and _writable(place.parent):
@@ -258,9 +256,7 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 @contextmanager
-def _naming_room(
-    folder: Path,
-) -> Iterator[None]:
+def _naming_room(folder: Path) -> Iterator[None]:
     """Turn an OSError of the disk into a DataError with the room that is left."""
     try:
         yield

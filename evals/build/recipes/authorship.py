@@ -199,12 +199,7 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
 
     `lengths` is id -> length. DataError if it has none for a bin.
     """
-    ends = np.unique(
-        np.quantile(
-            wanted,
-            np.arange(1, BINS) / BINS,
-        )
-    )
+    ends = np.unique(np.quantile(wanted, np.arange(1, BINS) / BINS))
     shares = np.bincount(np.digitize(wanted, ends))
     shortest = min(wanted)
     longest = max(wanted)
@@ -239,8 +234,7 @@ def _scrub(
     """
     units = (
         StageInput(
-            doc_id,
-            {"text": [indexed_text(texts[doc_id])], "known": [author_of.get(doc_id, "")]},
+            doc_id, {"text": [indexed_text(texts[doc_id])], "known": [author_of.get(doc_id, "")]}
         )
         for doc_id in texts
     )

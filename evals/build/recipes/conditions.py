@@ -69,9 +69,7 @@ class ConditionsRecipe(Recipe):
 
     ladder: LadderSettings = field(default_factory=LadderSettings)
     # Without metrics: the protocol has its own.
-    release: ReleaseSettings = field(
-        default_factory=lambda: ReleaseSettings(metric="", metrics=[]),
-    )
+    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(metric="", metrics=[]))
 
 
 def build_benchmark(build: BuildPipeline) -> Benchmark:
@@ -105,12 +103,7 @@ def _extract(build: BuildPipeline) -> Texts:
     for doc_id in doc_ids:
         text = build.text(doc_id)
         if len(units) < most and len(sentences(text)) >= ladder.number:
-            units.append(
-                StageInput(
-                    doc_id,
-                    {**inputs, "document": [text]},
-                )
-            )
+            units.append(StageInput(doc_id, {**inputs, "document": [text]}))
         else:
             unused.append(doc_id)
     build.drop_all("conditions", unused, "too few sentences, or more than queries are wanted")

@@ -177,10 +177,7 @@ def _grade_groups(
     find_nearest = nearest_texts({doc_id: note.attribute for doc_id, note in notes.items()})
     requests = list[pool_judging.GradingRequest]()
     for query, draft in written:
-        nearest = find_nearest(
-            draft.describe(),
-            recipe.judge.near + len(draft.members),
-        )
+        nearest = find_nearest(draft.describe(), recipe.judge.near + len(draft.members))
         outside = [doc_id for doc_id in nearest if doc_id not in draft.members]
         members = [member for member in draft.members if member not in query.excluded]
         candidates = dict.fromkeys(
@@ -239,10 +236,7 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
             category_of[doc_id] = row["kind"]
 
     def show(doc_id: str) -> Item:
-        return Item(
-            [("document", build.text(doc_id))],
-            values=list(screen.kinds),
-        )
+        return Item([("document", build.text(doc_id))], values=list(screen.kinds))
 
     build.review("screening", category_of, show)
     eligible = [doc_id for doc_id in doc_ids if category_of.get(doc_id) in screen.eligible]
@@ -279,10 +273,7 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
         for doc_id, row in answer.get("found", {}).items():
             description = row["attribute"].strip()
             if description:
-                notes[doc_id] = AttributeNote(
-                    description,
-                    row["label"].strip(),
-                )
+                notes[doc_id] = AttributeNote(description, row["label"].strip())
             else:
                 build.drop("extract", doc_id, "attribute absent")
 
@@ -590,10 +581,7 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
         best = max(remaining, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
         for label in fitting:
-            similarity = jaccard(
-                label_words[label],
-                label_words[best],
-            )
+            similarity = jaccard(label_words[label], label_words[best])
             nearest[label] = max(nearest[label], similarity)
     unwanted = [label for label in fitting if label not in chosen]
     build.drop_all("select", unwanted, "more groups than queries are wanted")

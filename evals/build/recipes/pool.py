@@ -103,10 +103,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, if nothing is left."""
     recipe: PoolRecipe = build.recipe
     corpus = recipe.corpus
-    group_of = group_by_pattern(
-        recipe.candidates.group,
-        build.source.group,
-    )
+    group_of = group_by_pattern(recipe.candidates.group, build.source.group)
     task = environments.load(
         recipe.candidates.task or corpus.path.removeprefix(TASK),
         corpus.data or None,
@@ -307,10 +304,7 @@ def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, li
         return facets_of
     units = [StageInput(query, {"kind": facet_type, "text": query.text}) for query in queries]
     for unit, answer in build.ask("facets", units):
-        facets = copied(
-            answer.get("facets", ()),
-            escape_markers(unit.key.text),
-        )
+        facets = copied(answer.get("facets", ()), escape_markers(unit.key.text))
         if facets:
             facets_of[unit.key.query_id] = facets
     build.count(

@@ -237,10 +237,7 @@ class Coordinator(RemoteSystem):
                 "call": self._call,
                 "learn": self._learn,
                 "search": self._search,
-            }[action](
-                line,
-                *arguments,
-            )
+            }[action](line, *arguments)
 
     def _call(
         self,

@@ -85,12 +85,10 @@ class Ledger:
         and book it.
 
         `price` gives the list price of an answer, if that was not known when it came. An equal
-        request that is in
-        flight is waited for, until the `deadline` by time.monotonic; TimeoutError then. An
-        Exception of the block is
-        raised by all that wait, which would otherwise fail in sequence. They try themselves if it
-        may be of this
-        query alone: a limit of its session, or a deadline that is near.
+        request that is in flight is waited for, until the `deadline` by time.monotonic;
+        TimeoutError then. An Exception of the block is raised by all that wait, which would
+        otherwise fail in sequence. They try themselves if it may be of this query alone: a limit of
+        its session, or a deadline that is near.
         """
         mine = self._wait_for_turn(key, deadline)
         failure = None

@@ -55,13 +55,11 @@ class LensIndex(Retriever):
     """An index of a model's notes on each document, fused with an index of the texts.
 
     `attribute` is a lens of tools/lenses.py, or an attribute in words; empty is the task's own
-    lens. The
-    `model` reads `chars` characters of each document, and, with `query`, of queries that are
-    themselves documents.
-    `weights` (of text and annotations), `constant` and `depth` are those of reciprocal rank fusion.
-    `context` is the
-    model's window in tokens, if the price table has none. `prompts` is a compiled.json of
-    programs.llm_tasks.lens_annotator:Annotator. `digest` pins model, attribute and prompt.
+    lens. The `model` reads `chars` characters of each document, and, with `query`, of queries that
+    are themselves documents. `weights` (of text and annotations), `constant` and `depth` are those
+    of reciprocal rank fusion. `context` is the model's window in tokens, if the price table has
+    none. `prompts` is a compiled.json of programs.llm_tasks.lens_annotator:Annotator. `digest` pins
+    model, attribute and prompt.
     """
 
     needs_lens = True

@@ -10,9 +10,8 @@ word with the query, and of equal scores the later document goes first.
 
 MultiConIR's script makes an index of the two or eleven documents of a row, with
 `text.lower().split()` as words. Of two documents, a word in a single document weighs nothing, and
-the negative
-weight of a word of both is replaced, so a changed word is never seen: the published figures measure
-that. `PoolBM25` repeats it.
+the negative weight of a word of both is replaced, so a changed word is never seen: the published
+figures measure that. `PoolBM25` repeats it.
 """
 
 import math

@@ -263,9 +263,7 @@ class ApiEmbedder(Embedder):
 
 
 @contextmanager
-def _resumable(
-    kept: str = "",
-) -> Iterator[None]:
+def _resumable(kept: str = "") -> Iterator[None]:
     """Say in errors that the same command goes on, and which results are `kept`."""
     try:
         yield
