@@ -50,9 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)
     result = curves(
-        arguments.runs,
-        arguments.metric,
-        tuple(AXES) if arguments.by == "all" else [arguments.by],
+        arguments.runs, arguments.metric, tuple(AXES) if arguments.by == "all" else [arguments.by]
     )
     for path, write in ((arguments.csv, curves_csv), (arguments.svg, curves_svg)):
         try:

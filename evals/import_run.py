@@ -95,13 +95,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _import_birco(arguments: argparse.Namespace) -> None:
     from evals.formats import birco_rankings  # NumPy: not for --help
 
-    imports = list(
-        birco_rankings.import_ranks(
-            arguments.run,
-            arguments.data,
-            arguments.runs,
-        )
-    )
+    imports = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
     if arguments.json:
         rows = [
             {
@@ -172,11 +166,7 @@ def _import(arguments: argparse.Namespace) -> Path:
         except DataError as error:
             if file == arguments.run:
                 raise
-            text = import_run.say_of(
-                arguments.run,
-                str(error),
-                Path(folder),
-            )
+            text = import_run.say_of(arguments.run, str(error), Path(folder))
             raise error.saying(text) from None
 
 

@@ -120,17 +120,7 @@ def _markdown_rows(table: TextTable) -> str:
     rule = [":---" if index in table.names else "---:" for index in range(len(table.heads))]
     rows = [[in_markdown(head) for head in table.heads], rule]
     for row in table.rows:
-        rows.append(
-            [
-                _embolden(
-                    cell,
-                    in_markdown(cell),
-                    "**",
-                    "**",
-                )
-                for cell in row
-            ]
-        )
+        rows.append([_embolden(cell, in_markdown(cell), "**", "**") for cell in row])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -159,12 +149,7 @@ def to_latex(content: Sequence[TextBlock]) -> str:
 
 def _float(grid: TextTable) -> str:
     def cell(text: str, column: int) -> str:
-        return _embolden(
-            text,
-            _in_latex(text, number=column not in grid.names),
-            "\\textbf{",
-            "}",
-        )
+        return _embolden(text, _in_latex(text, number=column not in grid.names), "\\textbf{", "}")
 
     caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
     columns = "".join("l" if column in grid.names else "r" for column in range(len(grid.heads)))

@@ -147,10 +147,7 @@ def plan(request: CompileRequest) -> ResolvedCompilation:
     if request.optimizer == "tune":
         constructor = find_program(request.program)
         ranges = parameter_search.parse_ranges(
-            request.program_label,
-            constructor,
-            template,
-            request.ranges,
+            request.program_label, constructor, template, request.ranges
         )
         expressions = parameter_search.each_retriever(template, ranges)
         choices = [retrievers.canonicalize(expression) for expression in expressions]

@@ -77,18 +77,8 @@ class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public c
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
-        parser.check_repeat(
-            self,
-            option_string,
-            "",
-            values,
-        )
-        super().__call__(
-            parser,
-            namespace,
-            values,
-            option_string,
-        )
+        parser.check_repeat(self, option_string, "", values)
+        super().__call__(parser, namespace, values, option_string)
 
 
 class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
@@ -99,18 +89,8 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
     ) -> None:
         if isinstance(values, tuple):
             name, value = values
-            parser.check_repeat(
-                self,
-                option_string,
-                name,
-                value,
-            )
-        super().__call__(
-            parser,
-            namespace,
-            values,
-            option_string,
-        )
+            parser.check_repeat(self, option_string, name, value)
+        super().__call__(parser, namespace, values, option_string)
 
 
 class CommandParser(argparse.ArgumentParser):

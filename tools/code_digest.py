@@ -164,25 +164,12 @@ def collect_sources(
             if data_path.is_file():
                 data[f"{name}/{file_name}"] = data_path
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        pending += [
-            (imported, folder)
-            for imported in _imported(
-                module,
-                package,
-                folder,
-                root,
-            )
-        ]
+        pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
         links[name] = tuple(_follow(own_import, folder, root) for own_import in module.own_imports)
         if name.partition(".")[0] not in PACKAGES and "." in name:
             # A user's own package may run code when it is imported.
             pending.append((name.rpartition(".")[0], folder))
-    return SourceClosure(
-        parsed,
-        data,
-        frozenset(libraries),
-        links,
-    )
+    return SourceClosure(parsed, data, frozenset(libraries), links)
 
 
 def _is_in(name: str, packages: Collection[str]) -> bool:
@@ -313,12 +300,7 @@ def _describe_class(node: ast.ClassDef) -> _ClassInfo:
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign):
             types.update(re.findall(r"\w+", ast.unparse(statement.annotation)))
-    return _ClassInfo(
-        node.name,
-        bases,
-        frozenset(types),
-        _cut_docstring(node),
-    )
+    return _ClassInfo(node.name, bases, frozenset(types), _cut_docstring(node))
 
 
 class _ImportCutter(ast.NodeTransformer):

@@ -257,12 +257,7 @@ class StoredCorpus(Corpus):
             raise DataError(f"{self._file.name} has been damaged since it was made; {remedy}")
         fields = (data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends))
         doc_id, title, text, parent = (field.decode("utf-8", "surrogatepass") for field in fields)
-        return Document(
-            doc_id,
-            text,
-            title,
-            parent,
-        )
+        return Document(doc_id, text, title, parent)
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:

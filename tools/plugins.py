@@ -101,12 +101,7 @@ def load_object(
 
     UsageError, with the line of a user's code, if that fails.
     """
-    source, _, attribute = resolve(
-        kind,
-        name,
-        table,
-        group,
-    ).rpartition(":")
+    source, _, attribute = resolve(kind, name, table, group).rpartition(":")
     if name in table:
         return getattr(importlib.import_module(source), attribute)
     folder = str(Path.cwd())

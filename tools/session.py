@@ -331,12 +331,7 @@ class Session(TraceRecorder):
             strict=True,
         )
         return [
-            Snippet(
-                document.doc_id,
-                document.title,
-                snippet,
-                hit.score,
-            )
+            Snippet(document.doc_id, document.title, snippet, hit.score)
             for document, snippet, hit in rows
         ]
 

@@ -90,12 +90,7 @@ class TraceRecorder:
                 if line is None
                 else self._numbered.setdefault(line, ([], []))
             )
-        mine = _Branch(
-            self,
-            parent.hop if hop is None else hop,
-            self._clock(),
-            steps,
-        )
+        mine = _Branch(self, parent.hop if hop is None else hop, self._clock(), steps)
         token = _LINE.set(mine)
         try:
             yield

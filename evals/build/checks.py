@@ -371,12 +371,7 @@ def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
             ]
         ] = 0.0
         alike += [query_id] * bool(row.max() >= ALIKE)
-    yield CheckFigure(
-        "alike",
-        len(alike),
-        f"similarity from {ALIKE:g}",
-        alike[:SHOWN],
-    )
+    yield CheckFigure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
 
 
 def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -400,12 +395,7 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
                 ]
             )
     says = f"similarity from {ALIKE:g}; {len(ours)} dev and {len(theirs)} test queries"
-    yield CheckFigure(
-        "across",
-        len(repeats),
-        says,
-        repeats[:SHOWN],
-    )
+    yield CheckFigure("across", len(repeats), says, repeats[:SHOWN])
 
 
 def find_ladders(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
@@ -445,11 +435,7 @@ def find_generator(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
         )
         return
     labels = [texts[text] for text in chosen]
-    all_texts = _measure_auc(
-        _tell_words(),
-        [_list_ngrams(text) for text in chosen],
-        labels,
-    )
+    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], labels)
     length_alone = _measure_auc(_tell_lengths(), chosen, labels)
     pairs = match_lengths(positives, distractors)[:TEXTS]
     matched = [texts[text] for pair in pairs for text in pair]
@@ -540,12 +526,7 @@ def _tell_lengths() -> Any:
     """Return a classifier that sees of a text how long it is, in words and characters, and nothing else."""
     logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
     squares = PolynomialFeatures(2, include_bias=False)  # one kind may be of middling length
-    return make_pipeline(
-        FunctionTransformer(_measure_lengths),
-        StandardScaler(),
-        squares,
-        logistic,
-    )
+    return make_pipeline(FunctionTransformer(_measure_lengths), StandardScaler(), squares, logistic)
 
 
 def _measure_lengths(texts: Sequence[str]) -> Any:
@@ -653,11 +634,7 @@ def render_checks(result: Mapping[str, Any]) -> str:
     """Return the figures as a person reads them."""
     rows = list[list[str]]()
     for row in result["figures"]:
-        value = number(
-            row["value"],
-            "{}" if isinstance(row["value"], int) else "{:.4f}",
-            "-",
-        )
+        value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
         value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
         sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
         rows.append(
@@ -752,11 +729,7 @@ def command(arguments: Any) -> int:
     specs = [retrievers.canonicalize(text) for text in expressions]
     names = list(dict.fromkeys(map(str, specs)))
     judges = [arguments.judge] if arguments.judge else []
-    check_prices(
-        request,
-        [request.lm, *judges],
-        specs,
-    )
+    check_prices(request, [request.lm, *judges], specs)
     if judges and not (arguments.pools or arguments.dry_run):
         check_key(arguments.judge, request.headers)
     if arguments.pools:
@@ -767,12 +740,7 @@ def command(arguments: Any) -> int:
         _print(forecast, cost_estimate.render_estimate, as_json=arguments.json)
         return 0
     broken = _find_broken(request, folder if built else None)
-    result = check_benchmark(
-        request,
-        names,
-        arguments.judge,
-        dict(arguments.bound),
-    )
+    result = check_benchmark(request, names, arguments.judge, dict(arguments.bound))
     _print(result | {"broken": broken}, render_checks, as_json=arguments.json)
     return DataError.exit_code if broken else 0
 

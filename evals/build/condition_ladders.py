@@ -74,12 +74,7 @@ def check_ladders(environment: Environment) -> list[LadderDefects]:
         for first in steps
     }
     return [
-        LadderDefects(
-            first,
-            [*differences.values()],
-            [*missing_numbers[first]],
-            repeated[first],
-        )
+        LadderDefects(first, [*differences.values()], [*missing_numbers[first]], repeated[first])
         for first, differences in steps.items()
     ]
 

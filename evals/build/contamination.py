@@ -139,19 +139,9 @@ class ContaminationTest:
             for key, query in self.queries.items()
         ]
         titles = {
-            Query(
-                f"document/{key}",
-                self.texts[key].text,
-                TITLES,
-            ): [key]
-            for key in self.titled
+            Query(f"document/{key}", self.texts[key].text, TITLES): [key] for key in self.titled
         }
-        stage = self.stage(
-            "guess",
-            program,
-            self.texts,
-            self.request.lm,
-        )
+        stage = self.stage("guess", program, self.texts, self.request.lm)
         return stage, dict(zip(query_inputs, self.wanted.values(), strict=True)) | titles
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
@@ -217,11 +207,7 @@ class ContaminationTest:
                 "the task's": self.gold[hit.doc_id].text,
             }
             items[key] = human_review.Item(list(shown.items()), judged.get(key))
-        human_review.offer(
-            out,
-            "contamination",
-            items.values(),
-        )
+        human_review.offer(out, "contamination", items.values())
         answers = human_review.answers(out)
         names = {key: human_review.identify("contamination", item) for key, item in items.items()}
         return {key: str(answers[name]) for key, name in names.items() if name in answers}
@@ -288,9 +274,7 @@ class ContaminationTest:
             "models": {"knew what was taken out": self.request.lm},
         }
         release.write_release(
-            release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone)),
-            out,
-            provenance,
+            release.drop_documents(benchmark, dict.fromkeys(kept_ids, gone)), out, provenance
         )
 
 
@@ -298,11 +282,7 @@ def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     """Return the sign by which a guess gives `wanted` away, or ""; `shown` words are no memory."""
     guessed, title, shown_tokens = (tokens(text) for text in (guess, wanted.title, shown))
     if guess_type == "mask":
-        run = longest_run(
-            guessed,
-            tokens(wanted.text),
-            shown_tokens,
-        )
+        run = longest_run(guessed, tokens(wanted.text), shown_tokens)
         return f"a run of {run} words of {wanted.doc_id}" if run else ""
     copied = f" {' '.join(title)} " in f" {' '.join(shown_tokens)} "
     alike = SequenceMatcher(
@@ -374,12 +354,7 @@ def _find_recalled(
     removed = dict[str, str]()
     for query, wanted in wanted_of.items():
         for text, doc_id in product(guesses[query.query_id], wanted):
-            sign = recall(
-                trial.kind,
-                text,
-                trial.texts[doc_id],
-                query.text,
-            )
+            sign = recall(trial.kind, text, trial.texts[doc_id], query.text)
             if sign:
                 removed[query.query_id] = sign
                 break
@@ -434,11 +409,7 @@ def render_contamination(result: Mapping[str, Any]) -> str:
     return render_terminal(
         [
             *lines,
-            TextTable(
-                "",
-                ["", "number", "of", "share"],
-                cells,
-            ),
+            TextTable("", ["", "number", "of", "share"], cells),
             *written,
             f"guesses: {result['guesses']}",
         ]

@@ -454,11 +454,7 @@ def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def _cell(value: Interval | None) -> str:
     if value is None or value.low is None:
-        return number(
-            value and value.mean,
-            "{:.2f}",
-            "-",
-        )
+        return number(value and value.mean, "{:.2f}", "-")
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
@@ -513,11 +509,7 @@ def command(arguments: Any) -> int:
     print_stdout(
         render_terminal(
             [
-                TextTable(
-                    "",
-                    ["sheet", *counts, *figures],
-                    rows,
-                ),
+                TextTable("", ["sheet", *counts, *figures], rows),
                 *undefined,
                 *result["below"],
                 describe(folder),

@@ -188,15 +188,7 @@ def name_piece(document: Document, number: int, separator: str) -> str:
 def origin_of(doc_id: str, cut: CutSettings, separator: str) -> str:
     """Return the id of the document, or passage, that a document of a build was cut from; its own if it was not cut."""
     ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
-    match = (
-        re.fullmatch(
-            f"(.+){ends}",
-            doc_id,
-            re.DOTALL,
-        )
-        if cut.by
-        else None
-    )
+    match = re.fullmatch(f"(.+){ends}", doc_id, re.DOTALL) if cut.by else None
     return match[1] if match else doc_id
 
 
@@ -224,15 +216,7 @@ class _Ingestion:
         self.groups = dict[str, str]()
         self.findings = cleaning.TextWarnings()
         task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
-        self.task = (
-            environments.load(
-                task,
-                corpus.data or None,
-                "all",
-            )
-            if task
-            else None
-        )
+        self.task = environments.load(task, corpus.data or None, "all") if task else None
         # Where a task judges parents of passages, ids go on naming these in the task's own way.
         self.separator = (
             self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
@@ -333,11 +317,7 @@ class _Ingestion:
         named = ", ".join(self.over_limits[:_NAMED]) + (
             ", ..." if len(self.over_limits) > _NAMED else ""
         )
-        count = plural(
-            len(self.over_limits),
-            "file or document is",
-            "files or documents are",
-        )
+        count = plural(len(self.over_limits), "file or document is", "files or documents are")
         return (
             f"{count} left out as over a limit of corpus.file_seconds, file_memory or file_text: "
             f"{named}"

@@ -138,12 +138,7 @@ class BuildPipeline:
             raise StageReached(self.until)
         program, _ = self._open(stage)
         remaining = iter(units)
-        look_ahead = partial(
-            self._look_ahead,
-            stage,
-            most,
-            self.certain,
-        )
+        look_ahead = partial(self._look_ahead, stage, most, self.certain)
         while batch := list(islice(remaining, SLICE)):
             queries = [_query(unit) for unit in batch]
             outcomes = look_ahead(queries) if self.ahead else self._send(stage, queries)

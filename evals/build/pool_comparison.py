@@ -111,13 +111,7 @@ def _rank(
 ) -> dict[str, float | None]:
     """Return the means of REFERENCE of a retriever that ranks the candidates of each query."""
     searches = [
-        Search(
-            query.text,
-            query.objective,
-            query.excluded,
-            query.candidates,
-        )
-        for query in variant
+        Search(query.text, query.objective, query.excluded, query.candidates) for query in variant
     ]
     results = retriever.search_many(searches, DEPTH)
     rankings = dict[str, Ranking]()
@@ -138,14 +132,7 @@ def render_pool_comparison(environment: Environment, rows: Sequence[Mapping[str,
     heads = [*rows[0]]
     cells = list[list[str]]()
     for row in rows:
-        figures = [
-            number(
-                row.get(head),
-                formats.get(head, "{:.4f}"),
-                "-",
-            )
-            for head in heads[1:]
-        ]
+        figures = [number(row.get(head), formats.get(head, "{:.4f}"), "-") for head in heads[1:]]
         cells.append([row["pools"], *figures])
     heading = f"{describe_task(task)}  {queries(len(environment.queries))}"
     return render_terminal([heading, TextTable("", heads, cells)])

@@ -138,11 +138,7 @@ def _make_units(
         for doc_ids in overlapping_slices(
             sorted(candidates, key=lambda doc_id: digest(str(turn), query.query_id, doc_id)), batch
         ):
-            yield StageInput(
-                (query.query_id, request),
-                inputs,
-                build.passages(doc_ids),
-            )
+            yield StageInput((query.query_id, request), inputs, build.passages(doc_ids))
 
 
 def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest]) -> Grades:
@@ -166,26 +162,13 @@ def regrade(build: BuildPipeline, lens: str, requests: Sequence[GradingRequest])
             sum(value >= judge.keep for value in grades.values()) < limits.min_positives
             and not build.ahead
         ):
-            build.drop(
-                "rejudge",
-                query_id,
-                "too few documents are relevant",
-                request.query.text,
-            )
+            build.drop("rejudge", query_id, "too few documents are relevant", request.query.text)
         else:
             gold[query_id] = {
                 doc_id: float(value >= judge.keep) for doc_id, value in sorted(grades.items())
             }
-    _review_queries(
-        build,
-        {request.query.query_id: request.query for request in requests},
-        gold,
-    )
-    build.count(
-        "rejudge",
-        len(requests),
-        len(gold),
-    )
+    _review_queries(build, {request.query.query_id: request.query for request in requests}, gold)
+    build.count("rejudge", len(requests), len(gold))
     build.demand(gold)
     return gold
 
@@ -213,12 +196,7 @@ def _review_queries(
         for query_id, answers in relevant.items()
         if not {"unasked", "leak"}.isdisjoint(answers)
     ]:
-        build.drop(
-            "rejudge",
-            query_id,
-            "people find fault with it",
-            ", ".join(relevant[query_id]),
-        )
+        build.drop("rejudge", query_id, "people find fault with it", ", ".join(relevant[query_id]))
         del gold[query_id]
 
 
@@ -249,11 +227,7 @@ def pool(
             if doc_id not in grades_so_far and doc_id not in build.source.twins
         ]
         requests.append(
-            GradingRequest(
-                query,
-                new_ids,
-                [build.text(doc_id) for doc_id in best[:EXAMPLES]],
-            )
+            GradingRequest(query, new_ids, [build.text(doc_id) for doc_id in best[:EXAMPLES]])
         )
     batch = 2 * judge.batch
     most = build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)

@@ -78,11 +78,7 @@ def write(
     """
     if section.of == "member":
         written = [_choose_member(build, draft) for draft in drafts]
-        build.count(
-            "write",
-            len(drafts),
-            len(written),
-        )
+        build.count("write", len(drafts), len(written))
         return written
     texts = _write(build, section, drafts)
     draft_of = {draft.label: draft for draft in drafts}
@@ -116,11 +112,7 @@ def _choose_member(build: BuildPipeline, draft: QueryDraft) -> tuple[Query, Quer
         )
 
     chosen = min(draft.members, key=lambda member: (highest_similarity(member), member))
-    return make_query(
-        build,
-        build.text(chosen),
-        [chosen],
-    ), draft
+    return make_query(build, build.text(chosen), [chosen]), draft
 
 
 def _write(
@@ -142,24 +134,14 @@ def _write(
                 "least_words": section.words[0],
                 "most_words": section.words[1],
             }
-            units.append(
-                StageInput(
-                    draft.label,
-                    inputs,
-                    _show_members(build, section, draft),
-                )
-            )
+            units.append(StageInput(draft.label, inputs, _show_members(build, section, draft)))
         for unit, answer in build.ask("write", units, most=build.most_queries):
             text = " ".join(answer.get("query", "").split())
             if text and text not in texts.values():
                 texts[unit.key] = text
             elif answer:
                 build.drop("write", unit.key, "an earlier query covers it")
-    build.count(
-        "write",
-        len(drafts),
-        len(texts),
-    )
+    build.count("write", len(drafts), len(texts))
     return texts
 
 
@@ -230,11 +212,7 @@ def fix_leaks(
         for handle, wording in leaks.items():
             evidence = f"{fixed.pop(handle)}: {', '.join(wording)}"
             build.drop("rephrase", handle, "gives its answers away", evidence)
-    build.count(
-        "rephrase",
-        len(texts),
-        len(fixed),
-    )
+    build.count("rephrase", len(texts), len(fixed))
     return fixed
 
 
@@ -271,9 +249,5 @@ def deduplicate_queries(
                 "asks for what another one asks for",
                 texts[earlier_handle],
             )
-    build.count(
-        "distinct",
-        len(texts),
-        len(texts) - len(repeats),
-    )
+    build.count("distinct", len(texts), len(texts) - len(repeats))
     return {handle: text for handle, text in texts.items() if handle not in repeats}

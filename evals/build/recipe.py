@@ -88,12 +88,7 @@ def load_recipe_class(name: str) -> type[Recipe]:
 
     UnknownName for a name that there is not, UsageError for an object that is no recipe.
     """
-    recipe_class = plugins.load_object(
-        "recipe",
-        name,
-        RECIPES,
-        plugins.RECIPES,
-    )
+    recipe_class = plugins.load_object("recipe", name, RECIPES, plugins.RECIPES)
     if isinstance(recipe_class, type) and issubclass(recipe_class, Recipe):
         return recipe_class
     raise UsageError(
@@ -169,11 +164,7 @@ def _make(recipe_class: type[Recipe], content: Mapping[str, Any]) -> Recipe:
         section = plugins.resolve("section", name, sections)
         keys = get_type_hints(section)
         for key in values if isinstance(values, dict) else ():
-            plugins.resolve(
-                f"key of [{name}]",
-                key,
-                keys,
-            )
+            plugins.resolve(f"key of [{name}]", key, keys)
     return schemas.build_dataclass(recipe_class, content)
 
 

@@ -218,11 +218,7 @@ def write_release(
         disk.temporary_sibling(path, disk.SHARED, folder=True) as draft,
         disk.temporary_sibling(path, disk.SHARED, folder=True) as old,
     ):
-        _write_files(
-            benchmark,
-            draft,
-            {"human": human_review.describe(folder), **provenance},
-        )
+        _write_files(benchmark, draft, {"human": human_review.describe(folder), **provenance})
         with suppress(FileNotFoundError):
             path.rename(old)
         draft.rename(path)
@@ -326,11 +322,7 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
     files = {leading: "qrels"}
     for name, qrels in further:
         files[name] = f"{name}.tsv"
-        _write_qrels(
-            draft / files[name],
-            qrels,
-            query_ids,
-        )
+        _write_qrels(draft / files[name], qrels, query_ids)
     return {"judgements": files}
 
 
@@ -341,11 +333,7 @@ def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
         for doc_id, grade in qrels.get(query_id, {}).items():
             score = int(grade) if grade == int(grade) else grade
             rows.append((query_id, doc_id, f"{score}"))
-    _write_table(
-        path,
-        ("query-id", "corpus-id", "score"),
-        rows,
-    )
+    _write_table(path, ("query-id", "corpus-id", "score"), rows)
 
 
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
@@ -372,11 +360,7 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
         ]
         files["comparisons"] = "comparisons.tsv"
         header = ("query-id", "label", "better", "worse")
-        _write_table(
-            draft / files["comparisons"],
-            header,
-            pairs,
-        )
+        _write_table(draft / files["comparisons"], header, pairs)
     return files
 
 
@@ -398,12 +382,7 @@ def _card_lines(
     }
     name = settings.get("name", "A benchmark")
     table = "\n| stage | in | out | left out |\n|---|---|---|---|"
-    yield front_matter(
-        name,
-        _TAGS,
-        files,
-        origin.get("licence") or "unknown",
-    )
+    yield front_matter(name, _TAGS, files, origin.get("licence") or "unknown")
     yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n{table}"
     for row in origin.get("funnel", ()):
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())

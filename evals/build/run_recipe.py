@@ -56,11 +56,7 @@ def run(
         # A trial leaves the benchmark alone.
         folder = folder / f"limit-{limit}"
         files.mkdir_private(folder)
-    check_prices(
-        request,
-        lms.values(),
-        _list_retrievers(parameters),
-    )
+    check_prices(request, lms.values(), _list_retrievers(parameters))
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
     _warn_of_unknown_prices(request, lms)
     if not (dry_run or cassette):
@@ -68,10 +64,7 @@ def run(
     label = plugins.display_name(name)
     with files.lock_file(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
         source = ingest.ingest(
-            parameters.corpus,
-            parameters.clean,
-            parameters.cut,
-            folder / "corpus",
+            parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
         )
         for warning in source.warnings:
             print_stderr(warning)
@@ -137,11 +130,7 @@ def _count_ingested(build: BuildPipeline, source: BuildSource) -> None:
     for left_out in read_dropped(source):
         build.drop("ingest", *left_out)
     documents = len(source.documents)
-    build.count(
-        "ingest",
-        documents + sum(source.counts.values()),
-        documents,
-    )
+    build.count("ingest", documents + sum(source.counts.values()), documents)
 
 
 def _follow_recipe(
@@ -185,11 +174,7 @@ def _choose_models(
     lms |= {stage: lm for stage, lm in named.items() if stage not in ROLES}
     for name in lms:
         if name not in (*ROLES, *STAGES):
-            raise UnknownName(
-                "stage or role",
-                name,
-                (*ROLES, *STAGES),
-            )
+            raise UnknownName("stage or role", name, (*ROLES, *STAGES))
     return lms
 
 
@@ -238,14 +223,7 @@ def render_build(result: Result) -> str:
         "model",
         "list price",
     ]
-    lines: list[Any] = [
-        TextTable(
-            "",
-            heads,
-            rows,
-            (0, 3, 5),
-        )
-    ]
+    lines: list[Any] = [TextTable("", heads, rows, (0, 3, 5))]
     if any(row["lm"] == "offline" for row in result["stages"]):
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"

@@ -94,15 +94,7 @@ def replace_spans(text: str, spans: Mapping[str, str]) -> str:
             f"{abbreviate(strange[0])} does not stand in the text, so it cannot be replaced"
         )
     longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))
-    return (
-        re.sub(
-            longest,
-            lambda match: f"[{spans[match[0]]}]",
-            text,
-        )
-        if spans
-        else text
-    )
+    return re.sub(longest, lambda match: f"[{spans[match[0]]}]", text) if spans else text
 
 
 def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
@@ -186,17 +178,7 @@ class TextWarnings:
         """Count the personal data of a document, of which an example is masked, and whether it speaks to a model."""
         for topic, pattern in _PERSONAL.items():
             matches = pattern.findall(f"{document.title}\n{document.text}")
-            self.add(
-                topic,
-                len(matches),
-                re.sub(
-                    r"(?<=\w)\w",
-                    "*",
-                    matches[0],
-                )
-                if matches
-                else "",
-            )
+            self.add(topic, len(matches), re.sub(r"(?<=\w)\w", "*", matches[0]) if matches else "")
         self.add(
             "texts that speak to a model", bool(injection_kind(document.text)), document.doc_id
         )

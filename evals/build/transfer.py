@@ -37,11 +37,7 @@ class Pieces:
         self._of_parent = defaultdict[str, list[str]](list)
         self._parents = dict[str, str]()
         for document in build.source.documents.stream():
-            origin = origin_of(
-                document.doc_id,
-                build.recipe.cut,
-                build.source.separator,
-            )
+            origin = origin_of(document.doc_id, build.recipe.cut, build.source.separator)
             if self._hashed:
                 origin = origin.rpartition(":")[2]  # of a passage, without the parent
             self._of_document[origin].append(document.doc_id)

@@ -412,13 +412,7 @@ def _parse_content(content: Any) -> list[str] | None:
 def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     steps = [_step_usage(step) for step in row["steps"] if step.get("source") == "agent"]
     usage = total(usage_from_json(step) for step in steps if step)
-    if (
-        final := _usage(
-            row.get("final_metrics") or {},
-            usage.calls,
-            "total_",
-        )
-    ) is not None:
+    if (final := _usage(row.get("final_metrics") or {}, usage.calls, "total_")) is not None:
         return final
     return usage_json(usage) if steps and None not in steps else None
 
@@ -428,11 +422,7 @@ def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
     metrics = row.get("metrics")
     if not metrics:
         return usage_json(Usage()) if calls == 0 else None
-    return _usage(
-        metrics,
-        1 if calls is None else calls,
-        "",
-    )
+    return _usage(metrics, 1 if calls is None else calls, "")
 
 
 def _usage(row: Mapping[str, Any], calls: int, prefix: str) -> dict[str, Any] | None:

@@ -45,12 +45,7 @@ def import_ranks(
         try:
             yield (
                 file,
-                _import(
-                    file,
-                    f"birco/{tasks[file.parent.name]}",
-                    data,
-                    runs,
-                ),
+                _import(file, f"birco/{tasks[file.parent.name]}", data, runs),
             )
         except DataError as problem:
             yield file, problem
@@ -81,13 +76,7 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
             DataError,
             UsageError,
         ) as error:  # in the words of a TREC file, which the user has not written
-            raise DataError(
-                say_of(
-                    file,
-                    str(error),
-                    Path(folder),
-                )
-            ) from None
+            raise DataError(say_of(file, str(error), Path(folder))) from None
 
 
 def find_system(stem: str) -> str:

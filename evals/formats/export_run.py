@@ -149,11 +149,7 @@ def select(
     except ValueError as error:
         raise DataError(f"{path}: {error}; python -m evals.score {path} makes it again") from None
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
-        raise UnknownName(
-            f"query of {run.path}",
-            strange[0],
-            run.query_ids,
-        )
+        raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
     chosen = (
         [query_id for query_id in run.query_ids if query_id in set(query_ids)]
         if query_ids

@@ -196,11 +196,7 @@ def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, n
             raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
         # A document may be in a step twice.
         doc_ids = row.get("doc_ids", [])
-        run_folder.check_ranking(
-            list(dict.fromkeys(doc_ids)),
-            query,
-            environment.documents,
-        )
+        run_folder.check_ranking(list(dict.fromkeys(doc_ids)), query, environment.documents)
         shown, lengths = _shown_and_lengths(row, environment)
         usage = _make_usage(row["usage"]) if row.get("usage") else Usage()
         fields = {
@@ -366,9 +362,5 @@ def say_of(file: Path, message: str, folder: Path) -> str:
     """Return a message about files in a temporary `folder` as a message about the user's `file`,
     of which they were made.
     """
-    text = re.sub(
-        rf"{re.escape(str(folder))}[^\s,:;]*(?:, line \d+)?",
-        str(file),
-        message,
-    )
+    text = re.sub(rf"{re.escape(str(folder))}[^\s,:;]*(?:, line \d+)?", str(file), message)
     return text if str(file) in text else f"{file}: {text}"

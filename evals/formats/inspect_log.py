@@ -39,13 +39,7 @@ def convert_inspect_log(log: Path, folder: Path) -> ConvertedLog:
     rankings = folder / f"{log.stem}.trec"
     with rankings.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
-            file.write(
-                trec_lines(
-                    row["query_id"],
-                    row.get("ranking", ()),
-                    "inspect",
-                )
-            )
+            file.write(trec_lines(row["query_id"], row.get("ranking", ()), "inspect"))
     trajectories = folder / f"{log.stem}.jsonl"
     with trajectories.open("wb") as lines:
         for row in rows:

@@ -46,11 +46,7 @@ def write(source: ExportedRun, address: str, *, force: bool) -> list[str]:
 
 def _create_run(client: Any, source: ExportedRun, address: str, *, force: bool) -> str:
     run = source.run
-    experiment_id = _experiment_id(
-        client,
-        run.config["task"],
-        address,
-    )
+    experiment_id = _experiment_id(client, run.config["task"], address)
     key = f"{run.path.name} {run.config['data_fingerprint']}"
     query = f"tags.`{KEY}` = {json.dumps(key)}"
     earlier = client.search_runs(

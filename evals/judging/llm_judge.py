@@ -233,12 +233,7 @@ def judge_runs(
         request,
     )
     chosen = _choose_sample(pool, sample)
-    todo = _cut(
-        system,
-        pool,
-        chosen,
-        pool.grades(stage.outcomes),
-    )
+    todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
     if dry_run:
         documents = sum(
             len(query.candidates or ()) - len(system.examples[query.query_id]) for query in todo
@@ -281,19 +276,12 @@ def _make_judge(
     """Return the judge, by its own prompts or compiled ones, and its parameters."""
     prompts = read_compiled(compiled) if compiled else None
     values = parse_parameters(
-        request.program_label,
-        Judge,
-        request.parameters,
-        prompts.parameters if prompts else {},
+        request.program_label, Judge, request.parameters, prompts.parameters if prompts else {}
     )
     values["lens"] = values["lens"] or environment.hints.get("lens", "")
     system = Judge(Toolbox(environment.documents, NullRetriever()), **values)
     if prompts:
-        prompts.check(
-            request.program_label,
-            system,
-            str(compiled),
-        )
+        prompts.check(request.program_label, system, str(compiled))
         prompts.prompts_alone(str(compiled)).assemble(system)
     return system, values
 
@@ -478,11 +466,7 @@ def describe_agreement(agreement: Result) -> str:
     )
     if reason := agreement.get("kappa_undefined"):
         figures += f" (kappa is undefined: {reason})"
-    price = number(
-        agreement["usage"]["list_usd"],
-        "${:.4f} at list price",
-        "price unknown",
-    )
+    price = number(agreement["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
     sample = (
         f"a sample of {plural(agreement['documents'], 'judged document')}, {agreement['relevant']} of "
         f"them relevant"
@@ -612,11 +596,7 @@ def render_judgements(result: Result) -> str:
         _run_cells(row, row["by"][name][metric], metric, left_out, mean)
         for row, left_out, mean in by_run
     ]
-    table = TextTable(
-        f"{metric} by each of the judgements",
-        heads,
-        rows,
-    )
+    table = TextTable(f"{metric} by each of the judgements", heads, rows)
     notes = [
         "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure",
         "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "

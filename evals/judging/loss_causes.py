@@ -180,9 +180,5 @@ def render_loss_causes(result: Result) -> str:
     title = f"why documents of a sample were lost, as {result['named_by']} reads the steps"
     table: TextTable | str = "no document was lost"
     if rows:
-        table = TextTable(
-            title,
-            ["cause", *labels],
-            rows,
-        )
+        table = TextTable(title, ["cause", *labels], rows)
     return render_terminal(["", table, result["folder"]])

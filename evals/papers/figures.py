@@ -68,11 +68,7 @@ def _draw(result: Mapping[str, Any], settings: Mapping[str, str]) -> Figure | No
     panels = arrange_panels(cells, settings) if settings else {}
     if not panels:
         return None
-    return draw_table(
-        settings["kind"],
-        panels,
-        settings.get("value", ""),
-    )
+    return draw_table(settings["kind"], panels, settings.get("value", ""))
 
 
 def arrange_panels(

@@ -131,13 +131,7 @@ class ReproducedTable:
             except SextantError as problem:
                 ours = None
                 remark = str(problem)
-                self.unfinished.append(
-                    Unfinished(
-                        cell.system or cell.metric,
-                        cell.task,
-                        problem,
-                    )
-                )
+                self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
             row = asdict(cell)
             row["published"] = row.pop("value")
             row["ours"] = ours
@@ -232,11 +226,7 @@ class ReproducedTable:
         """Return a cell's value on a task, None if it is undefined, and a remark."""
         system = self.section.system(cell)
         if "bound" in system:
-            return bound(
-                system["bound"],
-                cell.metric,
-                self.load(task, cell.split),
-            ), ""
+            return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
         run, stand_ins = self._find(cell, task)
         if isinstance(run, str):
             return None, run
@@ -269,11 +259,7 @@ class ReproducedTable:
         Raise the problem for which it is not made.
         """
         system = self.section.system(cell)
-        if imported := self._find_imported(
-            system,
-            task,
-            cell.split,
-        ):
+        if imported := self._find_imported(system, task, cell.split):
             return imported, "the authors' own ranking"
         stand_ins = self.conditions.fields(system)[1]
         planned = self.planned.get((_row(system), task))
@@ -347,11 +333,7 @@ class ReproducedTable:
                     ),
                     row,
                 )["tasks"]
-                if task not in tasks and not self._find_imported(
-                    system,
-                    task,
-                    cell.split,
-                ):
+                if task not in tasks and not self._find_imported(system, task, cell.split):
                     tasks.append(task)
         return [row for row in rows.values() if row["tasks"]]
 

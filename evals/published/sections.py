@@ -70,11 +70,7 @@ def sections() -> dict[str, PaperTable]:
         shared = content.pop("system", [])
         for name, settings in content.items():
             settings["system"] = list(_by_size(settings.get("system", ())))
-            table = PaperTable(
-                f"{path.stem}/{name}",
-                settings,
-                (*settings["system"], *shared),
-            )
+            table = PaperTable(f"{path.stem}/{name}", settings, (*settings["system"], *shared))
             cells = (
                 replace(cell, lacks=_lacks(cell, settings))
                 for cell in _cells(path.stem, name, settings)
@@ -115,11 +111,7 @@ def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[Paper
                 yield PaperCell(system, task, metric, split, value=value)
     grid = settings.get("grid", {"tasks": ()})
     systems = grid.get("systems") or [system["name"] for system in settings["system"]]
-    for task, system, metric in product(
-        grid["tasks"],
-        systems,
-        grid.get("metrics", ()),
-    ):
+    for task, system, metric in product(grid["tasks"], systems, grid.get("metrics", ())):
         yield PaperCell(system, task, metric, split)
 
 

@@ -100,13 +100,7 @@ def _verdicts(result: Result, labels: list[str]) -> list[str]:
     sentences = list[str]()
     for row in result["comparisons"]:
         if row["metric"] == result["metric"] and row["queries"]:
-            sentences.append(
-                _verdict(
-                    row,
-                    name_of[row["run"]],
-                    baseline,
-                )
-            )
+            sentences.append(_verdict(row, name_of[row["run"]], baseline))
     return sentences
 
 
@@ -341,12 +335,7 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> TextTable:
             tokens_out,
             number(row["paid_usd_per_query"], "${:.5f}"),
             number(row["list_usd_per_query"], "${:.5f}"),
-            count_failed(
-                row["failed"],
-                row["queries"],
-                row["repeats"],
-                "run",
-            ),
+            count_failed(row["failed"], row["queries"], row["repeats"], "run"),
         ]
         cells.append(row_cells)
     return TextTable("a query cost on average", heads, cells, note=task)
@@ -396,11 +385,7 @@ def _curves_table(axis: str, curves: Result) -> TextTable:
         )
         rows.append(cells)
     amounts = [_amount(axis, budgets[column]) for column in columns]
-    return TextTable(
-        "",
-        [curves["words"], *amounts, "at its end", "after"],
-        rows,
-    )
+    return TextTable("", [curves["words"], *amounts, "at its end", "after"], rows)
 
 
 def _starred(mean: float, *, is_best: bool) -> str:

@@ -235,14 +235,7 @@ def systems_table(groups: Sequence[Group]) -> CsvTable | None:
         with suppress(DataError):  # an earlier version has scored it
             figures = behaviour.summarize(run, behaviour.observe_run(run))["figures"]
             if figures["searches"]["mean"]:
-                means = [
-                    number(
-                        estimate["mean"],
-                        "{:.3f}",
-                        "",
-                    )
-                    for estimate in figures.values()
-                ]
+                means = [number(estimate["mean"], "{:.3f}", "") for estimate in figures.values()]
                 rows.append(
                     [
                         str(group.system(run)),
@@ -286,12 +279,7 @@ def plot_losses(group: Group) -> Plot | None:
         "The blue part is recall; the others sum to what it misses, the redder the earlier it was "
         "lost."
     )
-    return draw(
-        f"{group.stem}-losses",
-        title,
-        caption,
-        lambda: _draw_bars(rows),
-    )
+    return draw(f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
 
 
 def _rows(group: Group) -> Iterator[_Row]:

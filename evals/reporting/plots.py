@@ -90,12 +90,7 @@ def curves_svg(result: dict[str, Any]) -> str:
 def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str, int]) -> None:
     budgets = curves["budgets"]
     for row in curves["curves"]:
-        _draw_curve(
-            panel,
-            row,
-            budgets,
-            style(numbers[row["label"]]),
-        )
+        _draw_curve(panel, row, budgets, style(numbers[row["label"]]))
     _draw_front(panel, curves["front"], budgets[-1])
     first = next(budget for budget in budgets if budget)
     if budgets[-1] > 50 * first:
@@ -190,12 +185,7 @@ def _fill_panel(panel: Any, chart: str, table: Table, numbers: Mapping[str, int]
     values = [[row.get(column) for column in columns] for row in table.values()]
     cells = np.array(values, dtype=float)
     if chart == "pools":
-        _draw_pools(
-            panel,
-            list(table),
-            cells,
-            list(map(int, columns)),
-        )
+        _draw_pools(panel, list(table), cells, list(map(int, columns)))
         return
     panel.set_xticks(
         range(len(columns)),
@@ -322,18 +312,8 @@ def project(measured: Sequence[tuple[float, float]], size: float) -> float:
     It begins at the last share, and stays between 0 and 1.
     """
     sizes, shares = np.array(measured[-3:]).T
-    slope = np.polyfit(
-        np.log(sizes),
-        shares,
-        1,
-    )[0]
-    return float(
-        np.clip(
-            shares[-1] + slope * np.log(size / sizes[-1]),
-            0,
-            1,
-        )
-    )
+    slope = np.polyfit(np.log(sizes), shares, 1)[0]
+    return float(np.clip(shares[-1] + slope * np.log(size / sizes[-1]), 0, 1))
 
 
 KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}

@@ -135,12 +135,7 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
     if missing := explain_missing_published(group, tables):
         notes.append(missing)
     capitalized = [note[:1].upper() + note[1:] for note in notes]
-    return ReportSection(
-        group.stem,
-        group.title,
-        [item for item in items if item],
-        capitalized,
-    )
+    return ReportSection(group.stem, group.title, [item for item in items if item], capitalized)
 
 
 def _runs_table(groups: Sequence[Group]) -> CsvTable:

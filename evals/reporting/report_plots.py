@@ -272,13 +272,7 @@ def plot_by_task(group: Group, table: ResultTable) -> Plot | None:
     middle = (len(rows) - 1) / 2
     series = list[Series]()
     for index, row in enumerate(rows):
-        series.append(
-            Series(
-                row.label,
-                dots(row, (index - middle) * distance),
-                index,
-            )
-        )
+        series.append(Series(row.label, dots(row, (index - middle) * distance), index))
     ticks = {float(x): table.columns[index].label for x, index in enumerate(leading)}
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel(
@@ -290,12 +284,7 @@ def plot_by_task(group: Group, table: ResultTable) -> Plot | None:
     )
     caption = INTERVALS + HOLLOW if published else INTERVALS
     title = f"{table.title} by task: {group.title}"
-    return draw(
-        f"{table.stem}-by-task",
-        title,
-        caption,
-        lambda: draw_panel(panel),
-    )
+    return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panel(panel))
 
 
 def _points(places: Sequence[float], cells: Sequence[ResultCell | None]) -> list[Point]:
@@ -328,12 +317,7 @@ def plot_sweep(group: Group, table: ResultTable) -> Plot:
     caption += (
         f"Solid: the same with every missing relevant document put in, an upper bound. {INTERVALS}"
     )
-    return draw(
-        table.stem,
-        f"{table.title}: {group.title}",
-        caption,
-        lambda: draw_panel(panel),
-    )
+    return draw(table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panel(panel))
 
 
 def plot_conditions(group: Group) -> Plot | None:
@@ -358,12 +342,7 @@ def plot_conditions(group: Group) -> Plot | None:
         caption += f" Not run in all of these domains: {'; '.join(excluded)}."
     subject = "conditions met" if group.variant in LADDERS else "number of conditions"
     title = f"Win by {subject}: {group.title}"
-    return draw(
-        f"{group.stem}-Win-by-conditions",
-        title,
-        caption,
-        lambda: draw_panel(panel),
-    )
+    return draw(f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panel(panel))
 
 
 def _conditions_panel(
@@ -374,20 +353,9 @@ def _conditions_panel(
     for index, (system, runs) in enumerate(systems.items()):
         points = list[Point]()
         for x, column in enumerate(columns, start=1):
-            win = mean_over(
-                [runs[task] for task in tasks],
-                column.metric,
-                "",
-            )
+            win = mean_over([runs[task] for task in tasks], column.metric, "")
             if win:
-                points.append(
-                    Point(
-                        x,
-                        win["mean"],
-                        win["low"],
-                        win["high"],
-                    )
-                )
+                points.append(Point(x, win["mean"], win["low"], win["high"]))
         series.append(Series(str(system), points, index))
     published = list[Point]()
     for x, column in enumerate(columns, start=1):

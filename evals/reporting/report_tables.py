@@ -280,15 +280,7 @@ def sweep_table(group: Group, task: str, metric: str) -> ResultTable:
     systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
     sizes = sorted({system.size for system in systems})
     judgements = leading_judgements(group.of_task(task)[0])
-    columns = [
-        ResultColumn(
-            (task,),
-            metric,
-            judgements,
-            str(size),
-        )
-        for size in sizes
-    ]
+    columns = [ResultColumn((task,), metric, judgements, str(size)) for size in sizes]
     rows = []
     for plain in dict.fromkeys(system.resized(0) for system in systems):
         runs = [systems.get(plain.resized(size)) for size in sizes]
@@ -580,14 +572,7 @@ def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[Resul
     rows = list[ResultRow]()
     for system in sorted(by_system):
         for members in _together(by_system[system].values()):
-            rows.append(
-                _published_row(
-                    group,
-                    system,
-                    members,
-                    len(columns),
-                )
-            )
+            rows.append(_published_row(group, system, members, len(columns)))
     return rows
 
 

@@ -323,10 +323,7 @@ def _habits(
             f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         )
         return AnswerAssumptions(
-            factors * (tokens - thinking) / max(1.0, mean),
-            factors * thinking,
-            took,
-            (note,),
+            factors * (tokens - thinking) / max(1.0, mean), factors * thinking, took, (note,)
         )
     effort = model.settings.get("reasoning_effort")
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
@@ -340,10 +337,7 @@ def _habits(
     note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
     return AnswerAssumptions(
-        ANSWER,
-        thought,
-        (DELAY * PACE + (ANSWER * mean + thought)) / paces,
-        (note, pace),
+        ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace)
     )
 
 

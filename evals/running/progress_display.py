@@ -45,9 +45,7 @@ def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     before = f", {done} answered before" if done else ""
     print_stderr(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
     return RunMonitor(
-        ready,
-        folder,
-        LiveProgress(console).tell if terminal else PlainProgress(done).tell,
+        ready, folder, LiveProgress(console).tell if terminal else PlainProgress(done).tell
     )
 
 
@@ -143,14 +141,7 @@ def columns(progress: Progress) -> list[ProgressColumn]:
         _some(progress.failed, "failed"),
     ]
     table_columns = [ProgressColumn("queries", counts, 8, 0, ("green", "yellow", "yellow"))]
-    table_columns += [
-        ProgressColumn(
-            "calls",
-            [_count(usage.calls), *_apart(calls)],
-            11,
-            5,
-        )
-    ]
+    table_columns += [ProgressColumn("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
     if calls.limit:
         flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
         table_columns.append(ProgressColumn("in flight", flight, 9, 2))

@@ -175,9 +175,7 @@ class SharedRequest(ModelSettings):
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self,
-            "task",
-            os.fspath(self.task) if isinstance(self.task, Path) else self.task,
+            self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task
         )
         cli_options.validate_request(self)
         resolve_program(self.program)
@@ -344,10 +342,7 @@ def resolve_program(name: str) -> str:
 def find_program(name: str) -> Any:
     """Return the constructor of a program: a class of ours, or made from a user's own object."""
     constructor = names.load_object(
-        "program",
-        name if name in SYSTEMS else resolve_program(name),
-        SYSTEMS,
-        names.PROGRAMS,
+        "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
     )
     scheme, _, called = name.partition(":")
     if scheme in SCHEMES:

@@ -133,14 +133,7 @@ def check_prices(
     for api in [api for spec in specs for api in retrievers.find_api_parts(spec)]:
         from tools.retrievers.neural.api_embeddings import list_price  # few runs pay for embeddings
 
-        if (
-            list_price(
-                api.subject,
-                str(api.options.get("like", "")),
-                request.prices,
-            )
-            is None
-        ):
+        if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
             raise unknown_price(api.subject)
 
 
@@ -189,9 +182,7 @@ def fit_to_task(resolved: ResolvedRequest, environment: Environment) -> Resolved
         check_offline(request.program_label, program)
     if resolved.compiled:
         resolved.compiled.check(
-            request.program_label,
-            program,
-            str(request.compiled or request.prompts),
+            request.program_label, program, str(request.compiled or request.prompts)
         )
         resolved = replace(
             resolved,

@@ -45,11 +45,7 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     code_of = {value: code for code, value in enumerate(values)}
     first_codes = [code_of[first] for first, _ in all_pairs]
     second_codes = [code_of[second] for _, second in all_pairs]
-    constant = _constant_values(
-        values,
-        first_codes,
-        second_codes,
-    )
+    constant = _constant_values(values, first_codes, second_codes)
     confusion = _draw_confusion(items, code_of)
     share = np.trace(confusion, axis1=1, axis2=2)
     kappa = _kappa(confusion, share)
@@ -99,11 +95,7 @@ def _kappa(confusion: np.ndarray, share: np.ndarray) -> np.ndarray:
     largest = 1 - _ROUNDING
     first_varies = by_first.max(axis=1) < largest
     second_varies = by_second.max(axis=1) < largest
-    possible = np.where(
-        first_varies & second_varies,
-        1 - chance,
-        np.nan,
-    )
+    possible = np.where(first_varies & second_varies, 1 - chance, np.nan)
     kappa: np.ndarray = (share - chance) / possible
     return kappa
 

@@ -91,9 +91,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     drawn: dict[str, dict[str, list[MetricTrajectory]]] = {axis: {} for axis in axes}
     for run in runs:
         trajectories, bare = _follow_queries(
-            run,
-            metric,
-            [axis for axis in axes if run.name not in refused[axis]],
+            run, metric, [axis for axis in axes if run.name not in refused[axis]]
         )
         for axis, courses in trajectories.items():
             if bare:

@@ -483,9 +483,7 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
 def _note_repeats(systems: list[ComparedSystem], runs: list[ScoredRun], metric: str) -> list[str]:
     if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
         deviation = _measure_spread(
-            runs,
-            metric,
-            align_columns(*(run.columns.get(metric, {}) for run in runs)),
+            runs, metric, align_columns(*(run.columns.get(metric, {}) for run in runs))
         )
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
         alike = f"all of these are one configuration repeated, so they differ by chance{by}"

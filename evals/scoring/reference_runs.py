@@ -238,11 +238,7 @@ def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: st
                 peer.path.name,
             ),
         )
-    least_ceiling = max(
-        run.mean(metric) or 0.0,
-        0.0,
-        *(means[peer.path] for peer in bare),
-    )
+    least_ceiling = max(run.mean(metric) or 0.0, 0.0, *(means[peer.path] for peer in bare))
     for reference, pool in _POOLS.items():
         if run.pool == pool:
             continue

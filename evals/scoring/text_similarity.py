@@ -29,16 +29,20 @@ FEW = 100
 
 def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
     """Return the share of two sets that both have, from 0 to 1 (Jaccard 1912); 0 if both are empty."""
-    return len(first & second) / max(1, len(first | second))
+    shared = first & second
+    union = first | second
+    return len(shared) / max(1, len(union))
 
 
 def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return the sum of the smaller weights of each word over the sum of the larger shares (Ioffe
-    2010).
+    """Return the sum of the smaller weights of each word over the sum of the larger weights.
+
+    Ioffe 2010. From 0 to 1. ZeroDivisionError if neither has a weight.
     """
     words = first.keys() | second.keys()
-    smaller = sum(min(first.get(word, 0.0), second.get(word, 0.0)) for word in words)
-    larger = sum(max(first.get(word, 0.0), second.get(word, 0.0)) for word in words)
+    pairs = [(first.get(word, 0.0), second.get(word, 0.0)) for word in words]
+    smaller = sum(min(pair) for pair in pairs)
+    larger = sum(max(pair) for pair in pairs)
     return smaller / larger
 
 
@@ -83,11 +87,7 @@ def _shares(
         features_of_candidates = [extract(text) for text in candidates]
         compared = features_of_texts + features_of_candidates
     counts = Counter(feature for features in compared for feature in features)
-    rarity = TermStatistics(
-        max(len(compared), FEW),
-        0.0,
-        counts,
-    )
+    rarity = TermStatistics(max(len(compared), FEW), 0.0, counts)
     # feature -> numbers of the candidates that have it
     candidates_with: dict[str, list[int]] = defaultdict(list)
     for number, features in enumerate(features_of_candidates):
@@ -101,7 +101,8 @@ def _shares(
                 numbers = candidates_with[feature]
                 shared[numbers] += rarity.weight(feature)
         weight = _weigh(features, rarity)
-        yield shared / whole_of(weights, weight)
+        whole = whole_of(weights, weight)
+        yield shared / whole
 
 
 def _weigh(features: list[str], rarity: TermStatistics) -> float:
@@ -113,13 +114,17 @@ def _words(text: str) -> list[str]:
 
     A text without words, such as "x = y", has its characters as a single word.
     """
-    return sorted(set(content_words(text))) or [_characters(text)]
+    words = set(content_words(text))
+    return sorted(words) or [_characters(text)]
 
 
 def _runs(text: str) -> list[str]:
     """Return the different runs of `RUN` words; a text of up to `RUN` words is a single run."""
-    return sorted(word_runs(content_words(text), RUN)) or [_characters(text)]
+    words = content_words(text)
+    runs = word_runs(words, RUN)
+    return sorted(runs) or [_characters(text)]
 
 
 def _characters(text: str) -> str:
-    return "".join(text.lower().split())
+    pieces = text.lower().split()
+    return "".join(pieces)

@@ -124,11 +124,7 @@ class Turns:
         self.cut = not self.episode.over and self.left < 1
         if self.cut:
             reward += self.episode.cut()
-        return Observation(
-            "\n".join(one.text for one in observations),
-            reward,
-            self.episode.over,
-        )
+        return Observation("\n".join(one.text for one in observations), reward, self.episode.over)
 
 
 def _read_call(text: str) -> tuple[str, Any]:

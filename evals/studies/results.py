@@ -193,21 +193,11 @@ def lay_out(results: StudyResults) -> ResultTable:
     columns = _columns(results, families)
     rows = list[ResultRow]()
     for row in dict(results.runs.keys()):
-        rows.append(
-            ResultRow(
-                "ours",
-                row,
-                [_cell(results, row, column) for column in columns],
-            )
-        )
+        rows.append(ResultRow("ours", row, [_cell(results, row, column) for column in columns]))
     untested = note_untested(results.runs, results.metrics)
     for index, column in enumerate(columns):
         if untested.keys().isdisjoint(column.tasks):
-            _mark_column(
-                results,
-                column,
-                {row.label: row.cells[index] for row in rows},
-            )
+            _mark_column(results, column, {row.label: row.cells[index] for row in rows})
     notes = _table_notes(results, families)
     bounds = _bounds(results, columns)
     return ResultTable(
@@ -235,14 +225,7 @@ def _columns(results: StudyResults, families: Mapping[str, tuple[str, ...]]) -> 
         if len(tasks) > 1:
             label = "mean" if len(families) == 1 else f"mean {family}"
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
-            columns.append(
-                ResultColumn(
-                    tasks,
-                    ", ".join(metrics),
-                    "",
-                    label,
-                )
-            )
+            columns.append(ResultColumn(tasks, ", ".join(metrics), "", label))
     return columns
 
 
@@ -467,35 +450,16 @@ def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[s
         change_points = list[Point]()
         for x, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
             if cell:
-                mean_points.append(
-                    Point(
-                        x + shift,
-                        cell.value,
-                        cell.low,
-                        cell.high,
-                    )
-                )
+                mean_points.append(Point(x + shift, cell.value, cell.low, cell.high))
             if test := tests.get((row.label, column.tasks)):
-                change_points.append(
-                    Point(
-                        x + shift,
-                        test.difference,
-                        test.low,
-                        test.high,
-                    )
-                )
+                change_points.append(Point(x + shift, test.difference, test.low, test.high))
         means.append(Series(row.label, mean_points, index))
         if change_points:
             changes.append(Series(row.label, change_points, index))
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
     change = f"less {results.baseline}"
     panels = {
-        "study-means": Panel(
-            "",
-            table.columns[-1].metric,
-            means,
-            ticks,
-        ),
+        "study-means": Panel("", table.columns[-1].metric, means, ticks),
         "study-differences": Panel("", change, changes, ticks, zero=True),
     }
     plots = list[Plot]()
@@ -503,14 +467,7 @@ def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[s
     for stem, panel in panels.items():
         if panel.series:
             title = f"{results.study.name}: {panel.y}"
-            plots.append(
-                draw(
-                    stem,
-                    title,
-                    INTERVALS,
-                    partial(draw_panel, panel),
-                )
-            )
+            plots.append(draw(stem, title, INTERVALS, partial(draw_panel, panel)))
             files |= draw_for_papers(stem, title, panel)
     return plots, files
 
@@ -529,22 +486,9 @@ def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
         warning = f"{count} of {len(results.cells)} are not there, see below"
         report.warnings.insert(0, warning)
     notes = [*results.findings, *results.deviations, FILES]
-    sections = [
-        ReportSection(
-            "findings",
-            "Findings",
-            [table, *plots],
-            notes,
-        )
-    ]
+    sections = [ReportSection("findings", "Findings", [table, *plots], notes)]
     for further in (_tests_table(results), _cost_table(results), *missing):
-        sections.append(
-            ReportSection(
-                further.stem,
-                further.title,
-                [further],
-            )
-        )
+        sections.append(ReportSection(further.stem, further.title, [further]))
     report.sections[:0] = sections
     seconds = _seconds_table(results)
     for printed in [*report.tables, seconds]:

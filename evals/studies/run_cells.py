@@ -270,11 +270,7 @@ class SharedRunState:
 
         def answer(ready: PreparedRun, *words: Any) -> str | None:
             nonlocal bounds
-            bounds = self._bound(
-                request,
-                ready.environment,
-                str(ready.resolved.pool or ""),
-            )
+            bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
             return answer_queries(ready, *words)
 
         def open_once(request: Request) -> LoadedRun:
@@ -369,11 +365,7 @@ class SharedRunState:
         """Count the calls and dollars of all cells in earlier sittings, as the budget is for all
         of them.
         """
-        earlier.count_all(
-            (cell.request for cell in cells),
-            self._budget,
-            self.open,
-        )
+        earlier.count_all((cell.request for cell in cells), self._budget, self.open)
 
 
 def does_not_apply(error: SextantError) -> bool:
@@ -536,12 +528,7 @@ def _states_table(cells: Sequence[dict[str, Any]], causes: Sequence[str]) -> Tex
                 *("; ".join(by_task.get(task, ())) for task in tasks),
             ]
         )
-    return TextTable(
-        "",
-        ["", *tasks],
-        rows,
-        range(len(tasks) + 1),
-    )
+    return TextTable("", ["", *tasks], rows, range(len(tasks) + 1))
 
 
 def _cost_table(estimate: dict[str, Any]) -> TextTable:

@@ -113,11 +113,7 @@ class ViewerApi:
             return self._query(run_id, unquote(argument))
         if subject == "call":
             return self._call(run_id, unquote(argument))
-        return self._panel(
-            run_id,
-            self.panels[subject],
-            unquote(argument),
-        )
+        return self._panel(run_id, self.panels[subject], unquote(argument))
 
     @property
     def _readable(self) -> dict[str, LoadedRun]:

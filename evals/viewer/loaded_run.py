@@ -87,12 +87,7 @@ class LoadedRun:
         try:
             judged = self._read_judged()
         except (ValueError, OSError) as error:
-            return Judged(
-                {},
-                {},
-                {},
-                f"attribution.jsonl is damaged ({error}); {remedy}",
-            )
+            return Judged({}, {}, {}, f"attribution.jsonl is damaged ({error}); {remedy}")
         if self.run.scores.get("losses") and all(
             query_id in judged.rows for query_id in self.run.query_ids
         ):

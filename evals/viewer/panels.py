@@ -46,12 +46,7 @@ def search_words(loaded: LoadedRun, words: str) -> Answer:
     if isinstance(corpus, str):
         hits = find_words(loaded.outcomes, words, {}, loaded.answers)
         return hits | {"unread": [corpus]}
-    return find_words(
-        loaded.outcomes,
-        words,
-        corpus,
-        loaded.answers,
-    ) | {"unread": []}
+    return find_words(loaded.outcomes, words, corpus, loaded.answers) | {"unread": []}
 
 
 def count_behaviour(loaded: LoadedRun, _: str) -> Answer:

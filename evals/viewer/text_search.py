@@ -39,11 +39,7 @@ def find_words(
     """Return the first places of a run whose text has all of the words, in whatever case."""
     address = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
     with translate_sqlite_errors(answers), closing(sqlite3.connect(address, uri=True)) as reader:
-        search = _Search(
-            words.lower().split(),
-            documents,
-            reader if answers.is_file() else None,
-        )
+        search = _Search(words.lower().split(), documents, reader if answers.is_file() else None)
         passages = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
     return {
         "hits": passages[:MOST],

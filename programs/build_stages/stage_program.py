@@ -80,11 +80,7 @@ class StageProgram(Program):
         inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
         question = self.question
         if question.rows:
-            outputs = self._ask_for_rows(
-                session,
-                list(doc_id_of),
-                inputs,
-            )
+            outputs = self._ask_for_rows(session, list(doc_id_of), inputs)
             rows = outputs[question.rows]
             outputs[question.rows] = {
                 doc_id: rows[number] | {"id": doc_id}

@@ -32,11 +32,7 @@ def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[s
     return [
         {
             "id": passage.id,
-            "text": surface_cues.surface_cues(
-                name,
-                passage.text,
-                lambda: statistics,
-            ),
+            "text": surface_cues.surface_cues(name, passage.text, lambda: statistics),
         }
         for passage in inputs["passages"]
     ]

@@ -81,14 +81,7 @@ def bound_schema(
     else:
         max_chars = limit * _CHARS_PER_TOKEN // texts
     bounds["string"] = {"maxLength": max(_SHORTEST_TEXT, max_chars)}
-    return dict(
-        _bound_part(
-            schema,
-            {},
-            constraints,
-            bounds,
-        )
-    )
+    return dict(_bound_part(schema, {}, constraints, bounds))
 
 
 def _bound_part(
@@ -99,34 +92,13 @@ def _bound_part(
 ) -> Any:
     """Return a part of a schema with the constraints `asked` of it, and the bounds of its type."""
     if isinstance(part, list):
-        return [
-            _bound_part(
-                item,
-                {},
-                constraints,
-                bounds,
-            )
-            for item in part
-        ]
+        return [_bound_part(item, {}, constraints, bounds) for item in part]
     if not isinstance(part, dict):
         return part
-    bounded = {
-        name: _bound_part(
-            value,
-            {},
-            constraints,
-            bounds,
-        )
-        for name, value in part.items()
-    }
+    bounded = {name: _bound_part(value, {}, constraints, bounds) for name, value in part.items()}
     if "properties" in part:
         bounded["properties"] = {
-            name: _bound_part(
-                value,
-                constraints.get(name, {}),
-                constraints,
-                bounds,
-            )
+            name: _bound_part(value, constraints.get(name, {}), constraints, bounds)
             for name, value in part["properties"].items()
         }
     json_type = str(part.get("type"))

@@ -35,12 +35,7 @@ def show_passages(
 
     If they do not fit, they are cut to the length that fits, but to no less than 50 characters.
     """
-    cut = partial(
-        _cut,
-        session,
-        doc_ids,
-        fit,
-    )
+    cut = partial(_cut, session, doc_ids, fit)
     texts = session.judge(doc_ids, chars or None, fit=cut)
     return _make_passages(doc_ids, texts)
 
@@ -103,12 +98,7 @@ class _Batch:
         if count > 1:
             self.passages = passages[:count]
             return texts[:count]
-        return _cut(
-            self._session,
-            self._doc_ids,
-            self._fit,
-            texts[:1],
-        )
+        return _cut(self._session, self._doc_ids, self._fit, texts[:1])
 
     def _count_fitting(self, passages: list[Passage]) -> int:
         """Return the length of the longest beginning that fits, by bisection; at least 1 if there are passages."""

@@ -305,12 +305,7 @@ def from_litellm(error: Exception) -> Exception:
             return too_large
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
-            return redirect_error(
-                response.status_code,
-                response.headers,
-                "",
-                redact,
-            )
+            return redirect_error(response.status_code, response.headers, "", redact)
         if response is not None and getattr(error, "retry_after", None) is None:
             error.retry_after = retry_after(response.headers)  # type: ignore[attr-defined]
         cause = cause.__cause__ or cause.__context__

@@ -217,19 +217,9 @@ def _read_tags(
         if not arguments and body.strip():
             arguments = _object(body, budget) or body.strip()
         end = closing.end() if closing else limit
-        yield TextCall(
-            start.start(),
-            end,
-            start[1],
-            arguments,
-        )
+        yield TextCall(start.start(), end, start[1], arguments)
     for call in _GLM.finditer(text):
-        yield TextCall(
-            call.start(),
-            call.end(),
-            call[1],
-            _read_pairs(call[2]),
-        )
+        yield TextCall(call.start(), call.end(), call[1], _read_pairs(call[2]))
 
 
 def _read_pairs(text: str) -> dict[str, Any]:
@@ -274,12 +264,7 @@ def _read_names_before_json(
     for start in islice(_BEFORE_JSON.finditer(text), _MAX_STARTS):
         value, end = _decode(text, start.end(), budget)
         if isinstance(value, dict):
-            yield TextCall(
-                start.start(),
-                end,
-                next(filter(None, start.groups())),
-                value,
-            )
+            yield TextCall(start.start(), end, next(filter(None, start.groups())), value)
     if not names:
         return
     tools = "|".join(re.escape(name) for name in names)
@@ -289,12 +274,7 @@ def _read_names_before_json(
     for start in islice(at_beginning.finditer(text), _MAX_STARTS):
         value, end = _decode(text, start.end(), budget)
         if isinstance(value, dict):
-            yield TextCall(
-                start.start(),
-                end,
-                start[1],
-                value,
-            )
+            yield TextCall(start.start(), end, start[1], value)
 
 
 # JSON with a name and arguments
@@ -329,12 +309,7 @@ def _read_json(
         if names and not marked and answer != text[start:end].strip():
             calls = [call for call in calls if find_tool(call.name, names) in names]
         for call in calls:
-            yield TextCall(
-                start,
-                end,
-                call.name,
-                call.arguments,
-            )
+            yield TextCall(start, end, call.name, call.arguments)
         if calls or (isinstance(value, dict) and not names):
             position = max(position, end)
 
@@ -449,12 +424,7 @@ def _read_python(
             return
         arguments = _parse_python(text[start:end]) if end else None
         if end and arguments is not None and (arguments or not marked or name in names):
-            yield TextCall(
-                start,
-                end,
-                name,
-                arguments,
-            )
+            yield TextCall(start, end, name, arguments)
 
 
 def _is_alone(text: str, start: int) -> bool:
@@ -484,12 +454,7 @@ def _find_end(
 
 def _parse_python(written: str) -> dict[str, Any] | str | None:
     """Return the arguments of a call, by name, or the only argument without a name; None if it is no call of values."""
-    with suppress(
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         call = ast.parse(written, mode="eval").body
         if not isinstance(call, ast.Call):
             return None
@@ -528,12 +493,7 @@ def _read_words(
         end = observation.start() if observation else len(text)
         written = text[action.end() : end].strip().removeprefix("```json").strip("` \n")
         arguments = _object(written, budget) or written
-        yield TextCall(
-            action.start(),
-            len(text),
-            action["name"],
-            arguments,
-        )
+        yield TextCall(action.start(), len(text), action["name"], arguments)
     for name in names:
         for element in find_elements(text, re.compile(rf"<({re.escape(name)})>")):
             body = element.body.strip()
@@ -545,12 +505,7 @@ def _read_words(
                     argument.tag: _plain(argument.body)
                     for argument in find_elements(body, _ARGUMENT_TAG)
                 }
-            yield TextCall(
-                element.start,
-                element.end,
-                name,
-                fields,
-            )
+            yield TextCall(element.start, element.end, name, fields)
 
 
 _READERS: tuple[Callable[[str, Collection[str], RepairBudget], Iterator[TextCall]], ...] = (

@@ -417,12 +417,7 @@ def _parse(text: str) -> Any:
     """Return the value of a JSON or Python text, repaired if it is broken; if there is none, the text."""
     with suppress(ValueError):
         return json.loads(text, strict=False)
-    with suppress(
-        ValueError,
-        SyntaxError,
-        RecursionError,
-        MemoryError,
-    ):
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
         return ast.literal_eval(text)
     with suppress(TooBroken, RecursionError):
         repaired = repair_json(text)

@@ -93,17 +93,9 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         hidden = contained.hide
         ranked = contained.find
     queries = [query for query in environment.queries if query.query_id in gold]
-    queries = _drop_masked(
-        build,
-        transfer.carry_queries(queries, hidden, ranked),
-        gold,
-    )
+    queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
     gold = {query.query_id: gold[query.query_id] for query in queries}
-    build.count(
-        "transfer",
-        len(environment.queries),
-        len(gold),
-    )
+    build.count("transfer", len(environment.queries), len(gold))
     if not gold:
         raise DataError(
             f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
@@ -295,12 +287,7 @@ def _contain(
     for query_id, grades in graded.items():
         lost = [old for old, grade in grades.items() if grade > 0 and not contained.find(old)]
         if lost:
-            build.drop(
-                "transfer",
-                query_id,
-                "no new passage contains what is relevant",
-                lost[0],
-            )
+            build.drop("transfer", query_id, "no new passage contains what is relevant", lost[0])
             continue
         row = gold[query_id] = {}
         for old, grade in grades.items():

@@ -118,13 +118,7 @@ def _make_queries(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Qu
         else:
             post_of[doc_id] = source.documents[doc_id].parent or doc_id
         text = source.documents[doc_id].text
-        queries.append(
-            Query(
-                doc_id,
-                text,
-                build.recipe.release.objective,
-            )
-        )
+        queries.append(Query(doc_id, text, build.recipe.release.objective))
     return list(release.mask_own_document(queries, post_of, source.twins))
 
 
@@ -151,16 +145,8 @@ def _find_other_texts(
     gold = {query_id: dict.fromkeys(other_texts[query_id], 1.0) for query_id in chosen}
     too_few = stable_order(other_texts.keys() - {*enough})
     build.drop_all("authors", too_few, "too few other texts of the author")
-    build.drop_all(
-        "authors",
-        enough[limits.queries :],
-        "more than queries are wanted",
-    )
-    build.count(
-        "authors",
-        len(other_texts),
-        len(gold),
-    )
+    build.drop_all("authors", enough[limits.queries :], "more than queries are wanted")
+    build.count("authors", len(other_texts), len(gold))
     build.demand(gold, remedy="each needs another text of its author")
     return gold
 
@@ -171,12 +157,7 @@ def _distract(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Docume
     if not recipe.distractors.path:
         return []
     home = build.folder / "distractors"
-    source = ingest(
-        recipe.distractors,
-        recipe.clean,
-        recipe.cut,
-        home,
-    )
+    source = ingest(recipe.distractors, recipe.clean, recipe.cut, home)
     for warning in source.warnings:
         print_stderr(f"distractors: {warning}")
     for left_out in read_dropped(source):
@@ -186,11 +167,7 @@ def _distract(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Docume
     chosen = match_lengths(wanted, lengths)
     unused = sorted(lengths.keys() - set(chosen))
     build.drop_all("distractors", unused, "not needed, or not as long as the others")
-    build.count(
-        "distractors",
-        len(lengths) + sum(source.counts.values()),
-        len(chosen),
-    )
+    build.count("distractors", len(lengths) + sum(source.counts.values()), len(chosen))
     return [source.documents[doc_id] for doc_id in chosen]
 
 
@@ -239,19 +216,11 @@ def _scrub(
         for doc_id in texts
     )
     scrubbed = Corpus(
-        _remove_identity(
-            texts[unit.key],
-            answer["spans"],
-            author_of.get(unit.key, ""),
-        )
+        _remove_identity(texts[unit.key], answer["spans"], author_of.get(unit.key, ""))
         for unit, answer in build.ask("scrub", units)
         if answer
     )
-    build.count(
-        "scrub",
-        len(texts),
-        len(scrubbed),
-    )
+    build.count("scrub", len(texts), len(scrubbed))
     return scrubbed
 
 
@@ -265,11 +234,7 @@ def _remove_identity(
     def scrub(text: str) -> str:
         types = {span: span_type for span, span_type in spans.items() if span in text}
         if author:
-            names = re.findall(
-                rf"\b{re.escape(author)}\b",
-                text,
-                re.IGNORECASE,
-            )
+            names = re.findall(rf"\b{re.escape(author)}\b", text, re.IGNORECASE)
             types |= dict.fromkeys(names, "name")
         return replace_spans(text, types)
 

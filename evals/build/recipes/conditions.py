@@ -83,11 +83,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         prose[doc_id] = query["prose"]
     changed = _spoil(build, originals, conditions)
     ladders = dict(_make_ladders(build, originals, changed))
-    build.count(
-        "ladder",
-        len(queries),
-        len(ladders),
-    )
+    build.count("ladder", len(queries), len(ladders))
     build.demand(ladders, "document")
     return _finish(build, ladders, conditions, prose)
 
@@ -113,11 +109,7 @@ def _extract(build: BuildPipeline) -> Texts:
             document = squeeze(*unit.inputs["document"])
             stated = [squeeze(sentence) for sentence in answer["sentences"]]
             originals[unit.key] = sorted(stated, key=document.find)
-    build.count(
-        "conditions",
-        len(doc_ids),
-        len(originals),
-    )
+    build.count("conditions", len(doc_ids), len(originals))
     return originals
 
 
@@ -182,11 +174,7 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
             ("rest", remainders[name]),
             ("changed", draft["spoiled"]),
         ]
-        return StageInput(
-            name,
-            {"condition": inputs[name]["condition"]},
-            passages,
-        )
+        return StageInput(name, {"condition": inputs[name]["condition"]}, passages)
 
     spoiled = _repair_until_right(
         build,
@@ -258,29 +246,15 @@ def _repair_until_right(
             draft = drafts[name]
             fault = _find_fault(unit, answer) if answer and not build.ahead else ""
             if fault in HOPELESS.values():
-                build.drop(
-                    judges,
-                    name,
-                    fault,
-                    unit.inputs["condition"],
-                )
+                build.drop(judges, name, fault, unit.inputs["condition"])
             elif fault:
                 history[name] = f"{before[name]}\n{[*draft.values()]}: {fault}".lstrip()
             elif answer:
                 right[name] = draft
     for name, past in history.items():
-        build.drop(
-            judges,
-            name,
-            f"not right after {REPAIRS} repairs",
-            past,
-        )
+        build.drop(judges, name, f"not right after {REPAIRS} repairs", past)
     for stage in (writes, judges):
-        build.count(
-            stage,
-            len(inputs),
-            len(right),
-        )
+        build.count(stage, len(inputs), len(right))
     return right
 
 
@@ -373,12 +347,7 @@ def _finish(
                     step,
                 )
         else:
-            draft.ask_formats(
-                doc_id,
-                "\n".join(lines),
-                prose[doc_id],
-                steps,
-            )
+            draft.ask_formats(doc_id, "\n".join(lines), prose[doc_id], steps)
         for query in draft.queries[len(document_of) :]:
             document_of[query.query_id] = doc_id
     metrics = release.metrics or list(multiconir.list_metrics(ladder.protocol, ladder.number))

@@ -120,22 +120,10 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         raise DataError(
             "recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share"
         )
-    notes = _extract(
-        build,
-        wording,
-        _screen(build, wording),
-    )
+    notes = _extract(build, wording, _screen(build, wording))
     build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
-    groups = _collapse(
-        build,
-        notes,
-        _label(build, notes),
-    )
-    valid, near = _validate(
-        build,
-        notes,
-        _merge(build, notes, groups),
-    )
+    groups = _collapse(build, notes, _label(build, notes))
+    valid, near = _validate(build, notes, _merge(build, notes, groups))
     groups = _select_groups(build, valid)
     build.limit_queries(len(groups))
 
@@ -193,11 +181,7 @@ def _grade_groups(
             members=members,
         )
         requests.append(request)
-    return pool_judging.regrade(
-        build,
-        recipe.attribute.lens,
-        requests,
-    )
+    return pool_judging.regrade(build, recipe.attribute.lens, requests)
 
 
 def _word_for_index(attribute: str) -> str:
@@ -223,11 +207,7 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
         "kinds": dict(screen.kinds),
     }
     units = (
-        StageInput(
-            batch[0],
-            inputs,
-            build.passages(batch),
-        )
+        StageInput(batch[0], inputs, build.passages(batch))
         for batch in overlapping_slices(doc_ids, screen.batch)
     )
     category_of = dict[str, str]()
@@ -243,11 +223,7 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
     for doc_id, category in category_of.items():
         if category not in screen.eligible:
             build.drop("screen", doc_id, category)
-    build.count(
-        "screen",
-        len(doc_ids),
-        len(eligible),
-    )
+    build.count("screen", len(doc_ids), len(eligible))
     return eligible
 
 
@@ -260,11 +236,7 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
         "further": dict(attribute.further),
     }
     units = (
-        StageInput(
-            batch[0],
-            inputs,
-            build.passages(batch, settings.chars, attribute.private),
-        )
+        StageInput(batch[0], inputs, build.passages(batch, settings.chars, attribute.private))
         for batch in overlapping_slices(doc_ids, settings.batch)
     )
     notes = dict[str, AttributeNote]()
@@ -290,11 +262,7 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
     right = {doc_id: note for doc_id, note in notes.items() if verdicts[doc_id] == "right"}
     wrong = [doc_id for doc_id in notes if doc_id not in right]
     build.drop_all("extract", wrong, "people find fault with its annotation")
-    build.count(
-        "extract",
-        len(doc_ids),
-        len(right),
-    )
+    build.count("extract", len(doc_ids), len(right))
     return right
 
 
@@ -311,23 +279,13 @@ def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
         units = list[StageInput]()
         for batch in wave:
             passages = [(doc_id, notes[doc_id].attribute) for doc_id in batch]
-            units.append(
-                StageInput(
-                    batch[0],
-                    {"in_use": in_use},
-                    passages,
-                )
-            )
+            units.append(StageInput(batch[0], {"in_use": in_use}, passages))
         for _, answer in build.ask("label", units, most=most):
             for doc_id, row in answer.get("labels", {}).items():
                 label = row["label"].strip()
                 if label:
                     labels[doc_id] = label
-    build.count(
-        "label",
-        len(notes),
-        len(labels),
-    )
+    build.count("label", len(notes), len(labels))
     return labels
 
 
@@ -362,11 +320,7 @@ def _collapse(
     groups: Groups = {}
     for doc_id, label in labels.items():
         groups.setdefault(canonical[label], []).append(doc_id)
-    build.count(
-        "collapse",
-        len(set(labels.values())),
-        len(groups),
-    )
+    build.count("collapse", len(set(labels.values())), len(groups))
     return groups
 
 
@@ -432,11 +386,7 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
     joined: Groups = {}
     for label, members in groups.items():
         joined.setdefault(_follow(moved, label), []).extend(members)
-    build.count(
-        "merge",
-        len(groups),
-        len(joined),
-    )
+    build.count("merge", len(groups), len(joined))
     return joined
 
 
@@ -473,11 +423,7 @@ def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Group
         build.drop("validate", label, "too few members are left")
         del valid[label]
     valid = _review_groups(build, valid, near)
-    build.count(
-        "validate",
-        len(groups),
-        len(valid),
-    )
+    build.count("validate", len(groups), len(valid))
     return valid, near
 
 
@@ -513,12 +459,7 @@ def _review_groups(build: BuildPipeline, valid: Groups, near: Groups) -> Groups:
     strange = {label: near.get(label, [])[:2] for label in valid}
 
     def show(label: str) -> Item:
-        return build.choice(
-            "label",
-            label,
-            shown[label],
-            BEGINNING,
-        )
+        return build.choice("label", label, shown[label], BEGINNING)
 
     build.review("clusters", strange, show)
     reviewed: Groups = {}
@@ -539,13 +480,7 @@ def _ask_who_belongs(
                 (doc_id, f"{notes[doc_id].attribute}\n{text}")
                 for doc_id, text in build.passages(batch, BEGINNING)
             ]
-            units.append(
-                StageInput(
-                    (label, batch),
-                    {"label": label},
-                    passages,
-                )
-            )
+            units.append(StageInput((label, batch), {"label": label}, passages))
     removed: Groups = {label: [] for label in groups}
     better = dict[str, str]()
     most = 1 + len(notes) // build.recipe.limits.min_positives
@@ -585,11 +520,7 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
             nearest[label] = max(nearest[label], similarity)
     unwanted = [label for label in fitting if label not in chosen]
     build.drop_all("select", unwanted, "more groups than queries are wanted")
-    build.count(
-        "select",
-        len(groups),
-        len(chosen),
-    )
+    build.count("select", len(groups), len(chosen))
     build.demand(chosen, "group", "loosen recipe.toml, or look at dropped.jsonl")
     return chosen
 

@@ -105,9 +105,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     corpus = recipe.corpus
     group_of = group_by_pattern(recipe.candidates.group, build.source.group)
     task = environments.load(
-        recipe.candidates.task or corpus.path.removeprefix(TASK),
-        corpus.data or None,
-        "all",
+        recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all"
     )
     pieces = transfer.Pieces(build)
     queries, gold = _choose(build, task, pieces)
@@ -135,11 +133,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     for query in benchmark.queries:
         query_id = query.query_id
         relevant = relevant_ids(gold[query_id])
-        hard[query_id] = negatives_in_same_group(
-            query.candidates or (),
-            relevant,
-            group_of,
-        )
+        hard[query_id] = negatives_in_same_group(query.candidates or (), relevant, group_of)
         row = {
             "query_id": query_id,
             "hard": sorted(hard[query_id]),
@@ -194,12 +188,7 @@ def _choose(
             continue
         hidden = own_documents[query_id].union(*map(pieces.find, query.excluded))
         if count_tokens(query.text) < settings.tokens:
-            build.drop(
-                "choose",
-                query_id,
-                f"under {settings.tokens} tokens",
-                query.text,
-            )
+            build.drop("choose", query_id, f"under {settings.tokens} tokens", query.text)
         elif not relevant_ids(gold[query_id]) - hidden:
             build.drop("choose", query_id, "nothing is relevant but its own text")
         else:
@@ -207,11 +196,7 @@ def _choose(
     sample = {*stable_order(suitable)[: build.recipe.limits.queries]}
     unsampled = [query_id for query_id in suitable if query_id not in sample]
     build.drop_all("choose", unsampled, "outside the sample")
-    build.count(
-        "choose",
-        len(task.queries),
-        len(sample),
-    )
+    build.count("choose", len(task.queries), len(sample))
     build.demand(sample)
     queries = [query for query_id, query in suitable.items() if query_id in sample]
     visible = pool_judging.Grades()
@@ -260,12 +245,7 @@ def _make_candidates(
         reads_pools = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts
         specs = settings.retrievers if reads_pools or not build.ahead else ["bm25"]
         searchers = [build.retriever(spec) for spec in specs]
-        pools = make_pools(
-            queries,
-            gold,
-            searchers,
-            dict.fromkeys(gold, settings.size),
-        )
+        pools = make_pools(queries, gold, searchers, dict.fromkeys(gold, settings.size))
     return [replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries]
 
 
@@ -307,11 +287,7 @@ def _list_facets(build: BuildPipeline, queries: Sequence[Query]) -> dict[str, li
         facets = copied(answer.get("facets", ()), escape_markers(unit.key.text))
         if facets:
             facets_of[unit.key.query_id] = facets
-    build.count(
-        "facets",
-        len(queries),
-        len(facets_of),
-    )
+    build.count("facets", len(queries), len(facets_of))
     return facets_of
 
 
@@ -357,11 +333,7 @@ def _judge_facets(
             meets_every[query_id][candidate] = float(min(grades) >= 1)
     unmet = [query_id for query_id, grades in meets_every.items() if not any(grades.values())]
     build.drop_all("aspects", unmet, "no candidate meets every facet")
-    build.count(
-        "aspects",
-        len(queries),
-        len(queries) - len(unmet),
-    )
+    build.count("aspects", len(queries), len(queries) - len(unmet))
     return {"aspects": sums, "every": meets_every}
 
 
@@ -380,11 +352,7 @@ def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     )
     for query_id in sorted({*benchmark.dev} - {*apart.dev}):
         build.drop("split", query_id, "what is relevant is in the pools of test queries")
-    build.count(
-        "split",
-        len(benchmark.dev),
-        len(apart.dev),
-    )
+    build.count("split", len(benchmark.dev), len(apart.dev))
     triplets = dict[str, list[Comparison]]()
     for query in apart.queries:
         if query.query_id in apart.dev:
@@ -442,22 +410,13 @@ def _write_objective(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     shown = dev[: min(settings.cases, math.ceil(len(dev) / 2))]
     drafts = _draft_objectives(build, benchmark, shown)
     # Drafts are tried on queries that their writer has not read, if there are such.
-    wins = _count_wins(
-        build,
-        benchmark,
-        drafts,
-        dev[len(shown) :] or dev,
-    )
+    wins = _count_wins(build, benchmark, drafts, dev[len(shown) :] or dev)
     best = max(drafts, key=wins.__getitem__, default=benchmark.settings["objective"])
     rejected = drafts.copy()
     if rejected:
         rejected.remove(best)
     build.drop_all("try", rejected, "another is better")
-    build.count(
-        "try",
-        len(drafts),
-        len(drafts[:1]),
-    )
+    build.count("try", len(drafts), len(drafts[:1]))
     return benchmark._replace(settings={**benchmark.settings, "objective": best})
 
 
@@ -513,13 +472,7 @@ def _count_wins(
                 "examples": [],
             }
             passages = build.passages(stable_order([better, worse]))
-            units.append(
-                StageInput(
-                    (draft, better, worse),
-                    inputs,
-                    passages,
-                )
-            )
+            units.append(StageInput((draft, better, worse), inputs, passages))
     wins = Counter[str]()
     for unit, answer in build.ask("try", units, most=settings.drafts * settings.triplets):
         draft, better, worse = unit.key

@@ -76,11 +76,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     posts = {doc_id: note["written"] for doc_id, note in notes.items()}
     posts = _vary_openings(build, posts, openings)
     posts = _harden(build, posts)
-    posts = queries.fix_leaks(
-        build,
-        posts,
-        {doc_id: [doc_id] for doc_id in posts},
-    )
+    posts = queries.fix_leaks(build, posts, {doc_id: [doc_id] for doc_id in posts})
     passage_of = {queries.make_query(build, post): doc_id for doc_id, post in posts.items()}
     first_posts = set(passage_of.values())
     repeats = [doc_id for doc_id in posts if doc_id not in first_posts]
@@ -121,14 +117,7 @@ def _recollect(build: BuildPipeline) -> Notes:
     in_turn = [doc_id for turn in turns for doc_id in turn if doc_id]
     sample = in_turn[: settings.sample or None]
     inputs = {"least": settings.rating, "words": settings.words}
-    units = (
-        StageInput(
-            doc_id,
-            inputs,
-            build.passages([doc_id]),
-        )
-        for doc_id in sample
-    )
+    units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
     memorable = dict[str, Any]()
     forgettable = list[str]()
     for unit, answer in build.ask("recollect", units):
@@ -138,16 +127,8 @@ def _recollect(build: BuildPipeline) -> Notes:
             forgettable.append(unit.key)
     chosen = list(memorable)[: build.recipe.limits.queries]
     build.drop_all("recollect", forgettable, "less memorable")
-    build.drop_all(
-        "recollect",
-        list(memorable)[len(chosen) :],
-        "more than queries are wanted",
-    )
-    build.count(
-        "recollect",
-        len(sample),
-        len(chosen),
-    )
+    build.drop_all("recollect", list(memorable)[len(chosen) :], "more than queries are wanted")
+    build.count("recollect", len(sample), len(chosen))
     notes = dict[str, Mapping[str, Any]]()
     for doc_id in chosen:
         post = " ".join(memorable[doc_id]["written"].split())
@@ -198,13 +179,7 @@ def _harden(build: BuildPipeline, posts: Posts) -> Posts:
             "forbidden": queries.find_leaks(build, post, [doc_id]),
             "words": len(post.split()),
         }
-        units.append(
-            StageInput(
-                doc_id,
-                inputs,
-                build.passages([doc_id]),
-            )
-        )
+        units.append(StageInput(doc_id, inputs, build.passages([doc_id])))
     return _rewrite(build, "harden", posts, units)
 
 
@@ -227,11 +202,7 @@ def _rewrite(
                 endings.get(unit.key, ""),
             ]
             rewritten[unit.key] = " ".join(words).rstrip()
-    build.count(
-        stage,
-        len(posts),
-        len(posts),
-    )
+    build.count(stage, len(posts), len(posts))
     return rewritten
 
 
@@ -265,23 +236,14 @@ def _judge(
         meant[query] = [doc_id for doc_id, grade in grades.items() if grade >= judge.keep]
 
     def show(query: Query) -> Item:
-        return build.choice(
-            "remembered",
-            query.text,
-            near[query.query_id][:SHOWN],
-        )
+        return build.choice("remembered", query.text, near[query.query_id][:SHOWN])
 
     build.review("ambiguity", meant, show)
     gold = pool_judging.Grades()
     for query, doc_ids in meant.items():
         passage = passage_of[query]
         if passage not in doc_ids and not build.ahead:
-            build.drop(
-                "unique",
-                passage,
-                "its own passage is not recognised in it",
-                query.text,
-            )
+            build.drop("unique", passage, "its own passage is not recognised in it", query.text)
         elif len(doc_ids) > 1 and recipe.recollect.many == "drop":
             build.drop(
                 "unique", passage, "other passages could be meant as well", ", ".join(doc_ids)
@@ -294,11 +256,7 @@ def _judge(
                 }
             )
             gold[query.query_id] = {doc_id: float(doc_id in doc_ids) for doc_id in judged}
-    build.count(
-        "unique",
-        len(passage_of),
-        len(gold),
-    )
+    build.count("unique", len(passage_of), len(gold))
     return gold
 
 

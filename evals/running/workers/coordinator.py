@@ -67,11 +67,7 @@ class _ChargedSession(Session):
         limits: Limits,
         snapshot: Mapping[str, Any],
     ) -> None:
-        super().__init__(
-            Query(query_id, ""),
-            ({}, {}, limits, time.perf_counter),
-            snapshot,
-        )
+        super().__init__(Query(query_id, ""), ({}, {}, limits, time.perf_counter), snapshot)
         self.charged = list[tuple[Usage, str]]()
         self.allowed = 0
 

@@ -36,11 +36,7 @@ def gather(path: Path) -> dict[str, Any]:
     config = run_folder.read_config(next(iter(shards.values())))
     environment = load_environment(config)
     query_ids = [query.query_id for query in environment.queries]
-    _check_complete(
-        joined_path,
-        shards,
-        [query_ids[number::count] for number in range(count)],
-    )
+    _check_complete(joined_path, shards, [query_ids[number::count] for number in range(count)])
     with run_folder.claim(joined_path, config) as folder:
         for number, shard_path in shards.items():
             with run_folder.claim(shard_path, run_folder.read_config(shard_path)) as shard:
