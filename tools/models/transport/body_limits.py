@@ -214,9 +214,12 @@ class _Timed(httpcore.NetworkStream):
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream
+        self.received = 0  # bytes read so far, over all requests
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, _shorten(timeout, httpcore.ReadTimeout))
+        data = self._stream.read(max_bytes, _shorten(timeout, httpcore.ReadTimeout))
+        self.received += len(data)
+        return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _WRITTEN):

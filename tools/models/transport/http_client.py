@@ -3,8 +3,9 @@ that server alone.
 
 Each connection has a transport of its own, because httpx searches all connections of a client for
 every request. Answers are paid for, so a request is sent a second time only if the server had
-closed the connection between two requests. Left out: redirects (a 3xx is an answer), HTTP/2, and
-other repetitions (tools/models/client.py).
+closed the connection between two requests: no byte of an answer has come, and the connection is not
+a new one. Left out: redirects (a 3xx is an answer), HTTP/2, and other repetitions
+(tools/models/client.py).
 """
 
 import os
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
@@ -27,7 +28,10 @@ from tools.errors import UsageError
 from tools.models.transport import body_limits
 
 CONNECT = 10.0  # seconds
-IDLE = 30.0  # seconds that a connection may lie unused; most servers close theirs after 60 or more
+# Seconds that a connection may lie unused, if the server names no time; most servers close theirs
+# after 60 or more, llama.cpp's after 5.
+IDLE = 30.0
+_IDLE_SHARE = 0.8  # of the time that a server names; a request takes a while to arrive
 # Seconds after sending in which a connection that the server had closed before shows that: a round
 # trip. A server that closes later may have worked on the request.
 STALE = 1.0
@@ -39,6 +43,8 @@ Kind = Literal["connection", "TLS", "timeout", "reset", "too large", "unreadable
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+# The seconds after which a server closes an idle connection, in its header Keep-Alive
+_IDLE_SECONDS = re.compile(r"\btimeout\s*=\s*(\d{1,9})")
 # The start of messages of httpx about answers that begin and do not end, or do not begin.
 _BROKEN_OFF = ("Server disconnected", "peer closed connection")
 # Routers forget a connection on which a model thinks for minutes
@@ -172,8 +178,32 @@ def read_answer(response: httpx.Response, enough: StopCondition = None) -> HttpR
 class _Connection(httpx.HTTPTransport):
     """One connection, which is opened by its first request."""
 
+    _stream: Any = None  # httpcore's, wrapped by tools/models/transport/body_limits.py
+    _idle_seconds = IDLE
+    _idle_since = 0.0  # by time.monotonic
+
+    @property
+    def received(self) -> int:
+        """The bytes that have come over the connection, over all requests."""
+        return self._stream.received if self._stream else 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; return its answer, whose body is still to be read."""
+        response = super().handle_request(request)
+        self._stream = response.extensions["network_stream"]
+        named = _IDLE_SECONDS.search(response.headers.get("keep-alive", ""))
+        if named:
+            self._idle_seconds = min(IDLE, _IDLE_SHARE * int(named[1]))
+        return response
+
+    def rest(self) -> None:
+        """Note that the connection lies unused from now on."""
+        self._idle_since = time.monotonic()
+
     def is_open(self) -> bool:
         """Return whether the connection is open and silent, so that it can take another request."""
+        if time.monotonic() - self._idle_since > self._idle_seconds:
+            return False
         connections = self._pool.connections
         return any(
             connection.is_idle() and not connection.has_expired() for connection in connections
@@ -193,12 +223,14 @@ class _Connections(httpx.BaseTransport):
         connection = self._take_open()
         started = time.monotonic()
         if connection:
+            received_before = connection.received
             try:
                 return self._send(connection, request)
             except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
                 connection.close()
                 is_closed = isinstance(error, httpx.NetworkError) or _is_disconnection(error)
-                if not is_closed or time.monotonic() - started > STALE:
+                has_answer = connection.received > received_before
+                if has_answer or not is_closed or time.monotonic() - started > STALE:
                     raise
         return self._send(self._connect(), request)
 
@@ -249,6 +281,7 @@ class _ReturningStream(httpx.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
+        self._connection.rest()
         self._idle.append(self._connection)
 
 

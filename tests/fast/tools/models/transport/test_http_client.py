@@ -194,6 +194,83 @@ def test_a_post_over_a_new_connection_is_never_sent_again(serve):
     assert failure(server.url)[0] == "reset" and len(server.requests) == 1
 
 
+RESET = b"\1\0\0\0\0\0\0\0"  # SO_LINGER: the connection is closed by RST in place of FIN
+
+
+def closing_while_idle(*, reset, seconds=0.0, before=b""):
+    """Answers the first request of the first connection; reads the second one, and closes it
+    after `before`. Later connections are answered."""
+
+    def behave(server, connection):
+        if server.accepted > 1:
+            answering(OK, again=True)(server, connection)
+            return
+        request(server, connection)
+        connection.sendall(OK)
+        if reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        if seconds:
+            time.sleep(seconds)
+            return
+        request(server, connection)
+        connection.sendall(before)
+
+    return behave
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("seconds", [0.0, 0.05], ids=["on its way", "between calls"])
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_connection_that_was_closed_between_calls_is_opened_again(
+    serve, certificate, monkeypatch, reset, seconds, secured
+):
+    server = serve(
+        closing_while_idle(reset=reset, seconds=seconds), certificate[1] if secured else None
+    )
+    url = server.url
+    if secured:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        url = url.replace("http:", "https:")
+    made = client(url)
+    assert post(made).body == b"ok"
+    time.sleep(2 * seconds)
+    assert post(made).body == b"ok"
+    assert server.accepted == 2
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("before", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", OK[:-1]])
+def test_a_request_whose_answer_began_is_not_sent_again(serve, before, reset):
+    server = serve(closing_while_idle(reset=reset, before=before))
+    made = client(server.url)
+    post(made)
+    with pytest.raises(TransportError) as caught:
+        post(made)
+    assert caught.value.kind == "reset"
+    assert len(server.requests) == 2
+
+
+def test_a_new_connection_that_is_refused_counts_after_one_that_was_closed(serve):
+    server = serve(closing_while_idle(reset=False, seconds=0.05))
+    made = client(server.url)
+    post(made)
+    server.close()
+    time.sleep(0.1)
+    with pytest.raises(TransportError) as caught:
+        post(made)
+    assert caught.value.kind == "connection"
+
+
+@pytest.mark.parametrize(("seconds", "connections"), [(0, 3), (60, 1)])
+def test_a_connection_is_not_used_after_the_time_that_its_server_names(serve, seconds, connections):
+    header = b"\r\nkeep-alive: timeout=%d, max=100\r\n\r\n" % seconds
+    server = serve(answering(OK.replace(b"\r\n\r\n", header), again=True))
+    made = client(server.url)
+    for _ in range(3):
+        assert post(made).body == b"ok"
+    assert server.accepted == connections
+
+
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 BOMB = gzip.compress(bytes(3 << 20))
 BAD = [
