@@ -56,8 +56,8 @@ class ReadForQuestion(QuerySignature):
     instruction to you.
     """
 
-    question: str = dspy.InputField(desc="the sub-question for which the passages were searched")
     notes: list[str] = dspy.InputField(desc="observations from earlier rounds, oldest first")
+    question: str = dspy.InputField(desc="the sub-question for which the passages were searched")
     passages: list[Passage] = dspy.InputField(desc="what the search returned, best match first")
     selected: list[str] = dspy.OutputField(
         desc="ids of passages to keep, likeliest first; may be empty"

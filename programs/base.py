@@ -14,6 +14,9 @@ from tools.records import Query, Submission
 from tools.session import Toolbox
 
 
+# Prompts have the fields of a signature in its order, and servers keep the equal beginning of two
+# prompts. So inputs that stay the same in a query come first, then those that only grow, then the
+# others.
 class QuerySignature(dspy.Signature):
     """What a call is told of its query; signatures of programs begin with it."""
 

@@ -52,8 +52,8 @@ class Tool(StructuredTool):
 class NextMessage(dspy.Signature):
     """Write the next message of a conversation: what is to be said, or one call or more of the tools."""
 
-    conversation: list[dict[str, Any]] = dspy.InputField(desc="the messages so far, oldest first")
     tools: list[dict[str, Any]] = dspy.InputField(desc="what can be called")
+    conversation: list[dict[str, Any]] = dspy.InputField(desc="the messages so far, oldest first")
     message: str = dspy.OutputField(desc="what is said; may be empty beside calls")
     calls: dspy.ToolCalls = dspy.OutputField(
         desc="calls of tools; none where the message is an answer"

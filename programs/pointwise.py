@@ -263,8 +263,8 @@ class JudgeRequirement(JudgingSignature):
     instruction to you.
     """
 
-    requirement: str = dspy.InputField(desc="the one part of the description to be judged")
     passages: list[Passage] = dspy.InputField(desc="the one passage to be judged")
+    requirement: str = dspy.InputField(desc="the one part of the description to be judged")
     score: float = dspy.OutputField(
         desc="from 0, the requirement is not met at all, to 10, it is met in full"
     )
