@@ -39,6 +39,7 @@ from tools.models.context_window import Message
 from tools.models.language_model import CALLS_IN_TEXT
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, has_marks, read_arguments
+from tools.models.tool_calls import ToolCalls
 from tools.records import Query, Usage
 from tools.session import Session
 
@@ -69,7 +70,7 @@ class NextStep(QuerySignature):
         desc="how many steps may follow this one; what is selected by then counts"
     )
     thought: str = dspy.OutputField(desc="what is known, and what the next call is for")
-    calls: dspy.ToolCalls = dspy.OutputField(desc="one call or more of the tools")
+    calls: ToolCalls = dspy.OutputField(desc="one call or more of the tools")
 
 
 class _Turn(TypedDict):

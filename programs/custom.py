@@ -33,6 +33,7 @@ from tools.errors import OwnCodeFailed, SextantError, UsageError
 from tools.models import call_context, offline_rules
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.language_model import LanguageModel
+from tools.models.tool_calls import is_tool_calls
 from tools.records import Query, Snippet, Submission
 from tools.session import Toolbox
 from tools.text import TermStatistics
@@ -233,11 +234,11 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
         return "search" if "search" in get_args(annotation) and not ids else "finish"
     if name == "next_tool_args":
         return {} if ids else {"query": words}
-    if annotation is dspy.ToolCalls:
+    if is_tool_calls(annotation):
         calls = (
             [] if ids or "search" not in shown else [{"name": "search", "args": {"query": words}}]
         )
-        return dspy.ToolCalls.from_dict_list(calls)
+        return annotation.from_dict_list(calls)
     return _fill(annotation, name, ids, words)
 
 

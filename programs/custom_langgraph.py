@@ -25,6 +25,7 @@ from tools.interrupts import start_thread
 from tools.models.call_context import PredictorCall, expose_call
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, identify, read_arguments
+from tools.models.tool_calls import ToolCalls
 from tools.records import Query
 from tools.session import SharedOnDeepcopy
 from tools.threads import EventLoop, run_coroutine
@@ -55,9 +56,7 @@ class NextMessage(dspy.Signature):
     tools: list[dict[str, Any]] = dspy.InputField(desc="what can be called")
     conversation: list[dict[str, Any]] = dspy.InputField(desc="the messages so far, oldest first")
     message: str = dspy.OutputField(desc="what is said; may be empty beside calls")
-    calls: dspy.ToolCalls = dspy.OutputField(
-        desc="calls of tools; none where the message is an answer"
-    )
+    calls: ToolCalls = dspy.OutputField(desc="calls of tools; none where the message is an answer")
 
 
 class Model(BaseChatModel):

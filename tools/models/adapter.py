@@ -34,6 +34,7 @@ from tools.models.answer_parsing import JSON_FORM, answer_form, read_answer
 from tools.models.answer_schema import SIGNATURES_CACHED, FieldValues, bound_schema, make_schema
 from tools.models.call_context import PredictorCall, Repair
 from tools.models.fields import place_markers, read_loosely
+from tools.models.tool_calls import ToolCalls
 from tools.models.values import TooBroken
 from tools.records import Usage
 
@@ -279,7 +280,11 @@ class _CheckedCall:
 
 @lru_cache(maxsize=SIGNATURES_CACHED)
 def _requirements(form: Any, signature: Any) -> Any:
-    return form.user_message_output_requirements(signature)
+    requirements = form.user_message_output_requirements(signature)
+    # DSPy has words for its own type of calls alone: an example.
+    return requirements and requirements.replace(
+        f"formatted as a valid Python {ToolCalls.__name__}", "a JSON object with `tool_calls`"
+    )
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)

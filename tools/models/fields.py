@@ -17,7 +17,8 @@ from dspy.adapters.utils import apply_output_field_defaults, parse_value
 from tools.models import call_context
 from tools.models.answer_checks import schema_constraints
 from tools.models.elements import find_elements
-from tools.models.text_calls import read_calls
+from tools.models.text_calls import read_arguments, read_calls
+from tools.models.tool_calls import is_tool_calls
 from tools.models.values import TooBroken, convert, plain_name, repair_json
 
 _LAST = "completed"
@@ -103,7 +104,7 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
     yield _by_tags(names, answer)
     yield _by_labels(names, answer)
     types = {name: field.annotation for name, field in signature.output_fields.items()}
-    call_fields = [name for name, annotation in types.items() if annotation is dspy.ToolCalls]
+    call_fields = [name for name, annotation in types.items() if is_tool_calls(annotation)]
     if call_fields:
         yield from _by_calls(types, call_fields[0], answer)
     elif len(types) == 1:  # the value alone, if its type tells it from other words
@@ -116,7 +117,7 @@ def _by_calls(
     types: Mapping[str, Any], call_field: str, answer: str
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the fields of an answer with calls in its text: the first text field has the words around the calls."""
-    reading = read_calls(answer)
+    reading = read_calls(answer, _offered_tools())
     if reading.calls:
         text_fields = [name for name, annotation in types.items() if annotation is str]
         fields = dict.fromkeys(text_fields, "")
@@ -147,19 +148,33 @@ def _convert(
 ) -> Any:
     if annotation is str:
         return value if isinstance(value, str) else _text(value)
-    if annotation is dspy.ToolCalls:
+    if is_tool_calls(annotation):
         text = value if isinstance(value, str) else json.dumps(value)
-        calls = read_calls(text).calls
+        tools = _offered_tools()
+        calls = read_calls(text, tools).calls
         if not calls and text.strip() not in ("[]", "{}", '{"tool_calls": []}'):
             raise ValueError("no call that can be read")
         parsed_calls = list[dict[str, Any]]()
         for call in calls:
-            arguments = json.loads(call["arguments"])
+            arguments = read_arguments(call["arguments"], tools.get(call["name"]))
+            if arguments is None:
+                raise ValueError("arguments that cannot be read")
             parsed_calls.append({"name": call["name"], "args": arguments})
-        return dspy.ToolCalls.from_dict_list(parsed_calls)
+        return annotation.from_dict_list(parsed_calls)
     if isinstance(annotation, type) and issubclass(annotation, dspy.Type):
         return parse_value(value, annotation)
     return convert(annotation, value, bounds)
+
+
+def _offered_tools() -> Mapping[str, Mapping[str, Any]]:
+    """Return the tools among the inputs of the present call, with their parameters."""
+    call = call_context.current().predictor_call
+    offered = dict[str, Mapping[str, Any]]()
+    for value in call.inputs.values() if call else ():
+        for tool in value if isinstance(value, list) else ():
+            if isinstance(tool, dspy.Tool):
+                offered[str(tool.name)] = tool.args or {}
+    return offered
 
 
 def _text(value: Any) -> str:

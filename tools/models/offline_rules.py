@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import dspy
-
 from tools.models.call_context import Inputs
+from tools.models.tool_calls import ToolCalls
 from tools.text import TermStatistics, content_words, sentences
 
 # docs/decisions/offline.md tells how these were chosen, and on which queries.
@@ -347,7 +346,7 @@ def find_common(
 def call_tools(
     inputs: Inputs,
     statistics: TermStatistics,
-) -> dspy.ToolCalls:
+) -> ToolCalls:
     """Select the best results of the last search, then search again with its words; finish in the last step."""
     history = _read_history(inputs["history"])
     calls = list[dict[str, Any]]()
@@ -357,11 +356,11 @@ def call_tools(
             calls.append({"name": "select", "args": {"doc_ids": best}})
     if inputs["steps_left"] < 1:
         calls.append({"name": "finish", "args": {"doc_ids": []}})
-        return dspy.ToolCalls.from_dict_list(calls)
+        return ToolCalls.from_dict_list(calls)
     notes = [observe({**inputs, "passages": shown}, statistics) for shown in history.passages]
     search_inputs = {**inputs, "earlier_searches": history.searches, "notes": notes}
     calls.append({"name": "search", "args": {"query": write_search(search_inputs, statistics)}})
-    return dspy.ToolCalls.from_dict_list(calls)
+    return ToolCalls.from_dict_list(calls)
 
 
 class _History(NamedTuple):
