@@ -240,9 +240,12 @@ class LanguageModel(dspy.LM):
         send = partial(_without_thoughts, send, _instruction(messages))
         counted = [{"content": json.dumps([messages, tools])}]
         answer = self._answer(request, rollout, send, counted, self.limit, again=again)
-        message = _read_message(
-            answer.outputs[0], messages, [tool["function"]["name"] for tool in tools]
-        )
+        functions = [tool["function"] for tool in tools]
+        parameters = {
+            function["name"]: function.get("parameters", {}).get("properties", {})
+            for function in functions
+        }
+        message = _read_message(answer.outputs[0], messages, parameters)
         if message.get("in_text"):
             self._tell_of_calls_in_text()
         self._remember(None, messages, settings, [message], answer)
@@ -525,19 +528,24 @@ def _part_output(output: Any, instruction: str) -> tuple[str, Any]:
     return thoughts, {**output, text_field: answer, **original}
 
 
-def _read_message(output: Message, messages: Sequence[Message], names: Sequence[str]) -> Message:
-    """Return a message with the calls in it, in its text perhaps, and an id for each."""
+def _read_message(
+    output: Message, messages: Sequence[Message], tools: Mapping[str, Mapping[str, Any]]
+) -> Message:
+    """Return a message with the calls in it, in its text perhaps, and an id for each.
+
+    `tools` are the parameters of each tool by its name.
+    """
     _, message = _part_output(output, _instruction(messages))
     message = dict(message)
     original_text = message.pop("said", "")
     calls = message["tool_calls"]
     message_parts = dict(message.get("parts", {}))
     before = original_text.removesuffix(message["content"])  # thoughts and their marks
-    if not calls and names:
-        calls, remaining_text = read_calls(message["content"], names)
+    if not calls and tools:
+        calls, remaining_text = read_calls(message["content"], tools)
         if calls:
             message |= {"content": remaining_text, "in_text": True}
-    calls = [{**call, "name": find_tool(call["name"], names)} for call in calls]
+    calls = [{**call, "name": find_tool(call["name"], tools)} for call in calls]
     calls = identify(calls, messages)
     if written := message_parts.get("tool_calls"):
         message_parts["tool_calls"] = [

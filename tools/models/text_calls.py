@@ -2,8 +2,8 @@
 
 Models write calls in some twenty forms, which come down to five: JSON with a name and arguments; a
 name before JSON arguments; tags for function and parameters; a call as in Python; "Action:" and
-"Action Input:". Each is read here, whatever marks are around it. To add a form, add a pattern and a
-reader in `_READERS`.
+"Action Input:". Small models write the arguments alone, too. Each is read here, whatever marks are
+around it. To add a form, add a pattern and a reader in `_READERS`.
 """
 
 import ast
@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tools.models.elements import find_elements
-from tools.models.values import RepairBudget, TooBroken, repair_json
+from tools.models.values import RepairBudget, TooBroken, plain_name, repair_json
 
 
 class TextCall(NamedTuple):
@@ -73,7 +73,8 @@ def read_calls(text: str, names: Collection[str] = ()) -> Reading:
     """Return the calls in a text, and the text without them.
 
     `names` are the names of the tools. If they are given, a call outside of any marks has to name
-    one of them: JSON in an answer may be something else.
+    one of them: JSON in an answer may be something else. If they are keys of a mapping to the
+    parameters of each tool, arguments alone are a call of the only tool that takes them.
     """
     plain = text.replace('<|"|>', '"')  # Gemma's quotation marks
     budget = RepairBudget()
@@ -508,12 +509,48 @@ def _read_words(
             yield TextCall(element.start, element.end, name, fields)
 
 
+# Arguments without a name: {"query": "..."}, as all of the text or all of a block
+
+_BLOCK = re.compile(r"```\w*[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+def _read_bare_arguments(
+    text: str,
+    names: Collection[str],
+    budget: RepairBudget,
+) -> Iterator[TextCall]:
+    if not isinstance(names, Mapping):
+        return
+    for block in _BLOCK.finditer(text):
+        name, arguments = _identify_tool(block[1], names, budget)
+        if name:
+            yield TextCall(block.start(), block.end(), name, arguments)
+    name, arguments = _identify_tool(_MARK.sub("", text), names, budget)
+    if name:
+        yield TextCall(0, len(text), name, arguments)
+
+
+def _identify_tool(
+    text: str,
+    parameters: Mapping[str, Collection[str]],
+    budget: RepairBudget,
+) -> tuple[str, dict[str, Any]]:
+    """Return the only tool that takes the arguments of which a text consists; "" if there is none."""
+    arguments = _object(text, budget) if text.strip().endswith("}") else None
+    if not arguments:
+        return "", {}
+    given = set(map(plain_name, arguments))
+    matches = [name for name, own in parameters.items() if set(map(plain_name, own)) == given]
+    return (matches[0], arguments) if len(matches) == 1 else ("", {})
+
+
 _READERS: tuple[Callable[[str, Collection[str], RepairBudget], Iterator[TextCall]], ...] = (
     _read_tags,
     _read_names_before_json,
     _read_json,
     _read_words,
     _read_python,
+    _read_bare_arguments,
 )
 
 

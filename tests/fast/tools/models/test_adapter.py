@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from evals.running.request import SYSTEMS
 from evals.running.resolve import try_construct
+from programs.search_tools import make_tools
+from tools.models import language_model
 from tools.models.adapter import Adapter
 from tools.models.answer_checks import InvalidAnswer
 from tools.models.passages import Passage
@@ -163,6 +165,15 @@ def test_calls_are_read_in_the_form_of_a_model_where_dspys_is_asked_for():
         read = Adapter().parse(asked, answer)
         [made] = read["calls"].tool_calls
         assert (read["thought"], made.name, made.args) == ("I look.", "search", {"query": "trams"})
+
+
+def test_arguments_alone_are_a_call_of_the_tool_that_the_prompt_offers(server):
+    asked = dspy.Signature("q, tools: list[dspy.Tool] -> thought, calls: dspy.ToolCalls")
+    server.answer = lambda prompt: {"raw": '```json\n{"query": "trams"}\n```'}
+    with language_model.connect(server.spec).active():
+        answer = dspy.Predict(asked)(q="which?", tools=list(make_tools().values()))
+    [call] = answer.calls.tool_calls
+    assert (call.name, call.args, answer.thought) == ("search", {"query": "trams"}, "")
 
 
 LINES = st.sampled_from(

@@ -106,6 +106,39 @@ def test_what_is_no_call_is_none(text):
     assert read_calls(text, TOOLS) == ([], text)
 
 
+PARAMETERS = {"search": ["query"], "read": ["doc_id"], "select": ["doc_ids"], "finish": ["doc_ids"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        JSON,
+        f"```json\n{JSON}\n```",
+        f"I look.\n```json\n{JSON}\n```",
+        f"<tool_call>\n{JSON}\n</tool_call>",
+        JSON.replace("query", "Query"),
+    ],
+)
+def test_arguments_alone_are_a_call_of_the_only_tool_that_takes_them(text):
+    [call] = read_calls(text, PARAMETERS).calls
+    assert call["name"] == "search" and "rope tram" in call["arguments"]
+    assert not read_calls(text, TOOLS).calls, "nothing is known of the parameters"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"doc_ids": ["1"]}',
+        '{"query": "rope tram", "year": 1900}',
+        f"A passage has {JSON} in it.",
+        '{"title": "rope tram"}',
+        "{}",
+    ],
+)
+def test_arguments_of_two_tools_or_of_none_are_no_call(text):
+    assert read_calls(text, PARAMETERS) == ([], text)
+
+
 def test_a_call_of_an_unknown_tool_is_one_where_it_is_marked_or_all_of_the_text():
     flying = '{"name": "fly", "arguments": {}}'
     for text in (f"<tool_call>{flying}</tool_call>", flying, f"```json\n{flying}\n```"):
