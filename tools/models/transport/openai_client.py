@@ -653,6 +653,8 @@ def _call(call: Any, function: Any) -> dict[str, str]:
 # word.
 _OTHER_WORD = re.compile(r"use '?max_completion_tokens", re.IGNORECASE)
 _NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
+# llama.cpp without --jinja answers a request that it does not take with status 500.
+_TOOLS_REFUSED = re.compile(r"\btools? param requires\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
     **dict.fromkeys((401, 403), dspy.LMAuthError),
@@ -720,6 +722,8 @@ def _type(
         )
     if status in (408, 409, 425, 429):
         return dspy.LMRateLimitError
+    if tools and status == 500 and _TOOLS_REFUSED.search(error_body.words):
+        return partial(dspy.LMUnsupportedFeatureError, feature="tools")
     if status >= 500 and status != 501:
         return dspy.LMServerError
     if not 400 <= status < 500:  # no server of this protocol sends it

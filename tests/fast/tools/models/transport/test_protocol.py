@@ -570,6 +570,9 @@ def refused(words="no", code="", status=400, tools=False):
          dspy.ContextWindowExceededError, "system"),
         (refused("this model does not support tools", tools=True), dspy.LMUnsupportedFeatureError, "system"),
         (refused("this model does not support tools"), dspy.LMInvalidRequestError, "provider"),
+        (refused("tools param requires --jinja flag", status=500, tools=True),
+         dspy.LMUnsupportedFeatureError, "system"),
+        (refused("error parsing tool call: invalid character", status=500, tools=True), dspy.LMServerError, "provider"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, whose):
