@@ -50,9 +50,10 @@ def texts_of_dspy():
     """The examples in texts of DSPy's adapters and types, which it may put into a prompt."""
     for file in sorted(Path(dspy.adapters.__path__[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if "\n" not in node.value and (match := ANNOUNCED.search(node.value)):
-                    yield match["example"]
+            text = node.value if isinstance(node, ast.Constant) else None
+            match = ANNOUNCED.search(text) if isinstance(text, str) and "\n" not in text else None
+            if match:
+                yield match["example"]
 
 
 def prompt(signature, monkeypatch, form):
