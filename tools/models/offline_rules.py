@@ -356,11 +356,11 @@ def call_tools(
             calls.append({"name": "select", "args": {"doc_ids": best}})
     if inputs["steps_left"] < 1:
         calls.append({"name": "finish", "args": {"doc_ids": []}})
-        return ToolCalls.from_dict_list(calls)
+        return ToolCalls.from_dict_list(calls)  # type: ignore[no-any-return]
     notes = [observe({**inputs, "passages": shown}, statistics) for shown in history.passages]
     search_inputs = {**inputs, "earlier_searches": history.searches, "notes": notes}
     calls.append({"name": "search", "args": {"query": write_search(search_inputs, statistics)}})
-    return ToolCalls.from_dict_list(calls)
+    return ToolCalls.from_dict_list(calls)  # type: ignore[no-any-return]
 
 
 class _History(NamedTuple):
