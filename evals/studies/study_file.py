@@ -31,6 +31,8 @@ _ELSEWHERE = {
 _ELSEWHERE |= {f"budget_{unit}": "[budget]" for unit in ("usd", "calls", "tokens")}
 # Fields whose values need no field name in the name of a row.
 _PLAIN = ("program", "retriever", "lm", "pool")
+# Fields that no row is named by; parameters are named one by one.
+_UNNAMED = ("seed", "tasks", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,13 +209,24 @@ def _is_listed(key: str, value: Any) -> bool:
 
 
 def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a row can be named by: no seeds, and each parameter."""
-    flat = {**settings, **settings["parameters"]}
-    return {key: value for key, value in flat.items() if key not in ("seed", "tasks", "parameters")}
+    """Return the settings that a row can be named by: its options but the seed, and its parameters as `NAME=`.
+
+    A parameter may have the name of an option: `-P pool=20` and `--pool union:300`.
+    """
+    options = {key: value for key, value in settings.items() if key not in _UNNAMED}
+    parameters = {
+        f"{key}=": value for key, value in settings["parameters"].items() if key != "seed"
+    }
+    return options | parameters
 
 
 def _describe(flat: Mapping[str, Any], differ: Sequence[str]) -> str:
-    words = [
-        str(flat[key]) if key in _PLAIN else f"{key}={flat[key]}" for key in differ if key in flat
-    ]
+    words = list[str]()
+    for key in differ:
+        if key not in flat:
+            continue
+        if key in _PLAIN:
+            words.append(str(flat[key]))
+        else:
+            words.append(f"{key.removesuffix('=')}={flat[key]}")
     return " ".join(words) or str(flat.get("program", ""))

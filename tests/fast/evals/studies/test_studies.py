@@ -86,6 +86,13 @@ def test_lists_multiply_and_rows_are_named_by_what_differs():
     assert found[0].task == "obliq/congress"
 
 
+def test_a_parameter_named_like_an_option_is_named_as_a_parameter():
+    rows = {"program": ["rank"], "pool": ["union:300"], "parameters": {"pool": [10, 20]}}
+    study = made(tasks=["congress"], rows=rows, row=[])
+    rows_named = [cell.row for cell in study_file.expand_cells(study)]
+    assert rows_named == ["pool=10", "pool=20"]
+
+
 def test_the_guides_file_is_the_study_that_it_says(tmp_path):
     file = write(tmp_path / "study.toml", re.findall(r"```toml\n(.*?)```", GUIDE, re.S)[0])
     found = study_file.expand_cells(study_file.read_study(file))
