@@ -26,7 +26,7 @@ from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import AnswerCheck, InvalidAnswer, Outputs
 from tools.models.passages import Passage
-from tools.models.prompting import ask, with_advice
+from tools.models.prompting import ask, predict, with_advice
 
 
 class SubQuestion(pydantic.BaseModel):
@@ -266,11 +266,12 @@ class Planner(Agent):
             parallel=self.parallel,
         )
         require_at_least(0, "planner", read_chars=self.read_chars)
-        self.plan_searches = dspy.Predict(with_advice(PlanSearches, get_lens(self.lens).search))
-        self.read_passages = dspy.Predict(
-            with_advice(ReadForQuestion, get_lens(self.lens).recognise)
-        )
-        self.reflect = dspy.Predict(with_advice(Reflect, get_lens(self.lens).search))
+        lens = get_lens(self.lens)
+        questions = 150 * self.parts  # tokens
+        self.plan_searches = predict(with_advice(PlanSearches, lens.search), tokens=questions)
+        reading = with_advice(ReadForQuestion, lens.recognise)
+        self.read_passages = predict(reading, tokens=400, each=10)
+        self.reflect = predict(with_advice(Reflect, lens.search), tokens=questions + 400)
 
     def most_calls(self, pool: int) -> int:
         """Return a call for the plan or a reflection a round, and a call for reading each sub-question."""

@@ -43,6 +43,7 @@ from tools.models.tool_calls import ToolCalls
 from tools.records import Query, Usage
 from tools.session import Session
 
+_STEP_TOKENS = 800  # of a good answer: a thought and a few calls
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
 _CUT = "That was cut off before its end; be brief."
 _NOTHING = "No tool was called. Call one; `finish` ends the search."
@@ -104,7 +105,10 @@ class _ReactNodes(NodeContext):
         self.session.hop = len(turns) + 1
         if self.desk.strikes:
             self.session.charge(Usage(repairs=1))
-        turn = self.program.take_turn(self.query, self.desk, turns)
+        # A call of `finish` names the selected documents; an id has fewer tokens than characters.
+        answer_tokens = _STEP_TOKENS + sum(len(doc_id) + 10 for doc_id in self.desk.selected)
+        with call_context.changed(answer_tokens=answer_tokens):
+            turn = self.program.take_turn(self.query, self.desk, turns)
         if thought := turn["thought"].strip():
             self.session.note(thought)
         return {"turns": [*turns, turn]}

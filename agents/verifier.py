@@ -29,7 +29,7 @@ from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_known_row_ids
 from tools.models.passages import Passage
-from tools.models.prompting import ask, with_advice
+from tools.models.prompting import ask, predict, with_advice
 from tools.retrievers.expressions import Expressions
 from tools.retrievers.fusion import reciprocal_rank_fusion
 
@@ -318,11 +318,12 @@ class Verifier(Agent):
             reads=self.reads,
         )
         self.engines = Expressions(self.retrievers).each() or [""]
-        self.reformulate = dspy.Predict(with_advice(Reformulate, get_lens(self.lens).search))
-        self.verify_passages = dspy.Predict(
-            with_advice(VerifyPassages, get_lens(self.lens).recognise)
-        )
-        self.learn_common = dspy.Predict(LearnCommon)
+        lens = get_lens(self.lens)
+        searches = with_advice(Reformulate, lens.search)
+        self.reformulate = predict(searches, tokens=150 * self.texts)
+        verdicts = with_advice(VerifyPassages, lens.recognise)
+        self.verify_passages = predict(verdicts, tokens=100, each=100)
+        self.learn_common = predict(LearnCommon, tokens=400)
 
     def most_calls(self, pool: int) -> int:
         """Return the calls: one a round for searches, one a batch, and one for common traits but in the last."""

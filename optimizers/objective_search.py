@@ -15,6 +15,7 @@ from optimizers.candidate_evaluator import OBJECTIVE, TeleprompterContext, Telep
 from programs.llm_tasks.objective_writer import WriteObjective, write_objective
 from tools.lenses import get_lens
 from tools.models.answer_checks import UnusableAnswer
+from tools.models.prompting import predict
 
 QUERY = 1200  # characters of a query that are shown
 
@@ -68,7 +69,7 @@ def _write_draft(
     """Return a new draft; None if the model's answer cannot be used."""
     lens = job.study.training.environment.hints.get("lens", "")
     relevance = get_lens(lens).recognise
-    predictor = dspy.Predict(WriteObjective)
+    predictor = predict(WriteObjective, tokens=600)
     with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
         return write_objective(predictor, cases, relevance, drafts)
     return None

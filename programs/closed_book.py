@@ -21,7 +21,7 @@ from programs.query_rewriting import LIKE, search_instruction
 from tools.errors import LimitReached, require_at_least
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled
-from tools.models.prompting import ask
+from tools.models.prompting import ask, predict
 from tools.records import Query, Submission
 from tools.session import Session
 from tools.text import index_ngrams, longest_shared_ngrams, tokens
@@ -67,7 +67,7 @@ class ClosedBook(Program):
             guesses=self.guesses,
             lookup=self.lookup,
         )
-        self.guess = dspy.Predict(GuessDocuments)
+        self.guess = predict(GuessDocuments, tokens=200 * self.guesses)
 
     def forward(self, query: Query) -> Submission:
         """Return the documents that the guesses name, in their order; maybe none. The answer is the guesses."""

@@ -21,7 +21,7 @@ from programs.query_rewriting import InformationRequest
 from tools.errors import require_at_least
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import AnswerCheck, Constraints, InvalidAnswer, Outputs, filled
-from tools.models.prompting import ask
+from tools.models.prompting import ask, predict
 from tools.records import Query, Submission
 from tools.retrievers.fusion import reciprocal_rank_fusion
 
@@ -78,7 +78,7 @@ class Decompose(Program):
             per_search=self.per_search,
         )
         require_at_least(0, "decompose", exclude_depth=self.exclude_depth)
-        self.split = dspy.Predict(SplitRequest)
+        self.split = predict(SplitRequest, tokens=150 * self.parts)
 
     def forward(self, query: Query) -> Submission:
         """Return the fused documents of all sub-queries."""

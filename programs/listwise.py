@@ -26,9 +26,9 @@ import pydantic
 from programs.base import Program, QuerySignature
 from programs.passage_reading import (
     OFFLINE,
-    RankCandidates,
     complete_ranking,
     find_candidates,
+    predict_ranking,
     rank,
 )
 from tools.errors import DataError, UsageError, require_at_least
@@ -38,7 +38,7 @@ from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_known_ids
 from tools.models.context_window import fit_length, prompt_fits
 from tools.models.passages import Passage, escape_markers, show_passages
-from tools.models.prompting import ask, with_advice
+from tools.models.prompting import ask, predict, with_advice
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -89,7 +89,7 @@ class Rank(Program):
         if self.step > self.window:
             bound = f"rank needs a step of at most window={self.window}"
             raise UsageError(f"{bound}, not {self.step}: it would pass documents over")
-        self.rank_candidates = dspy.Predict(RankCandidates)
+        self.rank_candidates = predict_ranking()
 
     def forward(self, query: Query) -> Submission:
         """Return the pool after one pass; the pass is hop 2."""
@@ -213,8 +213,11 @@ class Tournament(Program):
         self.solved = read_solutions(self.solutions) if self.solutions else {}
         seen_through = get_lens(self.lens)
         advice = (self.solved and seen_through.solved) or seen_through.recognise
-        signature = ThinkThenRank if self.think else RankCandidates
-        self.rank_candidates = dspy.Predict(with_advice(signature, advice))
+        if self.think:
+            signature = with_advice(ThinkThenRank, advice)
+            self.rank_candidates = predict(signature, tokens=400, each=200)
+        else:
+            self.rank_candidates = predict_ranking(advice)
 
     def forward(self, query: Query) -> Submission:
         """Return the pool by the tournament; each round is a hop, from 2."""

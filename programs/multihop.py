@@ -19,7 +19,7 @@ from tools.errors import require_at_least
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.passages import Passage
-from tools.models.prompting import ask, with_advice
+from tools.models.prompting import ask, predict, with_advice
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -83,7 +83,7 @@ class MultiHop(Program):
         )
         self.reader = HopReader(self.read_chars, self.lens)
         if self.rerank:
-            self.rank_candidates = dspy.Predict(passage_reading.RankCandidates)
+            self.rank_candidates = passage_reading.predict_ranking()
 
     def most_calls(self, pool: int) -> int:
         """Return a search and a reading a hop, and the reranking."""
@@ -141,8 +141,10 @@ class HopReader(dspy.Module):
     def __init__(self, read_chars: int, lens_name: str) -> None:
         super().__init__()
         self.read_chars = read_chars
-        self.next_search = dspy.Predict(with_advice(NextSearch, get_lens(lens_name).search))
-        self.read_passages = dspy.Predict(with_advice(ReadPassages, get_lens(lens_name).recognise))
+        lens = get_lens(lens_name)
+        self.next_search = predict(with_advice(NextSearch, lens.search), tokens=200)
+        reading = with_advice(ReadPassages, lens.recognise)
+        self.read_passages = predict(reading, tokens=400, each=10)
 
     def hop(
         self,

@@ -14,7 +14,7 @@ from tools.models import context_window
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import AnswerTest, require_known_ids
 from tools.models.passages import Passage, fit_notes, passage_batches, show_passages
-from tools.models.prompting import ask
+from tools.models.prompting import ask, predict, with_advice
 from tools.records import Hit, Query
 from tools.session import Session
 
@@ -61,6 +61,11 @@ class RankCandidates(QuerySignature):
 
     passages: list[Passage] = dspy.InputField(desc="the candidates, in no particular order")
     ranked: list[str] = dspy.OutputField(desc="the ids of all passages, best first")
+
+
+def predict_ranking(advice: str = "") -> dspy.Predict:
+    """Return the predictor of RankCandidates, with `advice` at the end of its instructions."""
+    return predict(with_advice(RankCandidates, advice), tokens=100, each=10)
 
 
 def rank(

@@ -19,7 +19,7 @@ from tools.errors import LimitReached, require_at_least
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_in_range
 from tools.models.passages import DESCRIPTION, Passage
-from tools.models.prompting import ask
+from tools.models.prompting import ask, predict
 from tools.records import Hit, Query, Submission
 from tools.retrievers.expressions import Expression
 from tools.session import Session
@@ -168,7 +168,10 @@ class Score(Pointwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.score_passage = dspy.Predict(ThinkThenScore if self.think else ScorePassage)
+        if self.think:
+            self.score_passage = predict(ThinkThenScore, tokens=1000)
+        else:
+            self.score_passage = predict(ScorePassage, tokens=100)
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make a call for each document."""
@@ -225,8 +228,8 @@ class Reason(Pointwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.write_criteria = dspy.Predict(WriteCriteria)
-        self.follow_criteria = dspy.Predict(FollowCriteria)
+        self.write_criteria = predict(WriteCriteria, tokens=1000)
+        self.follow_criteria = predict(FollowCriteria, tokens=1500)
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make a call for the criteria, then a call for each document."""
@@ -286,8 +289,8 @@ class Subtask(Pointwise):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(0, "subtask", requirements=self.requirements)
-        self.list_requirements = dspy.Predict(ListRequirements)
-        self.judge_requirement = dspy.Predict(JudgeRequirement)
+        self.list_requirements = predict(ListRequirements, tokens=50 * FACETS)
+        self.judge_requirement = predict(JudgeRequirement, tokens=100)
 
     def most_calls(self, pool: int) -> int:
         """Return a call for the requirements, and a call for each of them and each document."""

@@ -1,9 +1,9 @@
 """A call of a model that has seen nothing of the corpus, and one search with its text.
 
 Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's
-(section 4.2.2, appendix A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4):
-`--max-tokens 8192`. Thinking is in fields before the kept ones, not in a free text with a mark at
-its end. A blank answer is unusable.
+(section 4.2.2, appendix A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4).
+Thinking is in fields before the kept ones, not in a free text with a mark at its end. A blank
+answer is unusable.
 """
 
 from typing import ClassVar
@@ -14,11 +14,13 @@ from programs.base import Program, QuerySignature
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled
-from tools.models.prompting import ask, with_advice
+from tools.models.prompting import ask, predict, with_advice
 from tools.records import Query, Submission
 
 # An instruction for retrievers trained with such
 LIKE = "The text is an item of the collection. Find items like it."
+
+MAX_TOKENS = 8192  # of an answer, in CRUMB
 
 OBJECTIVE = "what the collection is, and what counts as a find; may be empty"
 
@@ -41,7 +43,8 @@ class Rewrite(Program):
     lens: str = ""  # a name of tools/lenses.py: what makes a document relevant in this task
 
     def __post_init__(self) -> None:
-        self.rewrite = dspy.Predict(with_advice(RewriteDescription, get_lens(self.lens).search))
+        signature = with_advice(RewriteDescription, get_lens(self.lens).search)
+        self.rewrite = predict(signature, tokens=400)
 
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for the rewritten text."""
@@ -69,7 +72,7 @@ class OneShotRewriter(Program):
     }
 
     def __post_init__(self) -> None:
-        self.write = dspy.Predict(self.signature)
+        self.write = predict(self.signature, tokens=MAX_TOKENS)
         self.inputs = dict[str, str]()  # of the call, beside those that tell of the query
 
     def forward(self, query: Query) -> Submission:

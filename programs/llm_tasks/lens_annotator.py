@@ -9,8 +9,6 @@ them.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import dspy
-
 from programs.base import Program
 from programs.passage_reading import complete_ranking, find_candidates
 from tools.corpus import Corpus
@@ -18,7 +16,13 @@ from tools.errors import UsageError, require_at_least
 from tools.lenses import LENSES, get_lens
 from tools.records import Document, Hit, Query, Submission
 from tools.retrievers.lens import surface_cues
-from tools.retrievers.lens.annotators import BATCH, AnnotateDocuments, annotate, annotate_text
+from tools.retrievers.lens.annotators import (
+    BATCH,
+    AnnotateDocuments,
+    annotate,
+    annotate_text,
+    predict_annotations,
+)
 from tools.retrievers.lexical.bm25 import BM25
 from tools.text import content_words
 
@@ -58,7 +62,7 @@ class Annotator(Program):
             pool=self.pool,
         )
         self.wording = self.attribute or get_lens(self.lens).annotate
-        self.annotate_documents = dspy.Predict(AnnotateDocuments)
+        self.annotate_documents = predict_annotations(AnnotateDocuments)
 
     def forward(self, query: Query) -> Submission:
         """Annotate the candidates, a few at a time, and search in the annotations."""

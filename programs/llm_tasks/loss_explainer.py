@@ -16,7 +16,7 @@ from programs import passage_reading
 from programs.base import Program, QuerySignature
 from tools.models.answer_checks import filled
 from tools.models.passages import Passage
-from tools.models.prompting import ask
+from tools.models.prompting import ask, predict
 from tools.records import Query, Submission
 
 CAUSES = {
@@ -81,7 +81,7 @@ class Explainer(Program):
 
     def __post_init__(self) -> None:
         self.losses = dict[str, Sequence[str]]()
-        self.name_cause = dspy.Predict(NameCause)
+        self.name_cause = predict(NameCause, tokens=200)
 
     def forward(self, query: Query) -> Submission:
         """Name the cause of the query's loss."""

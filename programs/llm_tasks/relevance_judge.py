@@ -21,7 +21,7 @@ from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import UnusableAnswer, require_known_row_ids
 from tools.models.passages import Passage
-from tools.models.prompting import with_advice
+from tools.models.prompting import predict, with_advice
 from tools.records import Query, Submission
 
 HIGHEST = 2
@@ -101,9 +101,8 @@ class Judge(Program):
     def __post_init__(self) -> None:
         self.examples: Mapping[str, Sequence[str]] = {}
         self.rule = RULES.get(self.lens, RULES[""])
-        self.grade_passages = dspy.Predict(
-            with_advice(GradePassages, get_lens(self.lens).recognise)
-        )
+        grading = with_advice(GradePassages, get_lens(self.lens).recognise)
+        self.grade_passages = predict(grading, tokens=100, each=100)
 
     def forward(self, query: Query) -> Submission:
         """Grade the query's candidates but for its examples."""

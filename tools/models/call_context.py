@@ -1,8 +1,8 @@
 """The context of a model call: everything that code below a predictor needs to know about the call.
 
 DSPy hands an engine a rendered prompt and an adapter a signature, and nothing else. A single context
-variable has the rest: the checks of the answer, the rules and the structured call for the engine
-without a model, the answer that is being repaired, and the text of the last answer.
+variable has the rest: the checks of the answer and its length, the rules and the structured call for the
+engine without a model, the answer that is being repaired, and the text of the last answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -53,6 +53,7 @@ class CallContext:
     predictor_call: PredictorCall | None = None
     repair: Repair | None = None  # None for the first request
     answer: LastAnswer = _NO_ANSWER
+    answer_tokens: int | None = None  # the most of a good answer; None if that is not known
 
 
 _CONTEXT: ContextVar[CallContext | None] = ContextVar("call_context", default=None)

@@ -86,6 +86,9 @@ class ModelClient(SharedOnDeepcopy):
     def __post_init__(self) -> None:
         self._answered = False
         self._largest_output = 0  # tokens of the longest answer so far
+        # Tokens of an answer for each that its limit allowed, at most: some servers count thinking
+        # beside it
+        self._excess = 1.0
         self._tokens_a_byte = (
             TOKENS_A_BYTE  # of a request, at most; more if the provider counts more
         )
@@ -216,7 +219,7 @@ class ModelClient(SharedOnDeepcopy):
         if limit is None and not self._largest_output:
             return CallReservation(math.inf, math.inf)
         tokens_in = math.ceil(size * self._tokens_a_byte)
-        tokens_out = max(limit or 0, self._largest_output)
+        tokens_out = math.ceil(limit * self._excess) if limit else self._largest_output
         usd = 0.0
         if self.cost:
             read = self.cost.of(tokens_in, 0, tokens_out)
@@ -249,6 +252,7 @@ class ModelClient(SharedOnDeepcopy):
             with usage_recorded_elsewhere():
                 response = send(min(started + terms.patience.call, DEADLINE.get()))
             usage = self.usage_of(response.usage)
+            self._excess = max(self._excess, usage.output_tokens / (limit or math.inf))
             self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):

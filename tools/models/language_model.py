@@ -54,6 +54,7 @@ from tools.models.secrets import SECRET, header_values, redact, redact_nested
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
 from tools.models.thoughts import part_thoughts
+from tools.models.usage import RECOUNT_TOKENS
 from tools.records import Usage
 from tools.text import TermStatistics
 
@@ -77,6 +78,7 @@ CALLS_IN_TEXT = (
     "-P interface=dspy asks for them in a prompt instead"
 )
 # Settings that are DSPy's, and not the model's; and secrets.
+_REASONING_SETTINGS = ("reasoning_tokens", "thinking")  # ours, and LiteLLM's for Anthropic
 _NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout", "extra_headers")
 
 
@@ -100,6 +102,9 @@ class LanguageModel(dspy.LM):
         self.limit = (
             limit  # tokens of an answer with its reasoning; None is for an engine of our own
         )
+        # The most that a signature may ask for (tools/models/answer_length.py): of --max-tokens, or
+        # of the model, where `connect` has made this; None if neither is known
+        self.largest_limit: int | None = None
         # DSPy names it by the model, and makes no reasoning model with a limit that it finds small.
         self._limited = (
             "max_completion_tokens" if "max_completion_tokens" in self.kwargs else "max_tokens"
@@ -135,14 +140,28 @@ class LanguageModel(dspy.LM):
         """
         return self.caller.window
 
+    @property
+    def thinks(self) -> bool:
+        """Whether answers come with reasoning, by the settings or by an answer so far.
+
+        The length of a good answer says nothing about its reasoning.
+        """
+        asked = any(self.kwargs.get(name) for name in _REASONING_SETTINGS)
+        effort = self.kwargs.get("reasoning_effort") or "none"
+        by_settings = asked or effort != "none" or self._limited == "max_completion_tokens"
+        return by_settings or bool(self._server_facts.get("thinks"))
+
+    @property
+    def _server_facts(self) -> dict[str, Any]:
+        """What the run has learnt of the server."""
+        return self.terms.servers.setdefault(self.model, {})
+
     def meet(self) -> None:
         """Ask the server, or a cassette, for its kind and its model's limits; `window` stays where
         it is known.
         """
         if self.wire:
-            self.wire.meet(
-                self.terms.servers.setdefault(self.model, {}), ask=not self.terms.cassette
-            )
+            self.wire.meet(self._server_facts, ask=not self.terms.cassette)
             self.caller.window = self.window or self.server.window
 
     @property
@@ -215,14 +234,13 @@ class LanguageModel(dspy.LM):
             raise dspy.LMUnsupportedFeatureError(
                 "no tool interface", feature="tools", model=self.model
             )
-        server_facts = self.terms.servers.setdefault(self.model, {})
-        if not server_facts.get("short_ids"):
+        if not self._server_facts.get("short_ids"):
             try:
                 return self._converse(messages, tools)
             except dspy.LMError as error:
                 if not provider_errors.refuses_call_ids(error):
                     raise
-            server_facts["short_ids"] = True
+            self._server_facts["short_ids"] = True
             return self._converse(shorten_ids(messages), tools, again=True)
         return self._converse(shorten_ids(messages), tools)
 
@@ -253,9 +271,8 @@ class LanguageModel(dspy.LM):
 
     def _tell_of_calls_in_text(self) -> None:
         """Say once in a run that calls are read out of the text."""
-        server_facts = self.terms.servers.setdefault(self.model, {})
-        if not server_facts.get("calls_in_text"):
-            server_facts["calls_in_text"] = True
+        if not self._server_facts.get("calls_in_text"):
+            self._server_facts["calls_in_text"] = True
             print_stderr(
                 f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; "
                 f"{CALLS_IN_TEXT}"
@@ -419,7 +436,9 @@ class LanguageModel(dspy.LM):
         *,
         again: bool = False,  # whether this is another try of a call
     ) -> ModelResponse:
-        """Return the answer to a request, booked on the session; sent with the `limit` that its messages leave."""
+        """Return the answer to a request, booked on the session; sent with the `limit` that its
+        messages and its signature leave.
+        """
         payer = session.current()
         window = self.window
         owner = payer.query_id if payer else ""
@@ -427,8 +446,7 @@ class LanguageModel(dspy.LM):
             if payer and not again:
                 payer.allow_call()
             key = self._key(request, rollout, payer) if self.caller.keeps else ""
-            limit_left = limit and context_window.remaining_tokens(messages, limit, window)
-            answer = self.caller.ask(owner, key, request, partial(send, limit_left), limit_left)
+            return self._ask(owner, key, request, send, self._limits(messages, limit))
         except Exception as error:
             reason = self._reason(error, request)
             if self.caller.learns(reason, messages, window) and payer:
@@ -441,9 +459,59 @@ class LanguageModel(dspy.LM):
             if reason is error:
                 raise
             raise reason from error
-        if payer:
-            payer.charge(answer.usage, key)
+
+    def _ask(
+        self,
+        owner: str,
+        key: str,
+        request: bytes,
+        send: Callable[..., ProviderResponse],
+        limits: "_AnswerLimits",
+    ) -> ModelResponse:
+        """Return the answer to a request, charged to the session; a second one, with all the room
+        that there is, if its signature's limit cut the first in its thoughts.
+        """
+
+        def ask(key: str, limit: int | None) -> ModelResponse:
+            answer = self.caller.ask(owner, key, request, partial(send, limit), limit)
+            if payer := session.current():
+                payer.charge(answer.usage, key)
+            return answer
+
+        answer = ask(key, limits.whole if self.thinks else limits.brief)
+        if self._note_thinking(answer, limits):
+            answer = ask(key and _whole_key(key), limits.whole)
+            if not all(map(_is_blank, answer.outputs)):
+                self._server_facts["thinks"] = True
         return answer
+
+    def _limits(self, messages: Sequence[Message], limit: int | None) -> "_AnswerLimits":
+        """Return the limits of an answer to `messages`, none of which is in the request's key.
+
+        `limit` is that of the call; a signature may raise it if it is only the default.
+        """
+        if limit is None:
+            return _AnswerLimits(None, None)
+        good = call_context.current().answer_tokens or limit
+        if limit == self.limit:
+            limit = max(limit, min(good, self.largest_limit or good))
+        whole = context_window.remaining_tokens(messages, limit, self.window)
+        return _AnswerLimits(whole, min(good, whole))
+
+    def _note_thinking(self, answer: ModelResponse, limits: "_AnswerLimits") -> bool:
+        """Note whether the model thinks before it answers; return whether the limit of its
+        signature cut this answer in its thoughts.
+
+        That is told by the answer alone, so that one from the ledger is treated like a new one.
+        """
+        has_thoughts = bool(answer.reasoning or answer.usage.reasoning_tokens)
+        if has_thoughts:
+            self._server_facts["thinks"] = True
+        if limits.brief is None or limits.brief == limits.whole or answer.finish != "length":
+            return False
+        is_brief = answer.usage.output_tokens <= limits.brief + RECOUNT_TOKENS
+        # A server may hide thoughts, and not count them apart.
+        return is_brief and (has_thoughts or all(map(_is_blank, answer.outputs)))
 
     def _key(self, request: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""
@@ -478,6 +546,18 @@ class LanguageModel(dspy.LM):
             if unclear and not self.caller.answered
             else error
         )
+
+
+class _AnswerLimits(NamedTuple):
+    """The most tokens of an answer; None for an engine of our own."""
+
+    whole: int | None  # of any answer, as the window and --max-tokens leave them
+    brief: int | None  # of a good answer without reasoning, by its signature
+
+
+def _whole_key(key: str) -> str:
+    """Return the key of a request that is sent again with all the room that there is."""
+    return blake2b(f"{key} whole".encode(), digest_size=8).hexdigest()
 
 
 def _message(reply: "Completion") -> Message:
@@ -563,6 +643,12 @@ def _content(output: Any) -> str:
     if isinstance(output, dict):
         return str(output.get("text") or output.get("content") or "")
     return str(output or "")
+
+
+def _is_blank(output: Any) -> bool:
+    """Return whether an output has neither text nor a call of a tool."""
+    has_calls = isinstance(output, dict) and output.get("tool_calls")
+    return not has_calls and not _content(output).strip()
 
 
 def _as_json(value: Any) -> Any:
@@ -749,13 +835,17 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
     limit = settings.max_tokens or prices.longest_answer(
         spec, terms.prices, reasons=temperature is None
     )
+    largest_limit = settings.max_tokens or prices.max_output(spec, terms.prices)
     limit += settings.reasoning_tokens or 0
+    if largest_limit:
+        largest_limit += settings.reasoning_tokens or 0
     options |= {
         "temperature": temperature,
         "window": settings.context or prices.window(spec, terms.prices),
     }
     model = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
     model.spec = spec
+    model.largest_limit = largest_limit
     model.caller.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         model.tools = model.tools or True

@@ -151,9 +151,20 @@ def longest_answer(spec: str, file: str | Path | None = None, *, reasons: bool =
     """Return the tokens that an answer may have, if the user does not say; `spec` and `file` as in
     `price`.
     """
+    most = max_output(spec, file) or (_LONGEST_ANSWER if reasons else _ANSWER)
     entry = _find_own(spec, file)
-    most = _row(spec).get("max_output_tokens") or (_LONGEST_ANSWER if reasons else _ANSWER)
-    return entry[2] if entry and entry[2] else min(int(most), _LONGEST_ANSWER)
+    return most if entry and entry[2] else min(most, _LONGEST_ANSWER)
+
+
+def max_output(spec: str, file: str | Path | None = None) -> int | None:
+    """Return the most tokens that the model can write, as the user's file or the table says; None
+    if neither does.
+    """
+    entry = _find_own(spec, file)
+    if entry and entry[2]:
+        return entry[2]
+    most = _row(spec).get("max_output_tokens")
+    return int(most) if most else None
 
 
 # The table that LiteLLM ships

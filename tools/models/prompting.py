@@ -33,6 +33,7 @@ from tools.models.answer_checks import (
     require_known_ids,
     require_known_row_ids,
 )
+from tools.models.answer_length import max_answer_tokens, predict
 from tools.models.context_window import prompt_fits
 from tools.models.passages import (
     DESCRIPTION,
@@ -58,6 +59,7 @@ __all__ = [
     "fit_notes",
     "get_lens",
     "passage_batches",
+    "predict",
     "prompt_fits",
     "require_in_range",
     "require_known_ids",
@@ -77,7 +79,8 @@ def ask(predictor: dspy.Module, *checks: AnswerTest, **inputs: Any) -> Any:
     answer_checks = tuple(
         check if isinstance(check, AnswerCheck) else AnswerCheck(check) for check in checks
     )
-    with call_context.changed(checks=answer_checks):
+    answer_tokens = max_answer_tokens(predictor, inputs) or call_context.current().answer_tokens
+    with call_context.changed(checks=answer_checks, answer_tokens=answer_tokens):
         return predictor(**inputs)
 
 

@@ -81,6 +81,11 @@ class AnnotateDocuments(dspy.Signature):
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
+def predict_annotations(signature: Any) -> dspy.Predict:
+    """Return the predictor of AnnotateDocuments, or of the same with other instructions."""
+    return prompting.predict(signature, tokens=100, each=200)
+
+
 def annotate(
     session: Session,
     predictor: dspy.Predict,
@@ -230,7 +235,7 @@ class ModelAnnotator:
             )
         )
         instructions = self._prompt["instructions"] or AnnotateDocuments.instructions
-        self._predictor = dspy.Predict(
+        self._predictor = predict_annotations(
             prompting.with_instructions(
                 AnnotateDocuments, instructions, self._prompt["descriptions"]
             )

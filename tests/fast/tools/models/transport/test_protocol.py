@@ -165,12 +165,15 @@ def test_lone_surrogates_in_a_text_reach_a_server_as_json():
         assert sent.get("messages", sent.get("input")) == asked
 
 
-SETTABLE = {  # what the user asks for: what is in the body of chat, and of responses
-    ("--max-tokens", 9): ({"temperature": 0.0}, {"temperature": 0.0}),
-    ("--temperature", "0.7"): ({"temperature": 0.7}, {"temperature": 0.7}),
+# What the user asks for: what is in the body of chat, and of responses, and the limit of an answer:
+# the signature's is 400 with 32 for its form
+SETTABLE = {
+    ("--max-tokens", 9): ({"temperature": 0.0}, {"temperature": 0.0}, 9),
+    ("--temperature", "0.7"): ({"temperature": 0.7}, {"temperature": 0.7}, 432),
     ("--reasoning-effort", "high"): (
         {"temperature": 0.0, "reasoning_effort": "high"},
         {"temperature": 0.0, "reasoning": {"effort": "high"}},
+        4096,
     ),
 }
 
@@ -198,14 +201,12 @@ def test_what_the_user_sets_reaches_the_request_and_nothing_else_does(asked, run
     server.reply = reply
     assert run(*arguments, *asked, "--api", "responses").code == 0
     ours, others = server.requests
-    assert [ours.pop("max_tokens"), others.pop("max_output_tokens")] == [
-        9 if 9 in asked else 4096
-    ] * 2
-    assert {
-        name: value for name, value in ours.items() if name not in ("model", "messages")
-    } == SETTABLE[asked][0]
+    in_chat, in_responses, limit = SETTABLE[asked]
+    assert ours.pop("max_tokens") == others.pop("max_output_tokens") == limit
+    ours = {name: value for name, value in ours.items() if name not in ("model", "messages")}
+    assert ours == in_chat
     others = {name: value for name, value in others.items() if name not in ("model", "input")}
-    assert others == SETTABLE[asked][1] | {"store": False}
+    assert others == in_responses | {"store": False}
 
 
 def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before_a_call(
