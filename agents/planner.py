@@ -215,13 +215,15 @@ class _PlannerNodes(NodeContext):
         earlier: Sequence[str],
         heading: str,
     ) -> list[dict[str, str]]:
-        new: dict[str, str] = {}
+        plan = list[dict[str, str]]()
+        searches = list(earlier)
         for subquestion in planned:
-            if (search := subquestion.search.strip()) and search not in earlier:
-                new.setdefault(search, subquestion.question.strip())
-        plan = [{"question": question, "search": search} for search, question in new.items()][
-            : self.program.parts
-        ]
+            search = subquestion.search.strip()
+            if len(plan) == self.program.parts or not search:
+                continue
+            if not passage_reading.is_repeat(self.session, search, searches):
+                plan.append({"question": subquestion.question.strip(), "search": search})
+                searches.append(search)
         self.session.note(
             "\n".join([heading, *(f"- {subquestion['question']}" for subquestion in plan)])
         )

@@ -145,12 +145,13 @@ class _VerifierNodes(NodeContext):
             **about,
         )
         named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
-        texts = [
-            text
-            for text in dict.fromkeys(map(str.strip, named))
-            if text and text not in state["searches"]
-        ]
-        return {"round": number, "texts": texts[:most]}
+        searches = list(state["searches"])
+        texts = list[str]()
+        for text in filter(None, map(str.strip, named)):
+            if len(texts) < most and not passage_reading.is_repeat(self.session, text, searches):
+                texts.append(text)
+                searches.append(text)
+        return {"round": number, "texts": texts}
 
     def search(self, state: _VerifierState) -> _VerifierState:
         verifier = self.program
@@ -218,11 +219,9 @@ class _VerifierNodes(NodeContext):
             predictor,
             **inputs,
             passages=passages,
-        ).common.strip()
-        if not common:
-            return {}
-        self.session.note(common)
-        return {"learned": [*state["learned"], common]}
+        ).common
+        learned = state["learned"]
+        return {"learned": learned + passage_reading.take_note(self.session, common, learned)}
 
     def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
         predictor = self.program.verify_passages

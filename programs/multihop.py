@@ -5,7 +5,8 @@ In each of four hops a model writes a search from the description and its notes,
 documents that it has not read, selects candidates and writes notes. The ranking is the selected
 documents in the order of selection, then the rest by their best rank. `get_lens` is the paper's
 per-task prompts; `rerank` the listwise reranking at the end (D.5.4), which the paper's main text
-and the default leave out. Ours: the model sees its earlier searches, and may write none.
+and the default leave out. Ours: the model sees its earlier searches, and may write none. A search that was made
+before costs its hop; the second in a row ends the query.
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from tools.models.passages import Passage
 from tools.models.prompting import ask, predict, with_advice
 from tools.records import Query, Submission
 from tools.session import Session
+
+REPEATS = 2  # hops in a row that repeat a search, after which a query ends
 
 
 class NextSearch(QuerySignature):
@@ -128,6 +131,7 @@ class MultiHopState:
     selected: list[str] = field(default_factory=list)  # in the order of selection
     # Over all hops, in the order of surfacing.
     best_rank: dict[str, int] = field(default_factory=dict)
+    repeats: int = 0  # searches in a row that were made before
 
     def ranking(self) -> list[str]:
         """Return selected documents in the order of selection, the others by their best rank, the earlier hop first."""
@@ -169,6 +173,10 @@ class HopReader(dspy.Module):
         )
         if not (text := ask(writer, **inputs).search.strip()):
             return "done"
+        if passage_reading.is_repeat(session, text, state.searches):
+            state.repeats += 1
+            return "repeats" if state.repeats == REPEATS else ""
+        state.repeats = 0
         state.searches.append(text)
         if (doc_ids := passage_reading.search(session, text, per_hop)) is None:
             return "budget"  # what was found so far is still a legal submission

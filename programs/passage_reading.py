@@ -17,6 +17,7 @@ from tools.models.passages import Passage, fit_notes, passage_batches, show_pass
 from tools.models.prompting import ask, predict, with_advice
 from tools.records import Hit, Query
 from tools.session import Session
+from tools.text import fold_words
 
 UNFOUND = float("-inf")  # the score of what a search did not return
 Checks = Callable[
@@ -51,6 +52,26 @@ def search(
         return [snippet.doc_id for snippet in session.search(text, k, retriever=retriever)]
     except LimitReached:
         return None
+
+
+def is_repeat(session: Session, text: str, searches: Iterable[str]) -> bool:
+    """Return whether a search has the words of an earlier one; its repeat is then in the trace."""
+    repeats = fold_words(text) in map(fold_words, searches)
+    if repeats:
+        session.repeat("search", text)
+    return repeats
+
+
+def take_note(session: Session, text: str, notes: Sequence[str]) -> list[str]:
+    """Record a note, and return it as a list: empty if it is blank or repeats the last of the earlier notes."""
+    text = text.strip()
+    if not text:
+        return []
+    if notes and fold_words(text) == fold_words(notes[-1]):
+        session.repeat("note", text)
+        return []
+    session.note(text)
+    return [text]
 
 
 class RankCandidates(QuerySignature):
@@ -156,9 +177,7 @@ def read_and_note(
         **inputs,
     ):
         selected += session.select(answer.selected, among=shown)
-        if observations := answer.observations.strip():
-            session.note(observations)
-            noted.append(observations)
+        noted += take_note(session, answer.observations, [*notes, *noted])
     return selected, noted
 
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -26,9 +26,31 @@ from tools.models.passages import escape_markers
 from tools.models.values import Ids, convert, fold_name
 from tools.records import Query, Snippet, Submission
 from tools.session import Session, current
+from tools.text import fold_words
 from tools.threads import REMEDY
 
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
+
+
+REPEATS = 2  # in a row, after which a model is asked to finish with what it has
+_MOST_IDS = 10  # unread documents that a model is reminded of
+_SHOWN_BEFORE = "(shown before)"
+
+
+class EarlierSearch(NamedTuple):
+    """A search of a model whose results it still has before it."""
+
+    number: int  # among the searches of the query, from 1
+    hop: int
+    k: int
+    snippets: list[Snippet]
+
+
+class EarlierReading(NamedTuple):
+    """A reading of a model that it still has before it."""
+
+    hop: int
+    chars: int  # characters that were asked for; 0 is all
 
 
 class SearchResultText(str):
@@ -45,7 +67,11 @@ class SearchResultText(str):
 
 @dataclass
 class SearchTools:
-    """The tools of a query, and the documents that they gathered."""
+    """The tools of a query, and the documents that they gathered.
+
+    A model that repeats a search or a reading is told where its results stand, and is not shown
+    them again.
+    """
 
     session: Session
     per_search: int = 10
@@ -53,10 +79,16 @@ class SearchTools:
     selected: list[str] = field(default_factory=list)
     best_rank: dict[str, int] = field(default_factory=dict)
     hops: int | None = None  # searches so far, where each is a hop of its own
+    ending: str = "finish"  # the word for ending the search
+    repeats: int = 0  # in a row
+    searches: dict[str, EarlierSearch] = field(default_factory=dict)  # by their words
+    readings: dict[str, EarlierReading] = field(default_factory=dict)  # by document
+    # Documents of searches that the model still has before it -> the latest hop that showed them
+    visible: dict[str, int] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock, repr=False)  # threads of one query share the desk
 
-    def find(self, text: str, k: int) -> list[Snippet]:
-        """Search, and remember the best rank of each document."""
+    def find(self, text: str, k: int, seen: Iterable[str] = ()) -> list[Snippet]:
+        """Search, and remember the best rank of each document. Nothing is shown if all documents were `seen`."""
         hop = None
         if self.hops is not None:
             with self.lock:
@@ -67,6 +99,7 @@ class SearchTools:
             k,
             shown=True,
             hop=hop,
+            seen=set(seen),
         )
         for rank, snippet in enumerate(snippets, start=1):
             self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
@@ -74,15 +107,37 @@ class SearchTools:
 
     def search(self, query: str) -> str:
         """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
-        snippets = self.find(query, self.per_search)
+        return self.search_once(query, self.per_search)
+
+    def search_once(self, text: str, k: int) -> SearchResultText:
+        """Search, and return the results as JSON.
+
+        A search that was made before is not made again, and texts are left out if all documents
+        were shown before.
+        """
+        words = fold_words(text)
+        earlier = self.searches.get(words)
+        if earlier and k <= earlier.k:
+            self.session.repeat("search", text)
+            return SearchResultText(self._answer_repeated_search(earlier), earlier.snippets[:k])
+        seen = self.visible.keys()
+        snippets = self.find(text, k, seen)
+        nothing_new = seen >= {snippet.doc_id for snippet in snippets}
         rows = []
         for snippet in snippets:
             row = {
                 "doc_id": snippet.doc_id,
-                "title": snippet.title,
-                "text": snippet.text,
+                "title": "" if nothing_new else snippet.title,
+                "text": _SHOWN_BEFORE if nothing_new else snippet.text,
             }
             rows.append(row)
+        hop = self.session.hop
+        with self.lock:
+            self.repeats = 0
+            number = len(self.searches) + 1
+            self.searches[words] = EarlierSearch(number, hop, k, snippets)
+            if not nothing_new:
+                self.visible.update(dict.fromkeys((row["doc_id"] for row in rows), hop))
         return SearchResultText(as_json(rows), snippets)
 
     def read(self, doc_id: str) -> str:
@@ -90,18 +145,76 @@ class SearchTools:
         fit = partial(context_window.cut_to_share, share=A_READING)
         doc_id = Ids(self.best_rank).find(doc_id) or doc_id
         try:
-            text = self.session.read(doc_id, self.read_chars or None, fit=fit)
-            return as_json({"doc_id": doc_id, "text": text})
+            return self.read_once(doc_id, self.read_chars, fit=fit)
         except DocumentNotFound:
             self.session.count_invented([doc_id])
             self.session.blame(doc_id, "named an id that it gives")
             raise
+
+    def read_once(
+        self,
+        doc_id: str,
+        chars: int,
+        *,
+        fit: Callable[[str], str] = str,
+    ) -> str:
+        """Read `chars` characters of a document, 0 all, and return them as JSON; not if it was read that far before."""
+        earlier = self.readings.get(doc_id)
+        if earlier and (not earlier.chars or 0 < chars <= earlier.chars):
+            self.session.repeat("read", doc_id)
+            state = "selected" if doc_id in self.selected else "not selected"
+            return self._answer_repeat(f"This document was read before, and is {state}.")
+        text = self.session.read(doc_id, chars or None, fit=fit)
+        self.readings[doc_id] = EarlierReading(self.session.hop, chars)
+        self.repeats = 0
+        return as_json({"doc_id": doc_id, "text": text})
+
+    def forget(self, hop: int) -> None:
+        """Show results of the hops up to `hop` again if they are asked for: the model no longer has them before it."""
+        self.searches = {
+            words: earlier for words, earlier in self.searches.items() if earlier.hop > hop
+        }
+        self.readings = {
+            doc_id: earlier for doc_id, earlier in self.readings.items() if earlier.hop > hop
+        }
+        self.visible = {doc_id: shown for doc_id, shown in self.visible.items() if shown > hop}
+
+    def _answer_repeated_search(self, earlier: EarlierSearch) -> str:
+        doc_ids = [snippet.doc_id for snippet in earlier.snippets]
+        selected = sum(doc_id in self.selected for doc_id in doc_ids)
+        unread = [doc_id for doc_id in doc_ids if self._is_untried(doc_id)]
+        read = len(doc_ids) - selected - len(unread)
+        return self._answer_repeat(
+            f"This search was made before, as search {earlier.number}. Of its {len(doc_ids)} "
+            f"documents, {selected} are selected, {read} were read and not selected, "
+            f"{len(unread)} were only seen.",
+            unread,
+        )
+
+    def _answer_repeat(self, state: str, unread: Sequence[str] = ()) -> str:
+        with self.lock:
+            self.repeats += 1
+        if not unread:
+            by_rank = sorted(self.best_rank, key=self.best_rank.__getitem__)
+            unread = [doc_id for doc_id in by_rank if self._is_untried(doc_id)]
+        advice = "Search in other words"
+        if unread:
+            advice += ", or read a document that was only seen"
+        if self.repeats >= REPEATS:
+            advice = f"Select the documents that fit, and {self.ending} with what you have"
+        return as_json(
+            {"repeated": state, "only_seen": list(unread[:_MOST_IDS]), "next": f"{advice}."}
+        )
+
+    def _is_untried(self, doc_id: str) -> bool:
+        return doc_id not in self.selected and doc_id not in self.readings
 
     def keep(self, doc_ids: Iterable[str]) -> list[str]:
         """Select those of the documents that were shown, and return them."""
         named = self.find_ids(doc_ids)
         accepted = self.session.select(named, among=named)
         self.selected += [doc_id for doc_id in accepted if doc_id not in self.selected]
+        self.repeats = 0
         return accepted
 
     def select(self, doc_ids: list[str]) -> str:

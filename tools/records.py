@@ -91,7 +91,9 @@ def total(usages: Iterable[Usage]) -> Usage:
     return sum(usages, Usage())
 
 
-Tool = Literal["search", "read", "judge", "select", "drop", "note", "rank", "shorten", "stop"]
+Tool = Literal[
+    "search", "read", "judge", "select", "drop", "note", "rank", "shorten", "repeat", "stop"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Step:
     note     `argument` is the text
     rank     `doc_ids` are in the order that was made
     shorten  `argument` names the part left out of a prompt, so that the prompt fits the model
+    repeat   a search, a reading or a note that was made before, so nothing was done; `argument` is
+             its text, or the id of the document, and `repeated` its kind
     stop     `argument` is the reason
     """
 
@@ -125,6 +129,7 @@ class Step:
     shown: tuple[int, ...] = ()  # characters shown of each document
     lengths: tuple[int, ...] = ()  # characters that each document has
     refused: str = ""  # why the call was refused; it then has no documents
+    repeated: Literal["", "search", "read", "note"] = ""  # the kind of step that a repeat repeats
 
 
 @dataclass(slots=True)
@@ -191,7 +196,7 @@ def step_json(step: Step) -> dict[str, Any]:
         row |= {"retriever": step.retriever, "k": step.k}
     row |= {
         name: value
-        for name in ("instruction", "cut", "among", "refused")
+        for name in ("instruction", "cut", "among", "refused", "repeated")
         if (value := getattr(step, name))
     }
     return row | {

@@ -59,6 +59,7 @@ class StepFields(TypedDict, total=False):
     shown: list[Count]
     lengths: list[Count]
     refused: str
+    repeated: str
 
 
 class StepSchema(StepFields):

@@ -263,10 +263,12 @@ class Session(TraceRecorder):
         retriever: str = "",
         among: Collection[str] | None = None,
         hop: int | None = None,
+        seen: Collection[str] = (),
     ) -> list[Snippet]:
         """Return the `k` documents that best match `text`, best first; fewer if there are fewer.
 
-        `shown` says that the snippets go to a model as they are. `instruction`, by default the query's objective, is
+        `shown` says that the snippets go to a model as they are, unless it has `seen` all of these documents before.
+        `instruction`, by default the query's objective, is
         for retrievers trained with instructions. `retriever` names another retriever of the
         toolbox; `among` keeps to such as surfaced.
         `hop` is the hop of the search, if other threads may begin the next hop meanwhile.
@@ -308,6 +310,7 @@ class Session(TraceRecorder):
         documents = [self._documents[hit.doc_id] for hit in hits]
         texts = [document.text[: self.limits.snippet_chars] for document in documents]
         doc_ids = tuple(hit.doc_id for hit in hits)
+        shown = shown and not set(doc_ids) <= set(seen)
         with self._lock:
             self._surfaced.update(doc_ids)
             self._shown.update(doc_ids if shown else ())
@@ -413,6 +416,10 @@ class Session(TraceRecorder):
         """Write `text` into the trace, also after the query has been answered: the last words of an agent outside."""
         with self._lock:
             self._add(Step("note", text))
+
+    def repeat(self, tool: Literal["search", "read", "note"], argument: str) -> None:
+        """Record a search, a reading or a note that was made before; it counts on no limit and shows nothing."""
+        self._record("repeat", argument, repeated=tool)
 
     def shorten(self, what: str) -> None:
         """Record, in words, the part that was left out of a prompt to make it fit the model."""

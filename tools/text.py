@@ -25,6 +25,11 @@ STOP_WORDS = frozenset(
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
+def fold_words(text: str) -> str:
+    """Return the words of a text, without case, spaces and punctuation: texts with equal words are the same search."""
+    return " ".join(re.findall(r"\w+", text.casefold())) or text.strip()
+
+
 def content_words(text: str) -> list[str]:
     """Return the lower-cased words of two characters or more, without stop words, in order,
     with repeats.

@@ -36,6 +36,7 @@ FIGURES = {
     "selected": "share of selected documents that are relevant",
     "notes": "share of notes that lead to a search which surfaces something relevant",
     "decided": "searches after which the headline metric stays as it is",
+    "repeats": "searches, readings and notes of a query that repeat an earlier one",
 }
 # Kinds of failure, by the first rule that fits; {k} is the cutoff.
 KINDS = {
@@ -124,6 +125,7 @@ def _observe(run: scored_run.ScoredRun, query_id: str) -> QueryBehaviour:
             leads = any(observer.first_found[search] for search in led_to)
             figures["notes"].append((int(leads), note))
     figures["searches"] = [(len(searches), max(searches, default=0))]
+    figures["repeats"] = [(len(observer.repeats), max(observer.repeats, default=0))]
     if not is_pairwise(run.metric):
         trajectories = query_trajectory(outcome, row, run.metric, ["searches"], run.config["depth"])
         for trajectory in trajectories.values():
@@ -161,6 +163,7 @@ class _StepObserver:
         self.figures = defaultdict[str, list[tuple[float, int]]](list)
         self.costs = defaultdict[str, Counter[str]](Counter)
         self.searches = list[int]()
+        self.repeats = list[int]()
         self.notes = list[tuple[int, list[int]]]()
         self._words_before = set[str]()
         self._results_before = set[str]()
@@ -181,6 +184,8 @@ class _StepObserver:
             cost |= {"searches": 1, "relevant": self.first_found[number]}
         elif tool == "note" and (not self.notes or self.notes[-1][1]):
             self.notes.append((number, []))
+        elif tool == "repeat":
+            self.repeats.append(number)
         elif tool == "select":
             for doc_id in step["doc_ids"]:
                 is_relevant = self._units.get(doc_id, doc_id) in self.relevant
@@ -262,7 +267,7 @@ def _summarize_figure(name: str, behaviour: Mapping[str, QueryBehaviour]) -> Res
     rows = list[tuple[float, str, int]]()
     for query_id, query in behaviour.items():
         rows += [(value, query_id, step) for value, step in query.figures.get(name, ())]
-    rows.sort(reverse=name in ("searches", "decided"))
+    rows.sort(reverse=name in ("searches", "decided", "repeats"))
     weakest = list(dict.fromkeys((query_id, step) for _, query_id, step in rows))[:EXAMPLES]
     return {
         "mean": fmean(value for value, _, _ in rows) if rows else None,

@@ -167,7 +167,7 @@ class Episode:
         self.touched = self.opened  # when somebody last went on with it
         before = session.current()
         with session.for_query(query):
-            self.desk = SearchTools(world.toolbox.open(query), hops=0)
+            self.desk = SearchTools(world.toolbox.open(query), hops=0, ending="submit")
         session.set_current(before)
         self._lock = RLock()
         self.reported = Usage()  # what the agent says that it has used
@@ -239,17 +239,7 @@ class Episode:
             query: What to search for.
             k: How many documents to give.
         """
-        documents = self.desk.find(query[:LONGEST_QUERY], min(k, self.world.depth))
-        return as_json(
-            [
-                {
-                    "doc_id": document.doc_id,
-                    "title": document.title,
-                    "text": document.text,
-                }
-                for document in documents
-            ]
-        )
+        return self.desk.search_once(query[:LONGEST_QUERY], min(k, self.world.depth))
 
     def read(self, doc_id: str, chars: int = 0) -> str:
         """Read a document that a search gave.
@@ -258,13 +248,7 @@ class Episode:
             doc_id: Its doc_id.
             chars: How much of it to give, from its beginning; 0 is all.
         """
-        doc_id = self._list_shown([doc_id])[0]
-        return as_json(
-            {
-                "doc_id": doc_id,
-                "text": self.desk.session.read(doc_id, max(0, chars) or None),
-            }
-        )
+        return self.desk.read_once(self._list_shown([doc_id])[0], max(0, chars))
 
     def select(self, doc_ids: list[str]) -> str:
         """Keep documents that fit, likeliest first.

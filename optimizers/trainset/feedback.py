@@ -76,6 +76,8 @@ _ENDED = {
     "steps": "the steps that it may make were used up",
     "budget": "a limit of the session was reached",
     "time": "the time was used up",
+    "repeats": "it went on repeating itself",
+    "unusable": "its answers could not be used",
 }
 
 
@@ -258,6 +260,9 @@ class _FeedbackText:
                 f"{len(doc_ids)} documents, {len(new) or 'none'} of them new, {len(hits) or 'none'} "
                 f"of those relevant"
             )
+            if steps[0].repeated:
+                repeated = "the same words as an earlier search, "
+                result = "so it was not made"
             if all(step.refused for step in steps):
                 result = f"refused: {_quoted(steps[0].refused, _TEXT)}"
             lines.append(
@@ -355,7 +360,7 @@ def _searches(trace: Trace) -> list[list[Step]]:
     """Return the searches in order; consecutive searches of the same text by several retrievers are one group."""
     groups: list[list[Step]] = []
     for step in trace.steps:
-        if step.tool != "search":
+        if "search" not in (step.tool, step.repeated):
             continue
         group = groups[-1] if groups else []
         is_same_text = all(

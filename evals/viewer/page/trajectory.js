@@ -146,6 +146,12 @@ function ruler(step, gold) {
   );
 }
 
+const REPEATED = {
+  search: "searched for before; no search was made",
+  read: "read before; not shown again",
+  note: "noted before; not added again",
+};
+
 const toolName = (tool) => tool.charAt(0).toUpperCase() + tool.slice(1);
 
 /** What a step did about relevant documents, as a mark; nothing where it met none. */
@@ -215,6 +221,8 @@ function stepBody(step, number, gold, otherWords) {
       return chips(step, gold, step.tool === "select" ? "kept" : "passed over");
     case "rank":
       return [said, many > 0 && hits(step.doc_ids, options, { label: "The order, best first" })];
+    case "repeat":
+      return [said, el("p.came", REPEATED[step.repeated] ?? "made before")];
     case "stop":
       return el("p.came", own(STOPS, step.argument) ?? foreign(step.argument));
     default: // read, judge, note, shorten, and what a later version may add

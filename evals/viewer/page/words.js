@@ -93,6 +93,8 @@ const STOPS = {
   steps: "step limit reached",
   budget: "budget reached",
   time: "time limit reached",
+  repeats: "repeated itself",
+  unusable: "answers could not be used",
   error: "an error",
 };
 

@@ -80,8 +80,9 @@ STEPS = [
 
 def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
     refused = step("search", "nothing", [], hop=3, refused="no")
+    repeat = step("repeat", "red fish", [], hop=3, repeated="search")
     found = compare_behaviour(
-        [planted("one", [*STEPS[:-1], refused, STEPS[-1]], ["r1", "a", "b", "r2"])]
+        [planted("one", [*STEPS[:-1], refused, repeat, STEPS[-1]], ["r1", "a", "b", "r2"])]
     )["runs"][0]
     means = {name: one["mean"] for name, one in found["figures"].items()}
     expected = {
@@ -92,7 +93,9 @@ def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
         "selected": 0.5,
         "notes": 0.5,  # notes in a row are one
         "decided": 3,  # it put b before r2
+        "repeats": 1,
     }
+    assert [one["step"] for one in found["figures"]["repeats"]["examples"]] == [12]
     assert means == expected
     assert [one["step"] for one in found["figures"]["new_results"]["examples"]] == [7, 5]
     assert [one["step"] for one in found["figures"]["notes"]["examples"]] == [6, 3]
@@ -107,7 +110,7 @@ def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
         (3, 2),
     )
     later = {key: cost["steps"] for key, cost in found["costs"].items() if key.startswith("call ")}
-    assert later == {"call 1": 9, "call 4": 4} and found["costs"]["call 1"]["relevant"] == 2
+    assert later == {"call 1": 9, "call 4": 5} and found["costs"]["call 1"]["relevant"] == 2
     assert found["costs"]["judge"] == {"steps": 2, "seconds": 1.0, "calls": 3, "tokens": 30}
 
 
