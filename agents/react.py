@@ -3,11 +3,13 @@ arXiv 2210.03629).
 
 Tools are called through the openai client's interface if the model has it, else through DSPy's: a
 typed field in an ordinary prompt. `interface=auto` takes the first, and the second if the server
-takes no tools or the model never uses them. Both have the instructions of a DSPy signature; its
-demonstrations reach DSPy's interface alone.
+takes no tools or the model begins with two answers without a call. Both have the instructions of a
+DSPy signature; its demonstrations reach DSPy's interface alone.
 
-The ranking is the selection of the model, in the order that it gave on finishing or else of selection,
-then the rest by their best rank. So an agent that runs out of steps loses nothing that it kept.
+A turn without a usable call costs its step, and the model is told what was wrong. Three in a row
+end the search; a query without any usable call has failed. The ranking is the selection of the
+model, in the order that it gave on finishing or else of selection, then the rest by their best
+rank, however the search ends.
 """
 
 import json
@@ -41,12 +43,14 @@ from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, has_marks, read_arguments
 from tools.models.tool_calls import ToolCalls
 from tools.records import Query, Usage
-from tools.session import Session
 
 _STEP_TOKENS = 800  # of a good answer: a thought and a few calls
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
 _CUT = "That was cut off before its end; be brief."
 _NOTHING = "No tool was called. Call one; `finish` ends the search."
+_UNUSABLE = "unusable"  # the finish reason of a turn whose answers DSPy's adapter has refused
+STRIKES = 3  # turns in a row without a usable call, after which the search ends
+SILENT_TURNS = 2  # at the beginning without a call, after which tools are written into the prompt
 
 
 class Turn(pydantic.BaseModel):
@@ -119,6 +123,8 @@ class _ReactNodes(NodeContext):
         stop_reason = self.desk.stop_reason or (
             "steps" if len(state["turns"]) == self.program.steps else ""
         )
+        if stop_reason and self.desk.fault and not self.desk.has_called:
+            raise UnusableAnswer(self.desk.fault)
         return {"turns": [*before, {**turn, "results": results}], "why": stop_reason}
 
 
@@ -183,12 +189,11 @@ class React(Agent):
             "description": query.text,
             "steps_left": self.steps - len(turns) - 1,
         }
+        if len(turns) == SILENT_TURNS and not any(turn["calls"] for turn in turns):
+            desk.ignores_tools = self.interface == "auto"
         if self.interface != "dspy" and native and not desk.ignores_tools:
             try:
-                turn = self._ask_by_openai(inputs, desk, turns, model)
-                if turn["calls"] or turns or self.interface == "openai":
-                    return turn
-                desk.ignores_tools = True
+                return self._ask_by_openai(inputs, desk, turns, model)
             except dspy.LMUnsupportedFeatureError:
                 if self.interface == "openai":
                     raise
@@ -214,13 +219,23 @@ class React(Agent):
                 history=_tell_history(turns, forgotten),
             )
 
-        forgotten = _count_forgotten(desk.session, turns, fits)
-        step = ask(
-            self.next_step,
-            _check_calls,
-            **inputs,
-            history=_tell_history(turns, forgotten),
-        )
+        forgotten = _count_forgotten(desk, turns, fits)
+        try:
+            step = ask(
+                self.next_step,
+                _check_calls,
+                **inputs,
+                history=_tell_history(turns, forgotten),
+            )
+        except UnusableAnswer as error:
+            desk.fault = InvalidAnswer(error.kind, _NOTHING, report=str(error))
+            return {
+                "thought": "",
+                "calls": [],
+                "results": [],
+                "finish": _UNUSABLE,
+                "parts": {},
+            }
         calls = [
             {"name": tool_call.name, "args": tool_call.args} for tool_call in step.calls.tool_calls
         ]
@@ -268,7 +283,7 @@ class React(Agent):
                 <= room
             )
 
-        messages = make_messages(_count_forgotten(desk.session, turns, fits))
+        messages = make_messages(_count_forgotten(desk, turns, fits))
         context_window.check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
         call = call_context.PredictorCall(
@@ -301,7 +316,9 @@ class React(Agent):
 class _ReactTools(SearchTools):
     stop_reason: str = ""  # set when the search ends
     strikes: int = 0  # turns in a row without a usable call
-    # Whether the model began without a call, although it was given tools.
+    has_called: bool = False  # whether any turn had a usable call
+    fault: InvalidAnswer | None = None  # the latest
+    # Whether the model began without calls, although it was given tools.
     ignores_tools: bool = False
 
     @cached_property
@@ -320,24 +337,29 @@ class _ReactTools(SearchTools):
         return "done"
 
     def answer(self, turn: _Turn) -> list[str]:
-        """Return the results of a turn's calls. UnusableAnswer if the model repeats a fault."""
+        """Return the results of a turn's calls; the search ends after too many turns without a usable call."""
         has_words = bool(turn["thought"].strip()) and not is_refusal(turn["finish"])
         if not turn["calls"] and self.selected and has_words:
             # The model says in words that it has finished.
             self.stop_reason = "done"
             return []
         answers = [self._call(call["name"], call["args"]) for call in turn["calls"]]
-        if not answers:
+        if turn["finish"] == _UNUSABLE:
+            answers = [(_NOTHING, self.fault)]  # the adapter has counted it
+        elif not answers:
             answers = [_complain(turn)]
         faults = [fault for _, fault in answers if fault]
         for fault in faults:
-            self.session.count_unusable(fault.kind)
+            self.fault = fault
+            if turn["finish"] != _UNUSABLE:
+                self.session.count_unusable(fault.kind)
         if len(faults) < len(answers):
             self.strikes = 0
-        elif self.strikes:
-            raise UnusableAnswer(faults[0])
+            self.has_called = True
         else:
-            self.strikes = 1
+            self.strikes += 1
+            if self.strikes == STRIKES:
+                self.stop_reason = "unusable"
         return [result for result, _ in answers]
 
     def _call(
@@ -391,11 +413,14 @@ def _check_calls(outputs: Mapping[str, Any]) -> None:
         raise InvalidAnswer("empty", "calls is empty; call a tool, and `finish` to end the search")
 
 
-def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int], bool]) -> int:
+def _count_forgotten(desk: _ReactTools, turns: list[_Turn], fits: Callable[[int], bool]) -> int:
     """Return of how many turns, oldest first, the results have to be left out for the prompt to fit."""
     forgotten = next((n for n in range(len(turns) + 1) if fits(n)), len(turns))
     if forgotten:
-        session.shorten(f"results of the {forgotten} oldest of {len(turns)} steps are left out")
+        desk.forget(forgotten)
+        desk.session.shorten(
+            f"results of the {forgotten} oldest of {len(turns)} steps are left out"
+        )
     return forgotten
 
 
@@ -406,7 +431,7 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
         results = [_LEFT_OUT] * len(turn["results"]) if number < forgotten else turn["results"]
         history.append(
             Turn(
-                thought=turn["thought"],
+                thought=turn["thought"] if calls else "",
                 calls=calls,
                 results=results,
             )

@@ -180,11 +180,115 @@ def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, tool
     assert "no JSON object" in told[6] and "'never-shown'" in told[7]
 
 
-def test_two_turns_in_a_row_without_a_usable_call_are_a_fault_of_the_system(server, toolbox):
-    Scripted(server, [[("fly", {})], [("search", {})]])
+def test_a_query_without_any_usable_call_has_failed_after_three_turns(server, toolbox):
+    Scripted(server, [[("fly", {})], [("fly", {})], [("search", {})]])
     with pytest.raises(UnusableAnswer, match="wrong type"):
         searched(toolbox, language_model.connect(server.spec))
-    assert current().trace.unusable == {"unknown tool": 1, "wrong type": 1}
+    assert current().trace.unusable == {"unknown tool": 2, "wrong type": 1}
+
+
+def test_a_query_whose_steps_are_used_up_without_a_usable_call_has_failed(server, toolbox):
+    Scripted(server, [[("fly", {})], {"raw": "hm"}])
+    with pytest.raises(UnusableAnswer):
+        searched(toolbox, language_model.connect(server.spec), steps=2)
+
+
+def test_unusable_turns_after_a_search_cost_their_steps_and_not_what_was_found(server, toolbox):
+    fly = [("fly", {})]
+    Scripted(server, [BLUE, fly, fly, [("select", {"doc_ids": ["d2"]})], fly, fly, fly])
+    submission = searched(toolbox, language_model.connect(server.spec))
+    assert submission.ranking == ("d2", "d3", "d1", "d4"), "selected, then by the best rank"
+    assert submission.trace.steps[-1].argument == "unusable"
+    assert submission.trace.unusable == {"unknown tool": 5} and submission.usage.repairs == 4
+
+
+@pytest.mark.parametrize("ending", ["steps", "unusable", "budget"])
+def test_what_surfaced_is_ranked_by_its_best_rank_however_the_search_ends(ending, server, corpus):
+    further = [("fly", {})] if ending == "unusable" else [("search", {"query": "giraffe heart"})]
+    Scripted(server, [BLUE, *[further] * 3])
+    limits = Limits(searches=1) if ending == "budget" else Limits()
+    submission = searched(
+        Toolbox(corpus, BM25(corpus), limits=limits), language_model.connect(server.spec), steps=4
+    )
+    assert submission.ranking[0] == "d3" and {"d1", "d2", "d4"} < set(submission.ranking)
+    assert submission.trace.steps[-1].argument == ending
+
+
+def told(server):
+    """The results of tools in the last request, parsed where they are JSON."""
+    messages = server.requests[-1]["messages"]
+    return [json.loads(one["content"]) for one in messages if one["role"] == "tool"]
+
+
+def test_a_search_that_was_made_before_is_answered_with_where_its_results_stand(server, toolbox):
+    again = [("search", {"query": "Blue  blood!"})]
+    turns = [
+        BLUE,
+        [("read", {"doc_id": "d1"}), ("select", {"doc_ids": ["d3"]})],
+        again,
+        again,
+        BLOOD,
+        NOTHING,
+    ]
+    Scripted(server, turns)
+    submission = searched(toolbox, language_model.connect(server.spec))
+    first, _, _, repeated, second, *_ = told(server)
+    assert [row["doc_id"] for row in first] == ["d3", "d1", "d2", "d4"]
+    assert "as search 1. Of its 4 documents, 1 are selected, 1 were read" in repeated["repeated"]
+    assert repeated["only_seen"] == ["d2", "d4"] and "other words" in repeated["next"]
+    assert second["next"] == "Select the documents that fit, and finish with what you have."
+    steps = [(step.tool, step.repeated) for step in submission.trace.steps]
+    assert steps[:2] == [("search", ""), ("read", "")]
+    assert steps.count(("repeat", "search")) == 2 and steps.count(("search", "")) == 2
+
+
+def test_repeats_count_on_no_limit_and_another_search_is_no_repeat(server, corpus):
+    Scripted(server, [BLUE, BLUE, BLOOD, BLUE, NOTHING])
+    submission = searched(
+        Toolbox(corpus, BM25(corpus), limits=Limits(searches=2)),
+        language_model.connect(server.spec),
+    )
+    assert not any(step.refused for step in submission.trace.steps)
+    assert "other words" in told(server)[-1]["next"], "the second repeat is not in a row"
+
+
+def test_a_search_that_brings_only_shown_documents_brings_their_ids(server, toolbox):
+    Scripted(server, [BLUE, BLOOD, NOTHING])
+    submission = searched(toolbox, language_model.connect(server.spec))
+    rows = told(server)[1]
+    assert {row["text"] for row in rows} == {"(shown before)"}
+    first, second = (step for step in submission.trace.steps if step.tool == "search")
+    assert first.shown and not second.shown and set(second.doc_ids) <= set(first.doc_ids)
+
+
+def test_a_document_is_read_once(server, toolbox):
+    reading = [("read", {"doc_id": "d3"})]
+    Scripted(server, [BLUE, reading, reading, NOTHING])
+    submission = searched(toolbox, language_model.connect(server.spec))
+    assert "read before" in told(server)[-1]["repeated"]
+    assert [step.tool for step in submission.trace.steps][:3] == ["search", "read", "repeat"]
+
+
+def test_two_answers_without_a_call_at_the_beginning_lead_to_tools_in_the_prompt(server, toolbox):
+    turns = iter([{"raw": "Hm."}, {"raw": "I would look for blood."}, DSPY, DONE])
+    server.answer = lambda prompt: next(turns)
+    submission = searched(toolbox, language_model.connect(server.spec))
+    assert ["tools" in request for request in server.requests] == [True, True, False, False]
+    assert submission.ranking[0] == "d3" and submission.trace.unusable == {"empty": 2}
+
+
+def test_a_single_answer_without_a_call_does_not(server, toolbox):
+    Scripted(server, [{"raw": "I would look for blood."}, BLUE, NOTHING])
+    assert searched(toolbox, language_model.connect(server.spec)).ranking[0] == "d3"
+    assert all("tools" in request for request in server.requests)
+
+
+def test_an_unusable_step_of_dspys_interface_costs_its_step(server, toolbox):
+    turns = iter([DSPY, {"raw": "?"}, {"raw": "?"}, DONE])
+    server.answer = lambda prompt: next(turns)
+    submission = searched(toolbox, language_model.connect(server.spec), interface="dspy")
+    assert submission.ranking[0] == "d3" and submission.trace.steps[-1].argument == "done"
+    assert submission.trace.unusable == {"unparsable": 2}
 
 
 @pytest.mark.parametrize(
