@@ -350,6 +350,8 @@ def fuse_rankings(submissions: Sequence[Submission]) -> Submission:
         trace.calls += later_trace.calls
         trace.invented_ids += later_trace.invented_ids
         trace.unusable = dict(Counter(trace.unusable) + Counter(later_trace.unusable))
+        trace.used_in_part = dict(Counter(trace.used_in_part) + Counter(later_trace.used_in_part))
+        trace.fallbacks += later_trace.fallbacks
         trace.followed |= later_trace.followed | trace.followed
     ranking = tuple(order[: max(len(submission.ranking) for submission in submissions)])
     usage = total(submission.usage for submission in submissions)

@@ -2,7 +2,7 @@
 its notes next to them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from tools.models import context_window
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import AnswerTest, require_known_ids
 from tools.models.passages import Passage, fit_notes, passage_batches, show_passages
-from tools.models.prompting import ask, predict, with_advice
+from tools.models.prompting import FallbackPrediction, ask, predict, with_advice
 from tools.records import Hit, Query
 from tools.session import Session
 from tools.text import fold_words
@@ -96,12 +96,16 @@ def rank(
     doc_ids: list[str],
     read_chars: int,
 ) -> list[str]:
-    """Return `doc_ids` in the order that the model gives; it reads `read_chars` characters of each, 0 all."""
+    """Return `doc_ids` in the order that the model gives; it reads `read_chars` characters of each, 0 all.
+
+    Without a usable answer, they stay in their order.
+    """
     inputs = {"objective": query.objective, "description": query.text}
     passages = show_in_one_call(session, predictor, doc_ids, read_chars, **inputs)
     named = ask(
         predictor,
         require_known_ids("ranked", doc_ids, needed=True),
+        fallback={"ranked": doc_ids},
         **inputs,
         passages=passages,
     ).ranked
@@ -122,9 +126,14 @@ def read_in_batches(
     chars: int,
     check: Checks,
     also: Sequence[AnswerTest] = (),  # what an answer has to pass besides
+    *,
+    fallback: Mapping[str, Any] | None = None,
     **inputs: Any,
 ) -> Iterator[tuple[list[str], Any]]:
-    """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
+    """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks.
+
+    With a `fallback`, documents of a call without a usable answer are passed over.
+    """
     unread = list(doc_ids)
     for passages in passage_batches(
         session,
@@ -144,16 +153,16 @@ def read_in_batches(
             name: list(value) if isinstance(value, list) else value
             for name, value in inputs.items()
         }
-        yield (
-            shown,
-            ask(
-                predictor,
-                check(shown),
-                *also,
-                **copies,
-                passages=passages,
-            ),
+        answer = ask(
+            predictor,
+            check(shown),
+            *also,
+            fallback=fallback,
+            **copies,
+            passages=passages,
         )
+        if not isinstance(answer, FallbackPrediction):
+            yield shown, answer
 
 
 def read_and_note(
@@ -174,6 +183,7 @@ def read_and_note(
         doc_ids,
         chars,
         partial(require_known_ids, "selected"),
+        fallback={"selected": [], "observations": ""},
         **inputs,
     ):
         selected += session.select(answer.selected, among=shown)

@@ -92,7 +92,17 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 Tool = Literal[
-    "search", "read", "judge", "select", "drop", "note", "rank", "shorten", "repeat", "stop"
+    "search",
+    "read",
+    "judge",
+    "select",
+    "drop",
+    "note",
+    "rank",
+    "shorten",
+    "repeat",
+    "salvage",
+    "stop",
 ]
 
 
@@ -110,6 +120,7 @@ class Step:
     shorten  `argument` names the part left out of a prompt, so that the prompt fits the model
     repeat   a search, a reading or a note that was made before, so nothing was done; `argument` is
              its text, or the id of the document, and `repeated` its kind
+    salvage  `argument` says which part of an unusable answer is used, or what is used for want of one
     stop     `argument` is the reason
     """
 
@@ -142,7 +153,9 @@ class Trace:
     invented_ids: int = 0  # ids that a model named without having been shown them; dropped
     unusable: dict[str, int] = field(
         default_factory=dict
-    )  # answers that could not be used, by kind
+    )  # answers of which no part was used, by kind
+    used_in_part: dict[str, int] = field(default_factory=dict)  # other faulty answers, by kind
+    fallbacks: int = 0  # calls after whose answers the program went on without any
     followed: dict[str, str] = field(
         default_factory=dict
     )  # documents that speak to the model -> what it then did
@@ -229,6 +242,10 @@ def trace_json(trace: Trace) -> dict[str, Any]:
         "notes": list(trace.notes),
         "invented_ids": trace.invented_ids,
         "unusable": dict(sorted(trace.unusable.items())),
+        **(
+            {"used_in_part": dict(sorted(trace.used_in_part.items()))} if trace.used_in_part else {}
+        ),
+        **({"fallbacks": trace.fallbacks} if trace.fallbacks else {}),
         "followed": dict(sorted(trace.followed.items())),
         **({"calls": list(trace.calls)} if trace.calls else {}),
     }

@@ -79,6 +79,8 @@ class TraceSchema(TypedDict):
     notes: NotRequired[list[str]]
     invented_ids: Count
     unusable: NotRequired[dict[str, Count]]
+    used_in_part: NotRequired[dict[str, Count]]
+    fallbacks: NotRequired[Count]
     followed: NotRequired[dict[str, str]]
     calls: NotRequired[list[Key]]
 

@@ -197,6 +197,7 @@ class Session(TraceRecorder):
         self._documents, self._retrievers, self.limits, clock = world
         super().__init__(query.query_id, clock, snapshot)
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
+        self._unusable: Exception | None = None  # of the last call that went on without an answer
         self.history = list[Any]()  # of its calls of a model, as DSPy keeps them
         self._query = query
         self._process = os.getpid()
@@ -435,6 +436,22 @@ class Session(TraceRecorder):
         with self._lock:
             self.trace.unusable[kind] = self.trace.unusable.get(kind, 0) + 1
 
+    def use_in_part(self, kind: str, part: str) -> None:
+        """Count an answer that `count_unusable` counted as one that is used in part; record the part in words."""
+        trace = self.trace
+        with self._lock:
+            left = trace.unusable.pop(kind) - 1
+            trace.unusable |= {kind: left} if left else {}
+            trace.used_in_part[kind] = trace.used_in_part.get(kind, 0) + 1
+        self._record("salvage", f"a part of an answer ({kind}): {part}")
+
+    def go_on_without(self, error: Exception, values: str) -> None:
+        """Record that the program goes on with `values`, in words, after answers that raised `error`."""
+        with self._lock:
+            self.trace.fallbacks += 1
+            self._unusable = error
+        self._record("salvage", f"no answer ({error}); goes on with {values}")
+
     def blame(self, words: str, what: str) -> None:
         """Note the shown documents that speak to the model and have the `words` with which it did `what`."""
         if words := words.strip():
@@ -481,9 +498,12 @@ class Session(TraceRecorder):
 
         ValueError when it repeats or invents a document, or when the scores don't fit it. Raises
         `fault` if a provider left a call unanswered: such a ranking says nothing about the program.
+        UnusableAnswer if the program went on without the answers of all its calls.
         """
         if self.fault:
             raise self.fault
+        if self._unusable and self._calls <= sum(self.trace.unusable.values()):
+            raise self._unusable
         if len(set(ranking)) < len(ranking):
             raise ValueError("the ranking names a document twice")
         if strange := [doc_id for doc_id in ranking if doc_id not in self._surfaced]:

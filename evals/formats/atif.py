@@ -36,6 +36,7 @@ from tools.schemas import Amount, Count
 from tools.text import message_text
 
 VERSION = "ATIF-v1.7"
+_WORDLESS = ("stop", "shorten", "salvage")  # steps of ours without a call of a tool
 _OURS = ("judge", "select", "drop", "rank")
 _TEXT: dict[str, Any] = {"type": "string"}
 # Steps that are written as calls, with their arguments; steps of other kinds are messages.
@@ -305,7 +306,7 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
             ]
             steps += _convert_call(call, mine, documents)
     else:  # a note, or what we write of a stop and of a prompt that was shortened
-        tool = extra.get("tool") if extra.get("tool") in ("stop", "shorten") else "note"
+        tool = extra.get("tool") if extra.get("tool") in _WORDLESS else "note"
         steps = [
             {
                 "tool": tool,

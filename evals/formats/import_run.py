@@ -68,6 +68,8 @@ class ImportedLine(TypedDict):
     notes: NotRequired[list[str]]
     invented_ids: NotRequired[Count]
     unusable: NotRequired[dict[str, Count]]
+    used_in_part: NotRequired[dict[str, Count]]
+    fallbacks: NotRequired[Count]
     followed: NotRequired[dict[str, str]]
     usage: NotRequired[_Usage | None]
     seconds: NotRequired[Amount | None]
@@ -249,6 +251,8 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
         row.get("notes", [step.argument for step in steps if step.tool == "note"]),
         row.get("invented_ids", 0),
         row.get("unusable", {}),
+        row.get("used_in_part", {}),
+        row.get("fallbacks", 0),
         row.get("followed", {}),
     )
     outcome: run_folder.Outcome = {

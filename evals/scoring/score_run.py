@@ -285,10 +285,14 @@ def summarise_column(
     return measured
 
 
+_COUNTED = ("fallbacks", "followed", "shortened", "searches_cut")
+
+
 class _Tally:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._unusable: Counter[str] = Counter()
+        self._used_in_part: Counter[str] = Counter()
         self._failures: dict[str, dict[str, Any]] = {}  # the first of each kind, and how many
         self._read: Counter[str] = Counter(
             dict.fromkeys(("documents", "cut", "characters", "left_out"), 0)
@@ -313,7 +317,9 @@ class _Tally:
         counts["followed"] += len(trace.get("followed", ()))
         counts["shortened"] += sum(step["tool"] == "shorten" for step in trace["steps"])
         counts["searches_cut"] += sum("cut" in step for step in trace["steps"])
+        counts["fallbacks"] += trace.get("fallbacks", 0)
         self._unusable.update(trace.get("unusable", {}))
+        self._used_in_part.update(trace.get("used_in_part", {}))
         self._read.update(_count_read(trace["steps"]))
         self._usage += usage_from_json(outcome["usage"])
 
@@ -340,7 +346,8 @@ class _Tally:
             "owed": queries - self._counts["answered"],
             "invented_ids": self._counts["invented_ids"],
             "unusable": dict(sorted(self._unusable.items())),
-            **{name: self._counts[name] for name in ("followed", "shortened", "searches_cut")},
+            "used_in_part": dict(sorted(self._used_in_part.items())),
+            **{name: self._counts[name] for name in _COUNTED},
             "read": dict(self._read),
             "metrics": {},
             "usage": usage,

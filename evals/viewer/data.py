@@ -388,6 +388,8 @@ def _describe_trace(trace: Mapping[str, object]) -> Answer:
         "calls": trace.get("calls", []),
         "invented_ids": trace.get("invented_ids", 0),
         "unusable": trace.get("unusable", {}),
+        "used_in_part": trace.get("used_in_part", {}),
+        "fallbacks": trace.get("fallbacks", 0),
         "followed": trace.get("followed", {}),
     }
 

@@ -1,8 +1,10 @@
-"""DSPy's chat prompts and parser, with a single repair: an unusable answer is returned to the model
-with the reason.
+"""DSPy's chat prompts and parser, with a single repair: an answer that cannot be used is requested
+again.
 
 Every predictor's call passes here. The adapter checks the answers (tools/models/answer_checks.py),
-counts unusable answers by kind, and notes answers that repeat the prompt. A model that takes JSON
+counts unusable answers by kind, and notes answers that repeat the prompt. Before an answer is lost,
+its usable part is looked for (tools/models/salvage.py): at once if it was cut off, else after the
+repair. A model that takes JSON
 schemas is sent the schema of the answer and DSPy's prompt for a JSON object; other models write each
 field under its marker. Answers are read in either form.
 """
@@ -25,15 +27,18 @@ from tools.models.answer_checks import (
 from tools.models.answer_faults import (
     broken_off,
     fault_of,
+    find_copied,
     is_broken_off,
     is_whole,
+    make_repair,
     note_prompt_leak,
-    shorten_bad_answer,
+    write_request,
 )
 from tools.models.answer_parsing import JSON_FORM, answer_form, read_answer
 from tools.models.answer_schema import SIGNATURES_CACHED, FieldValues, bound_schema, make_schema
 from tools.models.call_context import PredictorCall, Repair
 from tools.models.fields import place_markers, read_loosely
+from tools.models.salvage import Part, describe, salvage
 from tools.models.tool_calls import ToolCalls
 from tools.models.values import TooBroken
 from tools.records import Usage
@@ -44,7 +49,7 @@ _Rows = list[FieldValues]
 class Adapter(dspy.ChatAdapter):
     """DSPy's chat adapter with checked answers.
 
-    UnusableAnswer after the second answer of which no part can be used.
+    UnusableAnswer if no part of an answer and of its repair can be used.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -155,24 +160,33 @@ class Adapter(dspy.ChatAdapter):
         demos: _Rows,
         inputs: FieldValues,
     ) -> _Rows:
-        """Return DSPy's messages; for a repair, followed by the bad answer and the reason."""
+        """Return DSPy's messages; for a repair, with the request for it, and the bad answer before that if it is shown.
+
+        The request ends in DSPy's requirements, so that a small model does not take it for an answer.
+        """
         messages: _Rows = super().format(signature, demos, inputs)
-        repair = call_context.current().repair
+        context = call_context.current()
+        repair = context.repair
         if repair is None:
             return messages
-        request = (
-            f"That answer cannot be used: {repair.reason}. Answer again, in full and in the form "
-            f"asked for."
-        )
-        bad_answer = {"role": "assistant", "content": repair.answer}
-        messages = [*messages, bad_answer, {"role": "user", "content": request}]
-        if context_window.token_overflow(messages):
-            bad_answer["content"] = "(an answer, left out because there is no room for it)"
-            if payer := session.current():
-                payer.shorten(
-                    "an answer that could not be used is left out where it is asked for again"
-                )
-        return messages
+        requirements = self.user_message_output_requirements(signature) or ""
+        with_answer = [
+            *messages,
+            {"role": "assistant", "content": repair.answer},
+            {"role": "user", "content": f"{write_request(repair, context)}\n\n{requirements}"},
+        ]
+        if repair.answer and not context_window.token_overflow(with_answer):
+            return with_answer
+        if repair.answer and (payer := session.current()):
+            payer.shorten(
+                "an answer that could not be used is left out where it is asked for again"
+            )
+            repair = repair._replace(answer="")
+        content = f"{write_request(repair, context)}\n\n{requirements}"
+        last = messages[-1]
+        if not isinstance(last["content"], str):  # it has images
+            return [*messages, {"role": "user", "content": content}]
+        return [*messages[:-1], last | {"content": f"{last['content']}\n\n{content}"}]
 
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer, read in its usual form or, if that fails, in another form."""
@@ -204,13 +218,15 @@ class _CheckedCall:
         self.finished = False
         self._lm = lm
         self._signature = signature
-        self._latest: _Rows = []  # the answers of the latest request that could be parsed
+        self._latest: _Rows = []  # the answers of the latest request, if they could be parsed
         self._fault: InvalidAnswer | None = None  # of the first answer
+        self._part: Part | None = None  # the usable part of the first answer
         self._repair: Repair | None = None
         self._schema: FieldValues | None = None  # None if the latest request had no schema
 
     def next_repair(self) -> Repair | None:
         """Return the repair to be requested next; None for the first request."""
+        self._latest = []
         if self._repair and (payer := session.current()):
             payer.charge(Usage(repairs=1))
         return self._repair
@@ -243,6 +259,7 @@ class _CheckedCall:
         if is_broken_off(context.answer.finish) and not is_whole(context.answer.text):
             raise broken_off(context.answer)
         for answer in answers:
+            find_copied(self._signature, answer)
             find_ids(answer, context.checks)
             run_checks(answer, context.checks)
         self.answers = answers
@@ -256,26 +273,41 @@ class _CheckedCall:
         self._lm.caller.schemas = "off"
 
     def handle_fault(self, error: dspy.AdapterParseError | InvalidAnswer) -> None:
-        """Count an unusable answer; prepare its repair, or end the call after the second answer.
+        """Use a part of an unusable answer, prepare its repair, or end the call after the second answer.
 
-        UnusableAnswer if neither answer can be used.
+        UnusableAnswer if no part of either answer can be used.
         """
-        answer = call_context.current().answer
+        context = call_context.current()
+        answer = context.answer
         # The answer may have no fields at all, but the prompt.
         note_prompt_leak(self._signature.__doc__, [answer.text])
         is_fault = isinstance(error, InvalidAnswer)
         fault = error if is_fault else fault_of(error, self._signature, answer)
         if payer := session.current():
             payer.count_unusable(fault.kind)
-        if fault.tolerable:
-            self.answers = self._latest
-        if self._repair is None:
+        is_cut = fault.kind == "cut off"
+        part = None
+        if fault.kind != "refused":
+            parsed = self._latest[0] if self._latest else None
+            part = salvage(self._signature, context, parsed, is_cut=is_cut)
+        if part is not None and (is_cut or self._repair):
+            self._use_part(part, fault)
+        elif self._repair is None:
             self._fault = fault
-            self._repair = Repair(shorten_bad_answer(*answer) or "(no answer)", fault.reason)
-            return
-        if not self.answers:
+            self._part = part
+            self._repair = make_repair(fault, answer.text)
+        elif self._part is not None and self._fault:
+            self._use_part(self._part, self._fault)
+        else:
             raise UnusableAnswer(fault) from error
+
+    def _use_part(self, part: Part, fault: InvalidAnswer) -> None:
+        """Finish the call with the usable part of an answer that had a fault."""
+        self.answers = [part.values]
         self.finished = True
+        if payer := session.current():
+            payer.count_invented(part.unknown_ids)
+            payer.use_in_part(fault.kind, describe(part.values))
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)

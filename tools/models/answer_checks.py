@@ -9,7 +9,14 @@ from tools import session
 from tools.models.values import Ids
 
 Kind = Literal[
-    "unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"
+    "unparsable",
+    "wrong type",
+    "unknown ids",
+    "unknown tool",
+    "empty",
+    "cut off",
+    "prompt copied",
+    "refused",
 ]
 Outputs = Mapping[str, Any]
 Constraints = dict[str, dict[str, Any]]  # the name of a field -> keywords of JSON Schema

@@ -1,17 +1,24 @@
 """Faults of answers: refused, cut off, empty, incomplete, or a copy of the prompt."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tools import session
 from tools.files import read_object
+from tools.models import call_context
 from tools.models.answer_checks import InvalidAnswer, Kind
 from tools.models.answer_parsing import MARKER_FORM, answer_form
-from tools.models.call_context import LastAnswer
+from tools.models.call_context import CallContext, LastAnswer, Repair
 from tools.number_format import abbreviate
 
 COMPLETED = "[[ ## completed ## ]]"  # ends an answer in markers
+# The requests for a repair: behind a bad answer that the model is shown, for a short answer, and
+# for an answer after nothing that can be shown.
+SHOWN_REPAIR = "This answer does not fit: {reason}. Write the answer again, with every field."
+BRIEF_REPAIR = "Keep the answer short: at most {words} words in a text and {items} items in a list."
+PLAIN_REPAIR = "Fill in every field, in words of your own: {reason}."
 
 # The first words of refusals; looked for only if an answer has none of the fields.
 _REFUSAL = re.compile(
@@ -20,7 +27,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _REFUSAL_CHARS = 200  # characters of an answer in which a refusal begins
-_CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
+_CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end")
 _REFUSED: tuple[Kind, str] = (
     "refused",
     "the task was not done; the material is only to be judged, and nothing harmful is asked",
@@ -38,6 +45,13 @@ _REFUSAL_REASONS = (
 )
 _MAX_QUOTED = 300  # characters of a refusal in a message
 _MAX_ECHOED = 2000  # characters of a bad answer that are shown to the model again
+# Faults whose answers the model is not shown again: they would be continued, or copied.
+_NOT_SHOWN: tuple[Kind, ...] = ("cut off", "empty", "prompt copied")
+_BRIEF_WORDS = 80  # words of a text, and items of a list, in an answer that is to be short
+_BRIEF_ITEMS = 10
+_LISTED_IDS = 30  # the most ids that a request for a repair lists
+# Words in a row of a value that are copied from the prompt, if they are half of the value.
+_COPIED_WORDS = 6
 # Words in a row that an answer shares with a prompt if it repeats the prompt; fewer happen by chance.
 _LEAKED_WORDS = 12
 
@@ -48,6 +62,13 @@ def note_prompt_leak(instructions: str, texts: Sequence[str]) -> None:
         payer.note_leak()
 
 
+def make_repair(fault: InvalidAnswer, answer: str) -> Repair:
+    """Return the repair of an answer with a fault."""
+    if fault.kind in _NOT_SHOWN:
+        return Repair("", fault.reason, brief=fault.kind == "cut off")
+    return Repair(shorten_bad_answer(answer, "stop"), fault.reason)
+
+
 def shorten_bad_answer(answer: str, finish: str) -> str:
     """Return the part of a bad answer that its model is shown again: nothing of an answer without end."""
     if answer and finish == "length":
@@ -55,6 +76,63 @@ def shorten_bad_answer(answer: str, finish: str) -> str:
     if len(answer) <= _MAX_ECHOED:
         return answer
     return f"{answer[:_MAX_ECHOED]} (and so on; the rest is left out here)"
+
+
+def write_request(repair: Repair, context: CallContext) -> str:
+    """Return the words of the request for a repair, with the ids that may be named if they are few."""
+    request = _request_words(repair)
+    for check in context.checks:
+        for name, shown in check.ids.items():
+            if len(shown.among) <= _LISTED_IDS:
+                request += f"\nThe ids for {name}: {', '.join(sorted(shown.among))}"
+    return request
+
+
+def _request_words(repair: Repair) -> str:
+    if repair.brief:
+        return BRIEF_REPAIR.format(words=_BRIEF_WORDS, items=_BRIEF_ITEMS)
+    words = SHOWN_REPAIR if repair.answer else PLAIN_REPAIR
+    return words.format(reason=repair.reason)
+
+
+def copies_prompt(signature: Any, value: Any) -> bool:
+    """Return whether a value is a copy of words of the prompt, and no answer.
+
+    The words are the signature's instructions and descriptions, and the request for a repair.
+    """
+    if isinstance(value, list):
+        return bool(value) and all(copies_prompt(signature, item) for item in value)
+    if not isinstance(value, str):
+        return False
+    words = value.split()
+    descriptions = [
+        field.json_schema_extra["desc"].casefold() for field in signature.output_fields.values()
+    ]
+    text = " ".join(words).casefold().strip(". ")
+    placeholders = [f"{{{name}}}" for name in signature.output_fields]
+    if text in descriptions or text in placeholders:
+        return True
+    if len(words) < _COPIED_WORDS:
+        return False
+    width = max(_COPIED_WORDS, math.ceil(len(words) / 2))
+    repair = call_context.current().repair
+    request = _request_words(repair) if repair else ""
+    prompt = " ".join([signature.instructions, *descriptions, request]).casefold()
+    return _repeats(prompt, text, width)
+
+
+def find_copied(signature: Any, values: Mapping[str, Any]) -> None:
+    """Raise InvalidAnswer for values of which one is a copy of words of the prompt."""
+    for name, value in values.items():
+        if copies_prompt(signature, value):
+            reason = f"{name} repeats the words of the request; answer in words of your own"
+            raise InvalidAnswer("prompt copied", reason)
+
+
+def ends_inside_list(text: str) -> bool:
+    """Return whether an answer ends inside a list or an object, whatever its finish reason is."""
+    last = re.split(r"\[\[ ## \w+ ## \]\]", text)[-1].strip().removeprefix("```json").strip("` \n")
+    return last.startswith(("[", "{")) and not last.endswith(("]", "}"))
 
 
 def looks_like_refusal(text: str) -> bool:
@@ -102,6 +180,8 @@ def fault_of(
     """Return the fault of an answer that raised `error` when it was read."""
     if is_broken_off(answer.finish):
         return broken_off(answer)
+    if ends_inside_list(answer.text):
+        return InvalidAnswer(*_CUT_OFF)
     if looks_like_refusal(answer.text) and "[[ ##" not in answer.text:
         return InvalidAnswer(*_REFUSED, report=report_refusal(*answer))
     if not answer.text.strip():
@@ -114,14 +194,12 @@ def fault_of(
     return InvalidAnswer("unparsable", f"it does not have all of the fields asked for, {form}")
 
 
-def _repeats(instructions: str, text: str) -> bool:
-    """Return whether `text` has a long run of words of the instructions."""
+def _repeats(instructions: str, text: str, width: int = _LEAKED_WORDS) -> bool:
+    """Return whether `text` has a run of `width` words of the instructions."""
     words = text.split()
     prompt = " ".join(instructions.split())
     # Each run of that length has one of these words.
-    if not any(word in prompt for word in words[_LEAKED_WORDS - 1 :: _LEAKED_WORDS]):
+    if not any(word in prompt for word in words[width - 1 :: width]):
         return False
-    for start in range(len(words) - _LEAKED_WORDS + 1):
-        if " ".join(words[start : start + _LEAKED_WORDS]) in prompt:
-            return True
-    return False
+    runs = (" ".join(words[start : start + width]) for start in range(len(words) - width + 1))
+    return any(run in prompt for run in runs)

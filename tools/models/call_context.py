@@ -40,8 +40,9 @@ _NO_ANSWER = LastAnswer()
 class Repair(NamedTuple):
     """An answer that could not be used, and the reason, which the model is shown."""
 
-    answer: str
+    answer: str  # empty if the model is not shown it again
     reason: str
+    brief: bool = False  # whether a short answer is requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class CallContext:
     """The context of a call. All fields are optional, because programs may call a model directly."""
 
     checks: tuple[AnswerCheck, ...] = ()
+    # Values of output fields that a program goes on with if no answer can be used.
+    fallback: Mapping[str, Any] = field(default_factory=dict)
     rules: Rules = field(default_factory=dict)
     predictor_call: PredictorCall | None = None
     repair: Repair | None = None  # None for the first request

@@ -27,6 +27,7 @@ _MARKER = re.compile(
     r"\t]*\]{1,3}"
     r"(?::?(?:\*{1,3}|__|`))?:?"
 )
+_MARKER_BEGINNING = re.compile(r"\n[ \t]*\[\[?(?: ?#[# \w]*\]?)?[ \t]*\Z")
 _QUOTES = re.compile(r'(?<!\\)"')
 _TAG = re.compile(r"<([A-Za-z][\w-]*)>")
 _MOST_OBJECTS = 50  # in a text that are tried
@@ -96,6 +97,19 @@ def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
     return None
 
 
+def read_parts(signature: Any, answer: str) -> dict[str, Any]:
+    """Return what an answer has of its fields, unconverted, in the form in which it has most of them.
+
+    The fields are in the order of the answer, without the beginning of a marker at its end.
+    """
+    parts = dict[str, Any]()
+    whole_markers = place_markers(signature, _MARKER_BEGINNING.sub("", answer))
+    for texts in _candidates(signature, whole_markers):
+        if len(texts) > len(parts):
+            parts = dict(texts)
+    return parts
+
+
 def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
     """Yield candidates for the fields, by name, the most certain form first."""
     names = {plain_name(name): name for name in signature.output_fields}
@@ -132,7 +146,7 @@ def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | N
     try:
         for name, field in signature.output_fields.items():
             if name in texts:
-                values[name] = _convert(field.annotation, texts[name], constraints.get(name))
+                values[name] = convert_field(field.annotation, texts[name], constraints.get(name))
         values = apply_output_field_defaults(signature, values)
     except (ValueError, TypeError, TooBroken, RecursionError):
         return None
@@ -141,11 +155,12 @@ def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | N
     return {name: values[name] for name in signature.output_fields}
 
 
-def _convert(
+def convert_field(
     annotation: Any,
     value: Any,
     bounds: Mapping[str, Any] | None,
 ) -> Any:
+    """Return the value of a field as its type; ValueError if it is none, TooBroken for hopeless JSON."""
     if annotation is str:
         return value if isinstance(value, str) else _text(value)
     if is_tool_calls(annotation):

@@ -2,9 +2,9 @@
 
     read = ask(self.read_passages, require_known_ids("selected", unread), **about, passages=passages)
 
-An unusable answer is requested once more, together with the reason (tools/models/adapter.py),
-inside a call of the predictor, so that DSPy's trace has the answer that was used. A second unusable
-answer raises UnusableAnswer, a fault of the system.
+An unusable answer is requested once more (tools/models/adapter.py), inside a call of the predictor, so
+that DSPy's trace has the answer that was used. If no part of either answer can be used, the call goes
+on with the `fallback` of its program, or else raises UnusableAnswer, a fault of the system.
 
 Corpus text enters a prompt inside a typed field, never as part of an instruction. Tokens are counted
 before a call. If a prompt is too long, a reading is split, a batch that must be seen together is
@@ -16,10 +16,12 @@ here, too.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import dspy
 
+from tools import session
 from tools.lenses import LENSES, Lens, get_lens
 from tools.models import call_context
 from tools.models.answer_checks import (
@@ -43,11 +45,13 @@ from tools.models.passages import (
     passage_batches,
     show_passages,
 )
+from tools.models.salvage import describe
 
 __all__ = [
     "DESCRIPTION",
     "LENSES",
     "AnswerCheck",
+    "FallbackPrediction",
     "InvalidAnswer",
     "Lens",
     "Outputs",
@@ -70,18 +74,40 @@ __all__ = [
 ]
 
 
-def ask(predictor: dspy.Module, *checks: AnswerTest, **inputs: Any) -> Any:
+class FallbackPrediction(dspy.Prediction):
+    """The values that a program goes on with, for want of an answer."""
+
+
+def ask(
+    predictor: dspy.Module,
+    *checks: AnswerTest,
+    fallback: Mapping[str, Any] | None = None,
+    **inputs: Any,
+) -> Any:
     """Return the prediction for `inputs`, which passes all `checks`.
 
     A check is an AnswerCheck, or a function that raises InvalidAnswer for unusable outputs.
-    UnusableAnswer after the second unusable answer.
+
+    `fallback` has a value for each output field: of the FallbackPrediction if no part of two answers
+    can be used, which the trace notes. A field whose fallback is an empty text or list may be missing in an
+    answer of which a part is used. Without a fallback, and outside of a session, such a call raises
+    UnusableAnswer. A query of which every call went on without an answer fails all the same
+    (`Session.submit`).
     """
     answer_checks = tuple(
         check if isinstance(check, AnswerCheck) else AnswerCheck(check) for check in checks
     )
     answer_tokens = max_answer_tokens(predictor, inputs) or call_context.current().answer_tokens
-    with call_context.changed(checks=answer_checks, answer_tokens=answer_tokens):
-        return predictor(**inputs)
+    context = {"checks": answer_checks, "answer_tokens": answer_tokens, "fallback": fallback or {}}
+    with call_context.changed(**context):
+        try:
+            return predictor(**inputs)
+        except UnusableAnswer as error:
+            payer = session.current()
+            if fallback is None or payer is None:
+                raise
+            payer.go_on_without(error, describe(fallback))
+            return FallbackPrediction(**deepcopy(dict(fallback)))
 
 
 def with_advice(signature: Any, advice: str) -> Any:

@@ -222,6 +222,16 @@ def _to_list(
     return [convert(item_types[0], item) for item in items]
 
 
+def read_items(annotation: Any, value: Any) -> list[Any]:
+    """Return those items of a list that are of its type; ValueError if `value` is no list."""
+    item_types = get_args(annotation) or (Any,)
+    items = list[Any]()
+    for item in _find_items(value):
+        with suppress(ValueError, TypeError):
+            items.append(convert(item_types[0], item))
+    return items
+
+
 def _find_items(value: Any) -> list[Any]:
     """Return the items of a list in any of its forms: JSON, an object that has it, lines, names between commas."""
     if value is None:
@@ -440,6 +450,12 @@ _EDGES = " \t\r\n.,;:!?*#`\"'()[]{}<>\u2018\u2019\u201c\u201d"
 _AFTER = re.compile(
     r"\s*(?:[:(\u2013\u2014]|\s-+\s|->|=)"
 )  # what ends an id, before a title or a score
+_WORD = re.compile(r"[^\s,;|]+")
+_ENDS_IN_LABEL = re.compile(
+    r"\b(?:documents?|docs?|passages?|ids?|numbers?|no|nr)[\s_:=#.-]*\Z", re.IGNORECASE
+)
+_LABEL_CHARS = 20  # characters before a number in which a word for a document is looked for
+_LONG_NUMBER = 4  # digits from which a number in a text is an id
 _BETWEEN = re.compile(r"\s*(?:[,;>|\n]|\band\b|\s&\s)\s*|(?<=\])\s*(?=\[)")  # two ids
 
 
@@ -475,6 +491,27 @@ class Ids:
             several = self._split(value) if doc_id is None else [doc_id]
             read += several or [value if isinstance(value, str) else _shown(value)]
         return read
+
+    def find_in_text(self, text: str) -> list[str]:
+        """Return the ids that stand as words in a text, in order.
+
+        A short number, which may be any number, has to stand in brackets or behind a word for a document.
+        """
+        named = list[str]()
+        for piece in _WORD.finditer(text):
+            word = piece[0].strip(_EDGES)
+            doc_id = self.find(word)
+            if doc_id is None:
+                continue
+            is_short_number = word.isdecimal() and len(word) < _LONG_NUMBER
+            before = text[max(0, piece.start() - _LABEL_CHARS) : piece.start()]
+            if (
+                not is_short_number
+                or piece[0].strip(".,;:!?") != word
+                or _ENDS_IN_LABEL.search(before)
+            ):
+                named.append(doc_id)
+        return list(dict.fromkeys(named))
 
     def _split(self, value: Any) -> list[str]:
         """Return the ids in a text, if every part of it is an id."""

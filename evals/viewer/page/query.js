@@ -75,7 +75,12 @@ function question(answer) {
 
 /** What went wrong with a query. */
 function troubles(answer) {
-  const unusable = Object.entries(answer.unusable ?? {}).map(([kind, n]) => `${kind} (${n})`);
+  const kinds = (counts) =>
+    Object.entries(counts ?? {})
+      .map(([kind, n]) => `${kind} (${n})`)
+      .join(", ");
+  const unusable = kinds(answer.unusable);
+  const inPart = kinds(answer.used_in_part);
   const followed = Object.entries(answer.followed ?? {});
   return [
     answer.error &&
@@ -88,7 +93,9 @@ function troubles(answer) {
       ),
     answer.invented_ids > 0 &&
       notice(`The model named ${plural(answer.invented_ids, "document")} that it had not been shown; dropped.`),
-    unusable.length > 0 && notice(`Unusable answers: ${unusable.join(", ")}`),
+    unusable && notice(`Unusable answers: ${unusable}`),
+    inPart && notice(`Answers used in part: ${inPart}`),
+    answer.fallbacks > 0 && notice(`${plural(answer.fallbacks, "call")} went on without an answer.`),
     followed.length > 0 &&
       el(
         "p.notice",

@@ -186,7 +186,8 @@ def test_ids_that_the_model_leaves_out_follow_as_shown_and_invented_ones_are_nob
     random.Random("0:q1").shuffle(pool)
     pool.remove("d003")
     assert list(submission.ranking) == ["d003", *pool]
-    assert submission.trace.unusable == {"unknown ids": 2}, "asked again once, then taken"
+    assert submission.trace.unusable == {"unknown ids": 1}, "requested again once"
+    assert submission.trace.used_in_part == {"unknown ids": 1}
     assert submission.trace.invented_ids == 1
 
 

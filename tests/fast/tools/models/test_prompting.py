@@ -32,6 +32,11 @@ INPUTS = {
 }
 
 _FORM = '[[ ## selected ## ]]\n["d1"]\n\n[[ ## observations ## ]]\na draft\n\n[[ ## completed ## ]]'
+BRIEF = "Keep the answer short"
+CUT_IN_LAST_FIELD = {
+    "raw": '[[ ## selected ## ]]\n["d2"]\n\n[[ ## observations ## ]]\nbl',
+    "finish": "length",
+}
 # (what the model says, the kind of unusable that it is, words of what it is told)
 UNUSABLE = {
     "no fields": ({"raw": "Certainly! Here are my thoughts."}, "unparsable", "all of the fields"),
@@ -58,21 +63,11 @@ UNUSABLE = {
         "empty",
         "observations is empty",
     ),
-    "cut off": ({"raw": "[[ ## selected ## ]]\n[", "finish": "length"}, "cut off", "be brief"),
-    "cut off in the last field": (
-        *(
-            {
-                "raw": '[[ ## selected ## ]]\n["d2"]\n\n[[ ## observations ## ]]\nbl',
-                "finish": "length",
-            },
-            "cut off",
-        ),
-        "be brief",
-    ),
+    "cut off": ({"raw": "[[ ## selected ## ]]\n[", "finish": "length"}, "cut off", BRIEF),
     "thoughts that were cut off": (
         {"raw": f"<think>\n{_FORM}", "finish": "length"},
         "cut off",
-        "be brief",
+        BRIEF,
     ),
     "thoughts alone": ({"raw": f"<think>\n{_FORM}\n</think>"}, "empty", "it is empty"),
     "nested too deep": ({**GOOD, "selected": "[" * 4000 + "]" * 4000}, "unparsable", "too broken"),
@@ -94,6 +89,8 @@ UNUSABLE = {
     "refused by the protocol": ({"refusal": "no"}, "refused", "only to be judged"),
     "filtered": ({"raw": "", "finish": "content_filter"}, "refused", "only to be judged"),
 }
+# The ids of the part that is used if the second answer is no better.
+PARTLY_USABLE = {"some unknown ids": ["d1"], "another type": ["d2"]}
 
 
 @pytest.fixture
@@ -111,42 +108,69 @@ def read(server):
         )
 
 
+REQUIREMENTS = "Respond with the corresponding output fields"
+NOT_SHOWN = ("cut off", "empty")
+
+
 @pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
-def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_counted(
-    bad, kind, told, server, opened
-):
+def test_an_unusable_answer_is_requested_once_more_and_counted(bad, kind, told, server, opened):
     server.answer_in_turn(bad, GOOD)
     assert read(server).selected == ["d2"]
-    assert opened.trace.unusable == {kind: 1}
+    assert opened.trace.unusable == {kind: 1} and opened.trace.used_in_part == {}
     assert (opened.usage.calls, opened.usage.repairs) == (2, 1)
-    *asked, answer, wrong = server.requests[1]["messages"]
-    assert (
-        asked == server.requests[0]["messages"]
-        and answer["role"] == "assistant"
-        and told in wrong["content"]
-    )
-    shown = "" if "<think>" in bad.get("raw", "") else bad.get("raw", "")
-    assert ("left out here" if shown and kind == "cut off" else shown) in answer["content"]
-    assert "a draft" not in answer["content"], "thoughts are not shown again"
-
-
-@pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
-def test_a_second_one_ends_the_query_unless_part_of_it_can_be_used(bad, kind, told, server, opened):
-    server.answer_in_turn(bad, bad)
-    if bad is UNUSABLE["some unknown ids"][0]:
-        assert read(server).selected == ["d1", "d9"], "who uses it drops the unknown one"
+    first, second = [request["messages"] for request in server.requests]
+    request = second[-1]["content"]
+    assert told in request and "The ids for selected: d1, d2" in request
+    assert request.rpartition("\n\n")[2].startswith(REQUIREMENTS), "its words are no answer's"
+    shown = "" if "<think>" in bad.get("raw", "") or kind in NOT_SHOWN else bad.get("raw", "")
+    if kind in NOT_SHOWN or bad.get("raw") == "":
+        assert second[:-1] == first[:-1] and request.startswith(first[-1]["content"])
     else:
-        with pytest.raises(UnusableAnswer, match=kind):
-            read(server)
+        assert second[:-2] == first and second[-2]["role"] == "assistant"
+        assert shown in second[-2]["content"]
+    assert "a draft" not in str(second), "thoughts are not shown again"
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "told"),
+    [UNUSABLE[name] for name in UNUSABLE if name not in PARTLY_USABLE],
+)
+def test_a_second_unusable_answer_ends_the_call(bad, kind, told, server, opened):
+    server.answer_in_turn(bad, bad)
+    with pytest.raises(UnusableAnswer, match=kind):
+        read(server)
     assert opened.trace.unusable == {kind: 2} and len(server.requests) == 2
 
 
-def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_worse(server, opened):
+@pytest.mark.parametrize("name", PARTLY_USABLE)
+def test_a_part_of_the_second_unusable_answer_is_used(name, server, opened):
+    bad, kind, _ = UNUSABLE[name]
+    server.answer_in_turn(bad, bad)
+    assert read(server).selected == PARTLY_USABLE[name]
+    assert opened.trace.unusable == {kind: 1} and opened.trace.used_in_part == {kind: 1}
+    assert opened.trace.steps[-1].tool == "salvage" and kind in opened.trace.steps[-1].argument
+
+
+def test_a_part_of_the_first_answer_is_used_if_the_second_has_none(server, opened):
     server.answer_in_turn(UNUSABLE["some unknown ids"][0], UNUSABLE["no fields"][0])
-    assert read(server).selected == ["d1", "d9"]
-    assert (
-        opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
-    )
+    assert read(server).selected == ["d1"]
+    assert opened.trace.unusable == {"unparsable": 1} and len(server.requests) == 2
+    assert opened.trace.used_in_part == {"unknown ids": 1} and opened.trace.invented_ids == 1
+
+
+def test_a_copy_of_the_request_for_a_repair_is_no_answer(server, opened):
+    def answer_then_copy(prompt):
+        return copied(prompt) if "does not fit" in prompt else UNUSABLE["some unknown ids"][0]
+
+    server.answer = answer_then_copy
+    assert read(server).selected == ["d1"]
+    assert opened.trace.unusable == {"prompt copied": 1}
+
+
+def copied(prompt: str):
+    """An answer with the words of the last request in place of ids."""
+    words = prompt.rpartition("This answer does not fit")[2].partition("\n")[0]
+    return {"selected": f"This answer does not fit{words}", "observations": "blue"}
 
 
 def test_an_answer_with_its_last_line_is_whole_whatever_the_server_says_of_its_end(server, opened):
@@ -204,24 +228,26 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
         server.spec,
     )
     result = run(*arguments, "--json")
-    assert (
-        result.code == 7 and result.json["failed"] == 2 and result.json["unusable"] == {"empty": 4}
-    )
+    unusable = {"empty": 8, "refused": 4}
+    assert result.code == 7 and result.json["failed"] == 2 and result.json["unusable"] == unusable
     assert (result.json["owed"], result.json["metrics"]["nDCG@10"]["mean"]) == (0, 0)
     for outcome in run_folder.read_outcomes(Path(result.json["run"])).values():
         assert outcome["error"].startswith("UnusableAnswer: empty")
         assert outcome["trace"]["steps"][-1]["argument"] == "error"
-    assert "answers that could not be used: 4 empty" in run(*arguments).out
+    assert "12 of 12 answers could not be used: 8 empty, 4 refused" in run(*arguments).out
 
 
-def test_an_answer_that_was_cut_off_is_so_when_it_was_given_before(server, corpus, place):
-    server.answer_in_turn(UNUSABLE["cut off in the last field"][0], GOOD)
+def test_a_cut_answer_is_used_as_far_as_it_goes_also_when_it_was_given_before(
+    server, corpus, place
+):
+    server.answer_in_turn(CUT_IN_LAST_FIELD)
     for _ in range(2):
         session = Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
         model = language_model.connect(server.spec)
         model.begin(place, Usage())
         with model.active():
-            assert ask(dspy.Predict(ReadPassages), **INPUTS).selected == ["d2"]
-        assert len(server.requests) == 2 and session.trace.unusable == {"cut off": 1}
+            answer = ask(dspy.Predict(ReadPassages), **INPUTS)
+        assert (answer.selected, answer.observations) == (["d2"], "bl")
+        assert len(server.requests) == 1 and session.trace.used_in_part == {"cut off": 1}
     kept = model.terms.ledger.answers.query("SELECT finish FROM calls ORDER BY id")
-    assert kept == [("length",), ("stop",)]
+    assert kept == [("length",)]

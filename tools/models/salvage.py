@@ -1,0 +1,205 @@
+"""Use the part of an answer that can be used, if the answer as a whole cannot.
+
+One rule holds for the answers to all programs:
+
+1. fields that are whole are taken, in the first form in which the answer has them;
+2. of the field in which the answer was cut off, a text is taken up to the cut, and of a list the
+   items that are whole;
+3. of a list, items of another type are left out;
+4. in a field of ids, a value is read as the shown ids that stand in it, or as the passage whose
+   text it repeats; the rest is left out;
+5. a field that is missing gets its fallback if that is an empty text or list (`ask` in
+   tools/models/prompting.py).
+
+The part is used only if every field has a value, one at least is the answer's own, and the checks of
+the call pass.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any, NamedTuple, get_origin
+
+import pydantic
+
+from tools.models.answer_checks import InvalidAnswer, run_checks, schema_constraints
+from tools.models.answer_faults import copies_prompt
+from tools.models.answer_schema import FieldValues
+from tools.models.call_context import CallContext
+from tools.models.fields import convert_field, read_parts
+from tools.models.passages import Passage
+from tools.models.values import Ids, TooBroken, read_items
+from tools.number_format import abbreviate
+
+_UNREADABLE = (ValueError, TypeError, TooBroken, RecursionError, MemoryError)
+# Characters of a passage's text that no other passage of a call is likely to have.
+_LEAST_QUOTED = 20
+_MAX_DESCRIBED = 80  # characters of a value in the trace
+# The ends of a list's last item, if it is whole, by the item's type.
+_END_OF_OBJECT = tuple("}],\n`")
+_END_OF_TEXT = tuple("\"'],\n`}")
+
+
+class Part(NamedTuple):
+    """The usable part of an answer."""
+
+    values: FieldValues  # a value for each output field
+    unknown_ids: set[str]  # values of fields of ids that are no id, and were left out
+
+
+def salvage(
+    signature: Any, context: CallContext, parsed: FieldValues | None, *, is_cut: bool
+) -> Part | None:
+    """Return the usable part of the context's last answer; None if there is none.
+
+    `parsed` are the values of the answer if it could be parsed.
+    """
+    text = context.answer.text
+    try:
+        parts = parsed or read_parts(signature, text)
+    except _UNREADABLE:
+        return None
+    reader = _Reader(signature, context, next(reversed(parts), "") if is_cut else "")
+    values = reader.read(parts)
+    if not values:
+        return None
+    for name in signature.output_fields:
+        if name not in values:
+            if not may_be_empty(context.fallback, name):
+                return None
+            values[name] = deepcopy(context.fallback[name])
+    values = {name: values[name] for name in signature.output_fields}
+    try:
+        run_checks(values, context.checks)
+    except InvalidAnswer as fault:
+        if not fault.tolerable:
+            return None
+    return Part(values, reader.unknown_ids)
+
+
+def may_be_empty(fallback: Mapping[str, Any], name: str) -> bool:
+    """Return whether an answer may lack a field."""
+    return isinstance(fallback.get(name), str | list) and not fallback[name]
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Return the values of fields in a line, for the trace."""
+    return ", ".join(f"{name}: {_describe_value(value)}" for name, value in values.items())
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} of a list" if value else "none"
+    text = " ".join(str(value).split())
+    return json.dumps(abbreviate(text, _MAX_DESCRIBED), ensure_ascii=False) if text else "none"
+
+
+class _Reader:
+    """Reads the fields of an answer one by one."""
+
+    def __init__(self, signature: Any, context: CallContext, last: str) -> None:
+        """`last` is the field in which the answer was cut off; "" if it was not."""
+        self.unknown_ids = set[str]()
+        self._signature = signature
+        self._answer = context.answer.text
+        self._last = last
+        self._constraints = schema_constraints(context.checks)
+        self._shown_ids = dict[str, Ids]()
+        for check in context.checks:
+            self._shown_ids |= check.ids
+        self._passages = _passages(context)
+
+    def read(self, parts: Mapping[str, Any]) -> FieldValues:
+        """Return the values of the fields that can be read."""
+        values = FieldValues()
+        for name, part in parts.items():
+            if name in self._signature.output_fields and not copies_prompt(self._signature, part):
+                with suppress(*_UNREADABLE):
+                    values[name] = self._read_field(name, part)
+        return values
+
+    def _read_field(self, name: str, part: Any) -> Any:
+        annotation = self._signature.output_fields[name].annotation
+        if get_origin(annotation) is list:
+            value: Any = self._read_list(name, annotation, part)
+        else:
+            value = convert_field(annotation, part, self._constraints.get(name))
+        return _cut_value(annotation, value, self._answer) if name == self._last else value
+
+    def _read_list(self, name: str, annotation: Any, part: Any) -> list[Any]:
+        """Return the usable items of a list; ValueError if it has items, and none is usable."""
+        with suppress(*_UNREADABLE):
+            if not convert_field(annotation, part, None):
+                return []
+        items = list[Any]()
+        with suppress(*_UNREADABLE):
+            items = read_items(annotation, part)
+        if name in self._shown_ids:
+            items = self._find_ids(items or [part], self._shown_ids[name])
+        if not items:
+            raise ValueError(f"no item of {name} can be used")
+        return items
+
+    def _find_ids(self, items: list[Any], shown: Ids) -> list[Any]:
+        """Return the shown ids, or the rows with shown ids, among the items."""
+        kept = list[Any]()
+        for item in items:
+            is_row = hasattr(item, "id")
+            written = item.id if is_row else item
+            text = written if isinstance(written, str) else json.dumps(written, default=str)
+            found = _resolve(text, shown, self._passages)
+            if not found:
+                self.unknown_ids.add(text)
+            elif is_row:
+                kept.append(item.model_copy(update={"id": found[0]}))
+            else:
+                kept += [doc_id for doc_id in found if doc_id not in kept]
+        return kept
+
+
+def _cut_value(annotation: Any, value: Any, answer: str) -> Any:
+    """Return the part of an answer's last value before the cut; ValueError if it has none."""
+    end = answer.rstrip(" \t")
+    if annotation is str:
+        return value.strip()
+    if isinstance(value, list):
+        is_object = bool(value) and isinstance(value[-1], pydantic.BaseModel | Mapping)
+        is_whole = end.endswith(_END_OF_OBJECT if is_object else _END_OF_TEXT)
+        return value if is_whole else value[:-1]
+    if not end.endswith(_END_OF_TEXT):
+        raise ValueError(f"{value!r} may go on behind the cut")
+    return value
+
+
+def _resolve(written: str, shown: Ids, passages: Mapping[str, str]) -> list[str]:
+    """Return the shown ids that a text names."""
+    if (doc_id := shown.find(written)) is not None:
+        return [doc_id]
+    if inside := shown.find_in_text(written):
+        return inside
+    quoted = _plain(written)
+    if len(quoted) < _LEAST_QUOTED:
+        return []
+    alike = [doc_id for doc_id, text in passages.items() if quoted in text]
+    return alike if len(alike) == 1 and alike[0] in shown.among else []
+
+
+def _passages(context: CallContext) -> dict[str, str]:
+    """Return the plain texts of the call's passages, by id."""
+    call = context.predictor_call
+    texts = dict[str, str]()
+    for value in call.inputs.values() if call else ():
+        if isinstance(value, list):
+            texts |= {
+                passage.id: _plain(passage.text)
+                for passage in value
+                if isinstance(passage, Passage)
+            }
+    return texts
+
+
+def _plain(text: str) -> str:
+    """Return the words of a text without case and punctuation."""
+    return " ".join(re.findall(r"\w+", text.casefold()))
