@@ -120,6 +120,8 @@ class _PlannerNodes(NodeContext):
         answer = ask(
             self.program.plan_searches,
             _check_searchable,
+            # Without a usable plan, the description is the sub-question.
+            fallback={"plan": [SubQuestion(question=self.query.text, search=self.query.text)]},
             **self.about,
             most=self.program.parts,
         )
@@ -194,6 +196,7 @@ class _PlannerNodes(NodeContext):
         }
         answer = ask(
             predictor,
+            fallback={"missing": "", "further": []},
             **passage_reading.with_search_history(
                 self.session,
                 predictor,

@@ -144,7 +144,14 @@ class _VerifierNodes(NodeContext):
             state["learned"],
             **about,
         )
-        named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
+        is_first = number == 1
+        named = ask(
+            predictor,
+            *([filled("searches")] if is_first else []),
+            # Without usable searches, the first is the description, and no later one is made.
+            fallback={"searches": [self.query.text] if is_first else []},
+            **inputs,
+        ).searches
         searches = list(state["searches"])
         texts = list[str]()
         for text in filter(None, map(str.strip, named)):
@@ -188,13 +195,14 @@ class _VerifierNodes(NodeContext):
         named: dict[str, int] = {}
         for batch in run_parallel(self.session, state["round"], jobs, verifier.parallel):
             named |= batch
-        grades = state["grades"] | {doc_id: named.get(doc_id, 0) for doc_id in picked}
+        # Documents of a batch without a usable answer stay unread, and may be picked again.
+        grades = state["grades"] | {doc_id: named[doc_id] for doc_id in picked if doc_id in named}
         stop_reason = state["why"] or (
             "budget" if verifier.reads and len(grades) >= verifier.reads else ""
         )
         if not stop_reason and state["round"] == verifier.rounds:
             stop_reason = "steps"
-        sure = any(grades[doc_id] >= VERIFIED for doc_id in picked)
+        sure = any(grades.get(doc_id, 0) >= VERIFIED for doc_id in picked)
         return {
             "grades": grades,
             "sure": sure,
@@ -217,6 +225,7 @@ class _VerifierNodes(NodeContext):
         )
         common = ask(
             predictor,
+            fallback={"common": ""},
             **inputs,
             passages=passages,
         ).common
@@ -233,6 +242,7 @@ class _VerifierNodes(NodeContext):
             doc_ids,
             chars,
             _CHECK,
+            fallback={"judgements": []},
             **self.about,
         ):
             # Reversed, so that the first of two judgements of a passage holds.
@@ -253,7 +263,8 @@ class _VerifierNodes(NodeContext):
                     if judgement.id in accepted
                 )
                 self.session.note("\n".join(lines))
-            grades |= {doc_id: judgements[doc_id].grade for doc_id in shown if doc_id in judgements}
+            for doc_id in shown:
+                grades[doc_id] = judgements[doc_id].grade if doc_id in judgements else 0
         return grades
 
 

@@ -12,7 +12,7 @@ pool can hit by chance. The trace has the why.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dspy
 
@@ -72,7 +72,7 @@ class ClosedBook(Program):
     def forward(self, query: Query) -> Submission:
         """Return the documents that the guesses name, in their order; maybe none. The answer is the guesses."""
         session = self.toolbox.open(query)
-        inputs = {
+        inputs: dict[str, Any] = {
             "objective": query.objective,
             "kind": self.document,
             "description": query.text,

@@ -10,7 +10,7 @@ readings in the searches; here a reading goes into the trace.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import dspy
 import pydantic
@@ -20,7 +20,7 @@ from programs.passage_reading import search
 from programs.query_rewriting import InformationRequest
 from tools.errors import require_at_least
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerCheck, Constraints, InvalidAnswer, Outputs, filled
+from tools.models.answer_checks import AnswerCheck, Constraints, InvalidAnswer, Outputs
 from tools.models.prompting import ask, predict
 from tools.records import Query, Submission
 from tools.retrievers.fusion import reciprocal_rank_fusion
@@ -33,10 +33,11 @@ class SubQuery(pydantic.BaseModel):
 
     search: str = pydantic.Field(description="a search text for this condition alone")
     reading: str = pydantic.Field(
-        description="what kind of condition it is, and how it is to be understood"
+        default="", description="what kind of condition it is, and how it is to be understood"
     )
     role: Role = pydantic.Field(
-        description="must: every find meets it; may: it speaks for a find; not: no find meets it"
+        default="may",
+        description="must: every find meets it; may: it speaks for a find; not: no find meets it",
     )
     weight: float = pydantic.Field(
         default=1.0, description="how much it counts beside the others, from 0 to 1"
@@ -83,14 +84,19 @@ class Decompose(Program):
     def forward(self, query: Query) -> Submission:
         """Return the fused documents of all sub-queries."""
         session = self.toolbox.open(query)
-        inputs = {
+        inputs: dict[str, Any] = {
             "objective": query.objective,
             "description": query.text,
             "most": self.parts,
         }
-        subqueries = ask(
-            self.split, filled("subqueries"), check_usable(self.parts), **inputs
-        ).subqueries[: self.parts]
+        whole = SubQuery(search=query.text, role="must")
+        answer = ask(
+            self.split,
+            check_usable(self.parts),
+            fallback={"subqueries": [whole]},
+            **inputs,
+        )
+        subqueries = drop_faults(answer.subqueries, whole)[: self.parts]
         results = []
         stop_reason = "done"
         for hop, subquery in enumerate(subqueries, start=1):
@@ -138,25 +144,26 @@ def fuse(results: Sequence[SubQueryResult], exclude_depth: int) -> list[str]:
     )
 
 
+def drop_faults(subqueries: Sequence[SubQuery], whole: SubQuery) -> list[SubQuery]:
+    """Return the conditions with a search text, their weights from 0 to 1, behind `whole` if they only shut out."""
+    usable = [
+        subquery.model_copy(update={"weight": max(0.0, min(1.0, subquery.weight))})
+        for subquery in subqueries
+        if subquery.search.strip()
+    ]
+    if all(subquery.role == "not" for subquery in usable):
+        return [whole, *usable]
+    return usable
+
+
 def check_usable(most: int) -> AnswerCheck:
-    """Return the check that each has a search text and a weight from 0 to 1, and one is no "not"; `most` are used."""
+    """Return the check that a condition has a search text; of more conditions than `most`, the first are used."""
 
     def check(outputs: Outputs) -> None:
         subqueries: list[SubQuery] = outputs["subqueries"]
-        for subquery in subqueries:
-            if not subquery.search.strip():
-                raise InvalidAnswer(
-                    "empty",
-                    f"the search of the condition {subquery.reading!r} is empty; it is needed",
-                )
-            if not 0 <= subquery.weight <= 1:
-                raise InvalidAnswer(
-                    "wrong type", f"a weight is {subquery.weight:g}; it is a number from 0 to 1"
-                )
-        # Judged by what would be used, should the answer have too many.
-        if all(subquery.role == "not" for subquery in subqueries[:most]):
+        if not any(subquery.search.strip() for subquery in subqueries):
             raise InvalidAnswer(
-                "empty", "every condition is shut out; one at least has to say what is wanted"
+                "empty", "subqueries has no condition with a search text; it needs one at least"
             )
         if len(subqueries) > most:
             raise InvalidAnswer(
@@ -165,10 +172,9 @@ def check_usable(most: int) -> AnswerCheck:
                 tolerable=True,
             )
 
-    weight = {"minimum": 0, "maximum": 1}
     schema: Constraints = {
         "subqueries": {"minItems": 1},
         "search": {"minLength": 1},
-        "weight": weight,
+        "weight": {"minimum": 0, "maximum": 1},
     }
     return AnswerCheck(check, schema)

@@ -38,7 +38,13 @@ from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_known_ids
 from tools.models.context_window import fit_length, prompt_fits
 from tools.models.passages import Passage, escape_markers, show_passages
-from tools.models.prompting import ask, predict, with_advice
+from tools.models.prompting import (
+    FallbackPrediction,
+    ask,
+    empty_outputs,
+    predict,
+    with_advice,
+)
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -264,8 +270,17 @@ class Tournament(Program):
             require_known_ids("ranked", doc_ids, needed=True),
             *([filled("passage_insights")] if self.think else []),
         ]
-        answer = ask(self.rank_candidates, *checks, **self._make_inputs(query, passages, chars))
-        if self.think:
+        answer = ask(
+            self.rank_candidates,
+            *checks,
+            fallback=empty_outputs(self.rank_candidates, ranked=doc_ids),
+            **self._make_inputs(
+                query,
+                passages,
+                chars,
+            ),
+        )
+        if self.think and not isinstance(answer, FallbackPrediction):
             session.note(
                 f"{answer.description_insight.insight}\n{answer.description_insight.pattern}"
             )

@@ -173,7 +173,13 @@ class HopReader(dspy.Module):
         )
         # Without a usable answer, the first search is the description, and no later one is made.
         fallback = {"search": "" if state.searches else query.text}
-        if not (text := ask(writer, fallback=fallback, **inputs).search.strip()):
+        if not (
+            text := ask(
+                writer,
+                fallback=fallback,
+                **inputs,
+            ).search.strip()
+        ):
             return "done"
         if passage_reading.is_repeat(session, text, state.searches):
             state.repeats += 1

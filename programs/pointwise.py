@@ -19,7 +19,7 @@ from tools.errors import LimitReached, require_at_least
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_in_range
 from tools.models.passages import DESCRIPTION, Passage
-from tools.models.prompting import ask, predict
+from tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
 from tools.records import Hit, Query, Submission
 from tools.retrievers.expressions import Expression
 from tools.session import Session
@@ -60,7 +60,7 @@ class Pointwise(Program):
         pool = find_candidates(session, query, self.pool)
         session.hop = 2
         score = self.scorer(session, {"objective": query.objective, "description": query.text})
-        scores = {hit.doc_id: score(hit.doc_id) for hit in pool}
+        scores = fill_unscored({hit.doc_id: score(hit.doc_id) for hit in pool})
         ranked = order_by_score(scores, self._untie(session, query, pool, scores))
         session.rank([hit.doc_id for hit in ranked])
         submitted = ranked[: self.depth]
@@ -75,17 +75,21 @@ class Pointwise(Program):
         doc_id: str,
         why: str = "",
         **inputs: Any,
-    ) -> float:
-        """Return the score, from 0 to 10, of a document shown alone; the trace has it, with the
-        answer's `why`.
+    ) -> float | None:
+        """Return the score, from 0 to 10, of a document shown alone; None without a usable answer.
+
+        The trace has the score, with the answer's `why`.
         """
         passages = show_in_one_call(session, predictor, [doc_id], self.read_chars, **inputs)
         answer = ask(
             predictor,
             require_in_range("score", 0, 10),
+            fallback=empty_outputs(predictor),
             **inputs,
             passages=passages,
         )
+        if isinstance(answer, FallbackPrediction):
+            return None
         reason = f": {answer[why].strip()}" if why else ""
         session.note(f"{doc_id} {answer.score:g}{reason}")
         return float(answer.score)
@@ -108,6 +112,16 @@ class Pointwise(Program):
                     among=list(scores),
                 )
         return {hit.doc_id: hit.score for hit in hits}
+
+
+def fill_unscored(scores: Mapping[str, float | None]) -> dict[str, float]:
+    """Return scores with the mean of the query's scores for each document without one, which tells nothing of it.
+
+    The papers do not say what becomes of an answer without a score.
+    """
+    known = [score for score in scores.values() if score is not None]
+    mean = fmean(known) if known else 0.0
+    return {doc_id: mean if score is None else score for doc_id, score in scores.items()}
 
 
 def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> list[Hit]:
@@ -173,7 +187,11 @@ class Score(Pointwise):
         else:
             self.score_passage = predict(ScorePassage, tokens=100)
 
-    def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
+    def scorer(
+        self,
+        session: Session,
+        inputs: dict[str, Any],
+    ) -> Callable[[str], float | None]:
         """Make a call for each document."""
         return partial(
             self.judge,
@@ -231,9 +249,19 @@ class Reason(Pointwise):
         self.write_criteria = predict(WriteCriteria, tokens=1000)
         self.follow_criteria = predict(FollowCriteria, tokens=1500)
 
-    def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
+    def scorer(
+        self,
+        session: Session,
+        inputs: dict[str, Any],
+    ) -> Callable[[str], float | None]:
         """Make a call for the criteria, then a call for each document."""
-        criteria = ask(self.write_criteria, filled("criteria"), **inputs).criteria
+        # Without usable criteria, the description is the criterion.
+        criteria = ask(
+            self.write_criteria,
+            filled("criteria"),
+            fallback={"criteria": [inputs["description"]]},
+            **inputs,
+        ).criteria
         session.note("\n".join(criteria))
         return partial(
             self.judge,
@@ -296,17 +324,29 @@ class Subtask(Pointwise):
         """Return a call for the requirements, and a call for each of them and each document."""
         return 1 + pool * (self.requirements or FACETS)
 
-    def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
+    def scorer(
+        self,
+        session: Session,
+        inputs: dict[str, Any],
+    ) -> Callable[[str], float | None]:
         """Make a call for the requirements, then a call for each of them and each document."""
         answer = ask(
             self.list_requirements,
             filled("requirements"),
+            # Without usable requirements, the description is the requirement.
+            fallback={"requirements": [inputs["description"]]},
             **inputs,
             most=self.requirements,
         )
         requirements = answer.requirements[: self.requirements or None]
         session.note("\n".join(requirements))
-        judge: Callable[..., float] = partial(self.judge, session, self.judge_requirement, **inputs)
-        return lambda doc_id: fmean(
-            judge(doc_id, requirement=requirement) for requirement in requirements
+        judge: Callable[..., float | None] = partial(
+            self.judge, session, self.judge_requirement, **inputs
         )
+
+        def score(doc_id: str) -> float | None:
+            judged = [judge(doc_id, requirement=requirement) for requirement in requirements]
+            known = [met for met in judged if met is not None]
+            return fmean(known) if known else None
+
+        return score

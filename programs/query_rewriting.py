@@ -2,11 +2,12 @@
 
 Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's
 (section 4.2.2, appendix A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4).
-Thinking is in fields before the kept ones, not in a free text with a mark at its end. A blank
-answer is unusable.
+Thinking is in fields before the kept ones, not in a free text with a mark at its end. Without a
+usable answer the description is searched for, and the query has failed all the same, because there
+was no other.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dspy
 
@@ -14,7 +15,7 @@ from programs.base import Program, QuerySignature
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled
-from tools.models.prompting import ask, predict, with_advice
+from tools.models.prompting import ask, empty_outputs, predict, with_advice
 from tools.records import Query, Submission
 
 # An instruction for retrievers trained with such
@@ -53,6 +54,7 @@ class Rewrite(Program):
         text = ask(
             self.rewrite,
             filled("rewritten"),
+            fallback={"rewritten": query.text},
             objective=query.objective,
             description=query.text,
         ).rewritten
@@ -79,13 +81,20 @@ class OneShotRewriter(Program):
         """Return the first `depth` documents for the model's text about `query`."""
         session = self.toolbox.open(query)
         session.hop = 1
-        inputs = {
+        inputs: dict[str, Any] = {
             "objective": query.objective,
             "description": query.text,
             **self.inputs,
         }
-        written = ask(self.write, filled(*self.kept), **inputs)
-        text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
+        # An answer that was cut off behind the first of its kept fields has a text to search with.
+        fallback = empty_outputs(self.write, **{self.kept[0]: query.text})
+        written = ask(
+            self.write,
+            filled(*self.kept),
+            fallback=fallback,
+            **inputs,
+        )
+        text = "\n\n".join(getattr(written, name).strip() for name in self.kept).strip()
         snippets = session.search(
             text, self.depth, instruction=search_instruction(query, self.instruction)
         )

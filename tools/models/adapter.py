@@ -289,7 +289,12 @@ class _CheckedCall:
         part = None
         if fault.kind != "refused":
             parsed = self._latest[0] if self._latest else None
-            part = salvage(self._signature, context, parsed, is_cut=is_cut)
+            part = salvage(
+                self._signature,
+                context,
+                parsed,
+                is_cut=is_cut,
+            )
         if part is not None and (is_cut or self._repair):
             self._use_part(part, fault)
         elif self._repair is None:
@@ -301,7 +306,11 @@ class _CheckedCall:
         else:
             raise UnusableAnswer(fault) from error
 
-    def _use_part(self, part: Part, fault: InvalidAnswer) -> None:
+    def _use_part(
+        self,
+        part: Part,
+        fault: InvalidAnswer,
+    ) -> None:
         """Finish the call with the usable part of an answer that had a fault."""
         self.answers = [part.values]
         self.finished = True

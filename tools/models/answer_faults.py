@@ -65,7 +65,11 @@ def note_prompt_leak(instructions: str, texts: Sequence[str]) -> None:
 def make_repair(fault: InvalidAnswer, answer: str) -> Repair:
     """Return the repair of an answer with a fault."""
     if fault.kind in _NOT_SHOWN:
-        return Repair("", fault.reason, brief=fault.kind == "cut off")
+        return Repair(
+            "",
+            fault.reason,
+            brief=fault.kind == "cut off",
+        )
     return Repair(shorten_bad_answer(answer, "stop"), fault.reason)
 
 
@@ -118,7 +122,11 @@ def copies_prompt(signature: Any, value: Any) -> bool:
     repair = call_context.current().repair
     request = _request_words(repair) if repair else ""
     prompt = " ".join([signature.instructions, *descriptions, request]).casefold()
-    return _repeats(prompt, text, width)
+    return _repeats(
+        prompt,
+        text,
+        width,
+    )
 
 
 def find_copied(signature: Any, values: Mapping[str, Any]) -> None:
@@ -194,7 +202,11 @@ def fault_of(
     return InvalidAnswer("unparsable", f"it does not have all of the fields asked for, {form}")
 
 
-def _repeats(instructions: str, text: str, width: int = _LEAKED_WORDS) -> bool:
+def _repeats(
+    instructions: str,
+    text: str,
+    width: int = _LEAKED_WORDS,
+) -> bool:
     """Return whether `text` has a run of `width` words of the instructions."""
     words = text.split()
     prompt = " ".join(instructions.split())

@@ -146,7 +146,11 @@ def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | N
     try:
         for name, field in signature.output_fields.items():
             if name in texts:
-                values[name] = convert_field(field.annotation, texts[name], constraints.get(name))
+                values[name] = convert_field(
+                    field.annotation,
+                    texts[name],
+                    constraints.get(name),
+                )
         values = apply_output_field_defaults(signature, values)
     except (ValueError, TypeError, TooBroken, RecursionError):
         return None

@@ -17,7 +17,7 @@ here, too.
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, get_origin
 
 import dspy
 
@@ -58,6 +58,7 @@ __all__ = [
     "Passage",
     "UnusableAnswer",
     "ask",
+    "empty_outputs",
     "escape_markers",
     "filled",
     "fit_notes",
@@ -72,6 +73,18 @@ __all__ = [
     "with_advice",
     "with_instructions",
 ]
+
+
+def empty_outputs(predictor: Any, **values: Any) -> dict[str, Any]:
+    """Return a fallback for `ask`: `values`, and an empty value for each other output field of a predictor.
+
+    It is None for types other than texts and lists.
+    """
+    outputs = dict[str, Any]()
+    for name, field in predictor.signature.output_fields.items():
+        is_list = get_origin(field.annotation) is list
+        outputs[name] = [] if is_list else "" if field.annotation is str else None
+    return outputs | values
 
 
 class FallbackPrediction(dspy.Prediction):

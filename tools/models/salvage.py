@@ -61,7 +61,11 @@ def salvage(
         parts = parsed or read_parts(signature, text)
     except _UNREADABLE:
         return None
-    reader = _Reader(signature, context, next(reversed(parts), "") if is_cut else "")
+    reader = _Reader(
+        signature,
+        context,
+        next(reversed(parts), "") if is_cut else "",
+    )
     values = reader.read(parts)
     if not values:
         return None
@@ -74,7 +78,8 @@ def salvage(
     try:
         run_checks(values, context.checks)
     except InvalidAnswer as fault:
-        if not fault.tolerable:
+        is_missing = fault.kind == "empty" and _lacks_optional(values, context.fallback)
+        if not (fault.tolerable or is_missing):
             return None
     return Part(values, reader.unknown_ids)
 
@@ -82,6 +87,17 @@ def salvage(
 def may_be_empty(fallback: Mapping[str, Any], name: str) -> bool:
     """Return whether an answer may lack a field."""
     return isinstance(fallback.get(name), str | list) and not fallback[name]
+
+
+def _lacks_optional(values: FieldValues, fallback: Mapping[str, Any]) -> bool:
+    """Return whether only fields that may be missing are blank, and one of them is."""
+    blank = [name for name, value in values.items() if _is_blank(value)]
+    return bool(blank) and all(may_be_empty(fallback, name) for name in blank)
+
+
+def _is_blank(value: Any) -> bool:
+    items = value if isinstance(value, list) else [value]
+    return not any(str(item).strip() for item in items)
 
 
 def describe(values: Mapping[str, Any]) -> str:
@@ -99,7 +115,12 @@ def _describe_value(value: Any) -> str:
 class _Reader:
     """Reads the fields of an answer one by one."""
 
-    def __init__(self, signature: Any, context: CallContext, last: str) -> None:
+    def __init__(
+        self,
+        signature: Any,
+        context: CallContext,
+        last: str,
+    ) -> None:
         """`last` is the field in which the answer was cut off; "" if it was not."""
         self.unknown_ids = set[str]()
         self._signature = signature
@@ -120,18 +141,47 @@ class _Reader:
                     values[name] = self._read_field(name, part)
         return values
 
-    def _read_field(self, name: str, part: Any) -> Any:
+    def _read_field(
+        self,
+        name: str,
+        part: Any,
+    ) -> Any:
         annotation = self._signature.output_fields[name].annotation
         if get_origin(annotation) is list:
-            value: Any = self._read_list(name, annotation, part)
+            value: Any = self._read_list(
+                name,
+                annotation,
+                part,
+            )
         else:
-            value = convert_field(annotation, part, self._constraints.get(name))
-        return _cut_value(annotation, value, self._answer) if name == self._last else value
+            value = convert_field(
+                annotation,
+                part,
+                self._constraints.get(name),
+            )
+        return (
+            _cut_value(
+                annotation,
+                value,
+                self._answer,
+            )
+            if name == self._last
+            else value
+        )
 
-    def _read_list(self, name: str, annotation: Any, part: Any) -> list[Any]:
+    def _read_list(
+        self,
+        name: str,
+        annotation: Any,
+        part: Any,
+    ) -> list[Any]:
         """Return the usable items of a list; ValueError if it has items, and none is usable."""
         with suppress(*_UNREADABLE):
-            if not convert_field(annotation, part, None):
+            if not convert_field(
+                annotation,
+                part,
+                None,
+            ):
                 return []
         items = list[Any]()
         with suppress(*_UNREADABLE):
@@ -142,14 +192,22 @@ class _Reader:
             raise ValueError(f"no item of {name} can be used")
         return items
 
-    def _find_ids(self, items: list[Any], shown: Ids) -> list[Any]:
+    def _find_ids(
+        self,
+        items: list[Any],
+        shown: Ids,
+    ) -> list[Any]:
         """Return the shown ids, or the rows with shown ids, among the items."""
         kept = list[Any]()
         for item in items:
             is_row = hasattr(item, "id")
             written = item.id if is_row else item
             text = written if isinstance(written, str) else json.dumps(written, default=str)
-            found = _resolve(text, shown, self._passages)
+            found = _resolve(
+                text,
+                shown,
+                self._passages,
+            )
             if not found:
                 self.unknown_ids.add(text)
             elif is_row:
@@ -159,7 +217,11 @@ class _Reader:
         return kept
 
 
-def _cut_value(annotation: Any, value: Any, answer: str) -> Any:
+def _cut_value(
+    annotation: Any,
+    value: Any,
+    answer: str,
+) -> Any:
     """Return the part of an answer's last value before the cut; ValueError if it has none."""
     end = answer.rstrip(" \t")
     if annotation is str:
@@ -173,7 +235,11 @@ def _cut_value(annotation: Any, value: Any, answer: str) -> Any:
     return value
 
 
-def _resolve(written: str, shown: Ids, passages: Mapping[str, str]) -> list[str]:
+def _resolve(
+    written: str,
+    shown: Ids,
+    passages: Mapping[str, str],
+) -> list[str]:
     """Return the shown ids that a text names."""
     if (doc_id := shown.find(written)) is not None:
         return [doc_id]

@@ -82,19 +82,39 @@ def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_sub_query(corpus,
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ([], "subqueries is empty"),
-        ([subquery(" ")], "is empty; it is needed"),
-        ([subquery("blue", weight=-0.5)], "a weight is -0.5"),
-        ([subquery("blue", weight=2)], "a weight is 2"),
-        ([subquery("blue", "not")], "every condition is shut out"),
+        ([], "no condition with a search text"),
+        ([subquery(" ")], "no condition with a search text"),
         ([subquery("blue", "perhaps")], "subqueries"),
-        ([{"search": "blue"}], "subqueries"),
+        ([{"reading": "blue"}], "subqueries"),
     ],
 )
-def test_an_unusable_plan_is_asked_for_once_more(bad, reason, corpus, server):
+def test_an_unusable_plan_is_requested_once_more(bad, reason, corpus, server):
     with pytest.raises(UnusableAnswer, match=reason):
         decomposed(corpus, server, *bad)
     assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("faulty", "searches"),
+    [
+        ([subquery("blue"), subquery(" ")], ["blue"]),
+        ([subquery("blue", weight=-0.5), subquery("red", weight=2)], ["blue", "red"]),
+        ([subquery("blue", "not")], [QUERY.text, "blue"]),
+        ([{"search": "blue"}], ["blue"]),
+    ],
+)
+def test_a_faulty_condition_costs_itself(faulty, searches, corpus, server):
+    submission = decomposed(corpus, server, *faulty)
+    steps = submission.trace.steps
+    assert [step.argument for step in steps if step.tool == "search"] == searches
+    assert len(server.requests) == 1 and submission.ranking and submission.trace.unusable == {}
+
+
+def test_a_condition_of_another_type_is_left_out_if_it_is_so_again(corpus, server):
+    submission = decomposed(corpus, server, subquery("blue"), subquery("red", "perhaps"))
+    steps = submission.trace.steps
+    assert [step.argument for step in steps if step.tool == "search"] == ["blue"]
+    assert len(server.requests) == 2 and submission.trace.used_in_part == {"wrong type": 1}
 
 
 def test_a_plan_with_too_many_parts_is_cut_after_being_asked_for_again(corpus, server):

@@ -73,13 +73,11 @@ def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_ki
     [
         (QueryToAnswer, "answer"),
         (QueryToDoc, "document"),
-        (ReasoningTrace, "contents"),
+        (ReasoningTrace, "problem"),
         (Rewrite, "rewritten"),
     ],
 )
-def test_a_blank_text_is_asked_for_once_more_and_never_searched_with(
-    program, kept, toolbox, server
-):
+def test_a_blank_text_is_requested_once_more_and_never_used(program, kept, toolbox, server):
     with pytest.raises(UnusableAnswer, match=f"empty: {kept} is empty"):
         answered(program(toolbox), server, **{kept: "  "})
     assert len(server.requests) == 2
