@@ -238,8 +238,7 @@ class _CheckedCall:
         if answer_form(self._signature) is not JSON_FORM or not takes_schemas:
             return {}
         self._schema = make_schema(self._signature)
-        # Other servers than vLLM may refuse bounds, or need long for each.
-        if self._schema and self._lm.server.kind.name == "vllm":
+        if self._schema and self._lm.server.kind.bounds:
             constraints = schema_constraints(call_context.current().checks)
             was_cut_off = self._fault is not None and self._fault.kind == "cut off"
             max_tokens = context_window.max_output_tokens()

@@ -128,7 +128,8 @@ def require_known_ids(
         if needed and not doc_ids:
             raise InvalidAnswer("empty", f"{field} is empty; it has to name passages")
 
-    schema = {field: {"enum": sorted(among), "minItems": int(needed)}}
+    counts = {"minItems": int(needed), "maxItems": len(among)}
+    schema: Constraints = {field: {"enum": sorted(among), **counts}}
     return AnswerCheck(check_ids, schema, {field: Ids(among)})
 
 
@@ -141,7 +142,8 @@ def _blame_documents(unknown: list[str]) -> None:
 def require_known_row_ids(field: str, among: Collection[str]) -> AnswerCheck:
     """Check the ids of the rows in `field` in the way of `require_known_ids`."""
     check = require_known_ids(field, among)
-    return AnswerCheck(check.test, {"id": {"enum": sorted(among)}}, check.ids)
+    schema: Constraints = {"id": {"enum": sorted(among)}, field: {"maxItems": len(among)}}
+    return AnswerCheck(check.test, schema, check.ids)
 
 
 def filled(*fields: str) -> AnswerCheck:

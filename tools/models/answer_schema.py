@@ -20,7 +20,7 @@ _SHORTEST_TEXT = 16  # characters to which a text may be bounded
 
 # Keywords of JSON Schema that may state a check before the answer is written, by type.
 _CHECK_KEYWORDS = {
-    "array": ("minItems",),
+    "array": ("minItems", "maxItems"),
     "string": ("minLength", "enum"),
     "integer": ("minimum", "maximum"),
     "number": ("minimum", "maximum"),
@@ -107,7 +107,10 @@ def _bound_part(
             bounded[keyword] = asked[keyword]
     if part.get("items") == {"type": "string"} and asked.get("enum"):
         bounded["items"] = {"type": "string", "enum": asked["enum"]} | bounds["string"]
-    return bounded | bounds.get(json_type, {})
+    bounded |= bounds.get(json_type, {})
+    if "maxItems" in bounded and "maxItems" in asked:
+        bounded["maxItems"] = min(bounded["maxItems"], asked["maxItems"])
+    return bounded
 
 
 def _make_strict(part: FieldValues) -> FieldValues:

@@ -118,6 +118,9 @@ class ServerKind(NamedTuple):
         str, ...
     ] = ()  # the path in the body of a limit of reasoning tokens; () where there is none
     owner: str = ""  # "owned_by" in its GET /models, where that tells it apart
+    # Whether a schema may have bounds that are made for a call: lengths, counts, the ids of its
+    # documents. Others may refuse them, or need long for each.
+    bounds: bool = False
     # A path asked next where GET /models does not tell the window; /v1 has the protocol's paths
     # alone
     more: str = ""

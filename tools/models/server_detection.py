@@ -39,6 +39,7 @@ _ROWS = (
         stops="stream",
         reasoning=("thinking_token_budget",),
         owner="vllm",
+        bounds=True,
     ),
     ServerKind("sglang", schema=True, stream=True, owner="sglang"),
     ServerKind(
@@ -48,6 +49,7 @@ _ROWS = (
         stops="stop",
         reasoning=_LLAMA,
         owner="llamacpp",
+        bounds=True,
         more="/../props",
     ),
     ServerKind(

@@ -14,7 +14,8 @@ from evals.running.request import SYSTEMS
 from evals.running.resolve import try_construct
 from tools.models import language_model
 from tools.models.adapter import Adapter
-from tools.models.answer_schema import make_schema
+from tools.models.answer_checks import require_known_ids, schema_constraints
+from tools.models.answer_schema import bound_schema, make_schema
 from tools.models.model_spec import ServerInfo
 from tools.models.server_detection import KINDS
 from tools.plugins import load_object
@@ -158,11 +159,12 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
         assert text.get("maxLength") == (500 if finish == "length" else 3000)
 
 
+@pytest.mark.parametrize("kind", ["vllm", "llama.cpp"])
 @pytest.mark.parametrize(
     "words", [("rank",), ("decompose",), ("subtask", "-P", "pool=5", "-P", "ties=bm25")]
 )
-def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(
-    words, run, server, monkeypatch
+def test_behind_a_server_with_bounds_the_least_that_a_schema_allows_is_a_usable_answer(
+    words, kind, run, server, monkeypatch
 ):
     def least(path, body):
         schema = body["response_format"]["json_schema"]["schema"]
@@ -174,6 +176,20 @@ def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(
         return _reply("tiny", {"raw": json.dumps(answer_by(schema) | empty)}, "prompt")
 
     server.reply = least
-    monkeypatch.setattr(language_model.LanguageModel, "server", ServerInfo(KINDS["vllm"]))
+    monkeypatch.setattr(language_model.LanguageModel, "server", ServerInfo(KINDS[kind]))
     result = run("--program", *words, *TASK, "--lm", server.spec)
     assert result.code == 0 and result.json["usage"]["repairs"] == 0, result.err
+
+
+def test_a_list_of_ids_has_each_of_them_once_at_most_and_no_others():
+    class Select(dspy.Signature):
+        """Select."""
+
+        passages: list[str] = dspy.InputField()
+        selected: list[str] = dspy.OutputField()
+
+    constraints = schema_constraints([require_known_ids("selected", ["d2", "d1", "d3"])])
+    for brief in (False, True):
+        schema = bound_schema(make_schema(Select), 1000, constraints, brief=brief)
+        selected = schema["properties"]["selected"]
+        assert (selected["items"]["enum"], selected["maxItems"]) == (["d1", "d2", "d3"], 3)
