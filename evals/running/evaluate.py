@@ -254,7 +254,11 @@ def make_resources(request: SharedRequest, *, repeats: bool = False) -> RunResou
     """Return the budget, rate limiter, prices and retry policy of a command; `repeats` as in Terms."""
     patience = RunResources().patience
     seconds = request.patience
-    patience = replace(patience, call=request.call_timeout or patience.call)
+    patience = replace(
+        patience,
+        call=request.call_timeout or patience.call,
+        follows_speed=request.call_timeout is None,
+    )
     patience = patience if seconds is None else replace(patience, before=seconds, after=seconds)
     return RunResources(
         budget=Budget(

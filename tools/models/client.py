@@ -24,6 +24,7 @@ from tools.models.budget import CallReservation
 from tools.models.context_window import Message
 from tools.models.run_resources import RunResources
 from tools.models.secrets import secret_values
+from tools.models.speed import SpeedMeter
 from tools.models.storage.request_store import Packed, split_and_compress
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.rate_limiter import LONGEST_WAIT
@@ -43,6 +44,7 @@ _COARSEST = (
 # tokens: a refusal for length that tells no number is not taken for a smaller window than that
 _SMALLEST = 1024
 TOKENS_A_BYTE = 0.5  # of a request: nearly every token has two bytes or more
+_TIME_MARGIN = 1.5  # times the seconds that a call needs at the speed measured
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 
 
@@ -56,6 +58,7 @@ class ProviderResponse(NamedTuple):
     reasoning: str = ""
     first: float | None = None  # seconds to its first token, where it was streamed
     packed: Packed | None = None  # the request in parts, where that is for who sends it
+    timings: Any = None  # the server's own measure of its speed
 
 
 Send = Callable[[float], ProviderResponse]
@@ -84,6 +87,8 @@ class ModelClient(SharedOnDeepcopy):
     window: int | None = None  # tokens of prompt and answer together; None where it is not known
 
     def __post_init__(self) -> None:
+        self.meter = SpeedMeter()  # of the server; `connect` puts the run's own in its place
+        self._slow = False  # whether it was told that calls may take longer than usual
         self._answered = False
         self._largest_output = 0  # tokens of the longest answer so far
         # Tokens of an answer for each that its limit allowed, at most: some servers count thinking
@@ -228,6 +233,23 @@ class ModelClient(SharedOnDeepcopy):
             usd = max(read, written, thinking)
         return CallReservation(tokens_in + tokens_out, usd)
 
+    def _time_limit(self, size: int, limit: int | None) -> float:
+        """Return the seconds for a request of `size` bytes: more than usual if the server is that slow."""
+        patience = self.terms.patience
+        tokens_in = size * self._tokens_a_byte
+        tokens_out = max(limit or 0, self._largest_output)
+        speed = self.meter.speed
+        needed = (speed.seconds(tokens_in, tokens_out) or 0.0) * _TIME_MARGIN
+        if not patience.follows_speed or needed <= patience.call:
+            return patience.call
+        if not self._slow:
+            self._slow = True
+            print_stderr(
+                f"{self.model.removeprefix('openai/')} {speed}, so a call may take "
+                f"{math.ceil(needed / 60)} minutes; --call-timeout sets another limit"
+            )
+        return needed
+
     def _attempt(
         self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None
     ) -> ModelResponse | dspy.LMError:
@@ -250,7 +272,7 @@ class ModelClient(SharedOnDeepcopy):
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
             with usage_recorded_elsewhere():
-                response = send(min(started + terms.patience.call, DEADLINE.get()))
+                response = send(min(started + self._time_limit(size, limit), DEADLINE.get()))
             usage = self.usage_of(response.usage)
             self._excess = max(self._excess, usage.output_tokens / (limit or math.inf))
             self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
@@ -276,6 +298,8 @@ class ModelClient(SharedOnDeepcopy):
             response.reasoning,
             response.first,
         )
+        if not self.free:
+            self.meter.add(usage, answer.seconds, answer.first, response.timings)
         if key and terms.ledger:
             packed = (
                 response.packed

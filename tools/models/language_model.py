@@ -358,7 +358,13 @@ class LanguageModel(dspy.LM):
         )
         outputs = [_message(reply)] if tools else [reply.text]
         return ProviderResponse(
-            outputs, reply.finish, reply.usage, headers, reply.reasoning, reply.first
+            outputs,
+            reply.finish,
+            reply.usage,
+            headers,
+            reply.reasoning,
+            reply.first,
+            timings=reply.timings,
         )
 
     def _through_dspy(
@@ -846,6 +852,7 @@ def _connect(spec: str, terms: RunResources, settings: ModelSettings) -> Connect
     model = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
     model.spec = spec
     model.largest_limit = largest_limit
+    model.caller.meter = terms.meter(spec)
     model.caller.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         model.tools = model.tools or True

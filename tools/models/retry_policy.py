@@ -15,3 +15,5 @@ class RetryPolicy:
     )
     after: float = 30.0  # the same, once it has, and for one that is overloaded
     call: float = 600.0  # seconds until a request is cut off
+    # Whether that grows for a server that was measured to need longer
+    follows_speed: bool = False

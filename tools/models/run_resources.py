@@ -14,6 +14,7 @@ from typing import Any
 from tools.errors import ProviderRefused
 from tools.models.budget import Budget
 from tools.models.retry_policy import RetryPolicy
+from tools.models.speed import SpeedMeter
 from tools.models.storage.ledger import Ledger, open_ledger
 from tools.models.storage.response_cache import ModelResponse, UsageTotals
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
@@ -67,6 +68,7 @@ class RunResources(SharedOnDeepcopy):
         self.servers = dict[
             str, dict[str, Any]
         ]()  # by model: "kind", "window" as found, "learnt" by a refusal
+        self.meters = dict[str, SpeedMeter]()  # by model, as --lm has it
         self._place: tuple[Path, Path | None] | None = (
             None  # the folder of the run and that of all runs
         )
@@ -113,6 +115,11 @@ class RunResources(SharedOnDeepcopy):
             if fault:
                 ledger.book(model, usage, fault=fault, seconds=seconds)
 
+    def meter(self, spec: str) -> SpeedMeter:
+        """Return the meter of a model, which begins with what was measured before."""
+        with self._lock:
+            return self.meters.setdefault(spec, SpeedMeter(spec))
+
     def check_sends(self, what: str) -> None:
         """Raise ProviderRefused for `what` when a cassette is replayed, because nothing may be sent."""
         if self.cassette:
@@ -148,7 +155,9 @@ class RunResources(SharedOnDeepcopy):
             self.book(model, spent)
 
     def settle(self) -> None:
-        """Wait until the books are on disk, with the rows that no call waited for."""
+        """Wait until the books are on disk, with the rows that no call waited for; keep what was measured."""
+        for meter in self.meters.values():
+            meter.keep()
         if self.ledger:
             self.ledger.answers.settle()
 

@@ -64,6 +64,7 @@ class Completion(NamedTuple):
     reasoning: str = ""  # what it thought before, where the server shows that
     parts: Mapping[str, Any] = MappingProxyType({})  # of its message: what goes back with its calls
     first: float | None = None  # seconds to the first token, where the answer was streamed
+    timings: Any = None  # llama.cpp's own measure of its speed
 
 
 class UnreadableResponse(dspy.LMTransportError):
@@ -446,7 +447,8 @@ def read_completion(api: str, data: bytes, model: str, *, clean: Clean = str) ->
     # Cleaned before it is cut, so that no secret is cut in two.
     finish = reply.finish if len(reply.finish) <= FINISH else clean(reply.finish)[:FINISH]
     return reply._replace(
-        finish="".join(letter if letter.isprintable() else "?" for letter in finish)
+        finish="".join(letter if letter.isprintable() else "?" for letter in finish),
+        timings=answer.get("timings"),
     )
 
 

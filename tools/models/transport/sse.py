@@ -60,6 +60,7 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
     meets an error.
     """
     usage = None
+    timings = None
     finish = None
     message = dict[str, Any]()
     texts = defaultdict[str, list[str]](list)
@@ -71,6 +72,7 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
         if event.get("type") in _ENDS:
             return dict(event["response"])
         usage = event.get("usage") or usage
+        timings = event.get("timings") or timings
         if error := event.get("error") or (event if event.get("type") == "error" else None):
             return {"error": error, "usage": usage}
         for choice in event.get("choices") or ():
@@ -89,7 +91,8 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
     message |= {name: "".join(parts) for name, parts in texts.items()}
     if contents:
         message["content"] = [*contents, {"type": "text", "text": message.get("content", "")}]
-    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+    choices = [{"message": message, "finish_reason": finish}]
+    return {"choices": choices, "usage": usage, "timings": timings}
 
 
 def _add(target: dict[str, Any], piece: Mapping[str, Any]) -> None:
