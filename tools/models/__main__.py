@@ -3,17 +3,21 @@
     python -m tools.models check MODEL@URL    its abilities, its speed, and the options it needs
     python -m tools.models check @URL         the names of the models that a server has
 
-Three small calls are sent as a run sends them, within a budget, and no answer is kept. Left out:
-how good the answers are, and models of embeddings.
+Three small calls are sent as a run sends them, and a longer one that measures the speed; all within
+a budget, and no answer is kept. The speed is (tools/models/speed.py). Left out: how good the
+answers are, and models of embeddings.
 """
 
 import argparse
 import json
+import random
 import shlex
+import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from math import ceil
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -23,16 +27,24 @@ from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownNa
 from tools.models import provider_errors, server_detection
 from tools.models.answer_checks import UnusableAnswer
 from tools.models.budget import Budget
-from tools.models.language_model import CALLS_IN_TEXT, LanguageModel, ModelSettings, connect
+from tools.models.context_window import PromptTooLong
+from tools.models.language_model import (
+    CALLS_IN_TEXT,
+    ConnectedModel,
+    LanguageModel,
+    ModelSettings,
+    connect,
+)
 from tools.models.model_spec import check_key, parse
 from tools.models.retry_policy import RetryPolicy
 from tools.models.run_resources import RunResources
 from tools.models.secrets import read_keys
+from tools.models.speed import Speed
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.openai_client import OpenAIClient
 from tools.records import total
 
-REQUESTS = 8  # at most, as an answer that cannot be used is asked for again
+REQUESTS = 9  # at most, as an answer that cannot be used is asked for again
 # Of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
 TOKENS = 512
 PATIENCE = RetryPolicy(attempts=1, call=120.0)  # some servers load a model when it is first asked
@@ -40,6 +52,14 @@ LISTING = 5.0  # seconds
 
 WORKS = "works"  # of a call; other words say what is wrong
 _TEXT = "The ferry to the island sails twice a day, but never in a storm."
+# Of the call that measures the speed: tokens of its prompt and answer, at least and at most, and the
+# seconds for which its prompt is read, as far as the calls before it tell
+_LEAST_READ = 256
+_MOST_READ = 1500
+_READ_SECONDS = 10.0
+_WRITTEN = 64
+# A prompt of these in a new order was never cached, and has a token for each and its blank.
+_WORDS = ("ferry", "island", "storm", "harbour", "light", "rope", "sail", "tide", "gull", "rock")
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
 
@@ -111,8 +131,31 @@ def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
         terms,
         settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)),
     )
-    lm = model.lm
     listed = model.lm.window
+    answers = _keep_answers(model.lm)
+    model.lm.meet()
+    structured = model.lm.structured
+    abilities = _try_abilities(model, answers)
+    speed = _measure(model.lm)
+    auto, fallback = ("schema", "chat") if structured else ("chat", "schema")
+    if settings.structured == "auto" and abilities[fallback] == WORKS != abilities[auto]:
+        settings = replace(settings, structured="off" if structured else "on")
+    window_from = "--context" if settings.context else "prices" if listed else "the server"
+    first_run, command = _write_command(model.lm, settings, limit, speed)
+    return {
+        "model": spec,
+        **abilities,
+        **_describe_server(model, limit, window_from),
+        **_describe_answers(answers, speed),
+        "requests": terms.budget.calls,
+        **_count_tokens(answers),
+        "first_run_minutes": first_run.minutes,
+        "first_run": command,
+    }
+
+
+def _keep_answers(lm: LanguageModel) -> list[ModelResponse]:
+    """Return a list that gets every answer of the model from now on."""
     answers = list[ModelResponse]()
     ask_caller = lm.caller.ask
 
@@ -121,52 +164,145 @@ def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
         return answers[-1]
 
     vars(lm.caller)["ask"] = note
-    lm.meet()
-    structured = lm.structured
-    findings = dict[str, Any](model=spec)
+    return answers
+
+
+def _try_abilities(model: ConnectedModel, answers: list[ModelResponse]) -> dict[str, Any]:
+    """Return what became of a call of each kind; the error if the model answers none at all."""
+    lm = model.lm
     asks = {
         "chat": partial(_fill, lm, "off"),
         "schema": partial(_fill, lm, "on"),
         "tools": partial(_call_tool, lm),
     }
+    abilities = dict[str, Any]()
     with model.active():
         for name, ask in asks.items():
             try:
-                findings[name] = ask()
+                abilities[name] = ask()
             except UnusableAnswer as error:
-                findings[name] = f"not in the form asked for: {error.kind}"
+                abilities[name] = f"not in the form asked for: {error.kind}"
             except (dspy.LMError, ProviderRefused) as error:
                 if not answers:
-                    raise _refusal(spec, error, lm.wire) from None
-                findings[name] = _line(error)
-    auto, fallback = ("schema", "chat") if structured else ("chat", "schema")
-    if settings.structured == "auto" and findings[fallback] == WORKS != findings[auto]:
-        settings = replace(settings, structured="off" if structured else "on")
-    if lm.window and limit > lm.window // 2:  # it would leave little room for prompts
-        settings = replace(settings, max_tokens=lm.window // 4)
-    run = "sextant run --program multihop --task congress --limit 3 --lm"
+                    raise _refusal(model.name, error, lm.wire) from None
+                abilities[name] = _line(error)
+    return abilities
+
+
+def _describe_server(
+    model: ConnectedModel,
+    limit: int,
+    window_from: str,
+) -> dict[str, Any]:
+    lm = model.lm
+    return {
+        "server": lm.server.kind.name or None,
+        "window": lm.window,
+        "window_from": lm.window and window_from,
+        "longest_answer": limit,
+        "sent_as": " and ".join(lm.server.kind.limit),
+        "price": str(model.price) if model.price else None,
+    }
+
+
+def _describe_answers(answers: list[ModelResponse], speed: Speed) -> dict[str, Any]:
     usage = total(answer.usage for answer in answers)
     seconds = sum(answer.seconds for answer in answers)
     first = [answer.first for answer in answers if answer.first is not None]
     thinks = any(answer.reasoning for answer in answers)
-    return findings | {
-        "server": lm.server.kind.name or None,
-        "window": lm.window,
-        "window_from": lm.window
-        and ("--context" if settings.context else "prices" if listed else "the server"),
-        "longest_answer": limit,
-        "sent_as": " and ".join(lm.server.kind.limit),
-        "price": str(model.price) if model.price else None,
+    written = usage.output_tokens
+    per_second = speed.write or written / max(1e-9, seconds - sum(first))
+    return {
         "reasoning_tokens": usage.reasoning_tokens or (None if thinks else 0),
         "first_token_seconds": round(min(first), 3) if first else None,
-        "tokens_a_second": round(usage.output_tokens / (seconds - sum(first)), 1)
-        if usage.output_tokens
-        else None,
-        "requests": terms.budget.calls,
-        "tokens_in": usage.input_tokens,
-        "tokens_out": usage.output_tokens,
-        "first_run": shlex.join((*run.split(), spec, *to_command_line(settings))),
+        "prompt_tokens_a_second": speed.read and round(speed.read, 1),
+        "tokens_a_second": round(per_second, 1) if written else None,
     }
+
+
+def _count_tokens(answers: list[ModelResponse]) -> dict[str, int]:
+    usage = total(answer.usage for answer in answers)
+    return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
+
+
+def _write_command(
+    lm: LanguageModel,
+    settings: ModelSettings,
+    limit: int,
+    speed: Speed,
+) -> tuple["FirstRun", str]:
+    """Return a first run and its command line, with the options that the model needs."""
+    if lm.window and limit > lm.window // 2:  # it would leave little room for prompts
+        settings = replace(settings, max_tokens=lm.window // 4)
+    most = settings.max_tokens or limit
+    first_run = _choose_first_run(speed, most)
+    if first_run.max_tokens < most:
+        settings = replace(settings, max_tokens=first_run.max_tokens)
+    words = ["sextant", "run", *first_run.words.split(), "--lm", lm.spec]
+    if lm.server.kind.name in _ONE_AT_A_TIME:
+        words += ["--max-concurrent", "1"]
+    return first_run, shlex.join((*words, *to_command_line(settings)))
+
+
+class FirstRun(NamedTuple):
+    """A run to begin with."""
+
+    words: str  # of its command
+    max_tokens: int  # of an answer
+    minutes: int | None  # that it takes at most, as far as that can be told; None for no speed
+
+
+class _Candidate(NamedTuple):
+    words: str
+    calls: int  # of all its queries, repairs included
+    prompt: int  # tokens of a call on the miniature of congress, as `--dry-run` counts them
+    answer: int  # tokens of a call
+    max_tokens: int
+
+
+# From the one that shows most to the one that takes least.
+_CANDIDATES = (
+    _Candidate("--program multihop --task congress --limit 3", 38, 3300, 300, 1024),
+    _Candidate("--program multihop --task congress --limit 2 -P hops=2", 15, 3300, 300, 512),
+    _Candidate(
+        "--program multihop --task congress --limit 1 -P hops=2 -P per_hop=10", 5, 2500, 300, 512
+    ),
+    _Candidate("--program rewrite --task congress --limit 3", 4, 600, 200, 256),
+    _Candidate("--program rewrite --task congress --limit 1", 2, 600, 128, 128),
+)
+_FIVE_MINUTES = 300.0
+_ONE_AT_A_TIME = ("llama.cpp", "llama-cpp-python", "ollama")  # on most machines
+
+
+def _choose_first_run(speed: Speed, max_tokens: int) -> FirstRun:
+    """Return the first candidate that ends in five minutes at this speed, or the smallest."""
+    needed = 0.0
+    for candidate in _CANDIDATES:
+        seconds = speed.seconds(candidate.prompt, min(max_tokens, candidate.answer))
+        if seconds is None:  # a provider that does not stream: nearly all are fast
+            return FirstRun(candidate.words, max_tokens, None)
+        needed = candidate.calls * seconds
+        if needed <= _FIVE_MINUTES:
+            break
+    # The first is for fast servers, where long answers do no harm.
+    most = max_tokens if candidate is _CANDIDATES[0] else min(max_tokens, candidate.max_tokens)
+    return FirstRun(candidate.words, most, ceil(needed / 60))
+
+
+def _measure(lm: LanguageModel) -> Speed:
+    """Return the speed at which the model reads a long prompt and writes some words; it is kept."""
+    meter = lm.caller.meter
+    before = meter.speed.read or _MOST_READ / _READ_SECONDS
+    room = (lm.window or 4 * _MOST_READ) // 4
+    words = max(_LEAST_READ, min(round(before * _READ_SECONDS), _MOST_READ, room))
+    drawn = random.Random(time.time_ns())
+    text = " ".join(drawn.choice(_WORDS) for _ in range(words))
+    request = f"{text}\n\nDescribe an island with these in a hundred words."
+    meter.forget()
+    with suppress(dspy.LMError, ProviderRefused, PromptTooLong):
+        lm(messages=[{"role": "user", "content": request}], max_tokens=_WRITTEN)
+    meter.keep()
+    return meter.speed
 
 
 def _fill(lm: LanguageModel, schemas: str) -> str:

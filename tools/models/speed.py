@@ -161,7 +161,7 @@ def _own_speeds(timings: Any) -> tuple[float | None, float | None]:
 def _rate(row: Any, name: str) -> float | None:
     if not isinstance(row, Mapping):
         return None
-    value = row.get(name)
+    value: Any = row.get(name)
     if type(value) not in (int, float):  # isinstance would let True through
         return None
     return float(value) if 0 < value < _FASTEST else None

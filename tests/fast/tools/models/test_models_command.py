@@ -6,6 +6,7 @@ import pytest
 from bad_server import always, fine, told
 
 from tools.models import __main__ as models
+from tools.models.speed import Speed
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_what_works_and_what_is_needed_is_told_and_the_command_that_it_recommend
     )
     assert {
         one.body.get("max_tokens", one.body.get("max_completion_tokens")) for one in bad.tries
-    } == {512}
+    } == {64, 512}
     words = shlex.split(found["first_run"])
     assert words[-6:] == ["--seed", "3", "--max-tokens", "1024", "--structured", "off"]
     assert run(*words[2:], "--dry-run").code == 0
@@ -62,3 +63,27 @@ def test_a_name_that_the_server_refuses_is_answered_with_the_nearest_that_it_has
 def test_what_cannot_be_checked_is_said_in_a_line(check, spec, code, says):
     done = check(*spec.split())
     assert done.code == code and says in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("speed", "begins", "max_tokens"),
+    [
+        (Speed(), "--program multihop --task congress --limit 3", 4096),
+        (Speed(5000.0, 80.0), "--program multihop --task congress --limit 3", 4096),
+        (Speed(400.0, 30.0), "--program multihop --task congress --limit 2", 512),
+        (Speed(300.0, 15.0), "--program multihop --task congress --limit 1", 512),
+        (Speed(20.0, 5.0), "--program rewrite --task congress --limit 3", 256),
+        (Speed(2.0, 1.0), "--program rewrite --task congress --limit 1", 128),
+    ],
+)
+def test_the_slower_a_server_is_the_smaller_is_the_first_run(speed, begins, max_tokens):
+    chosen = models._choose_first_run(speed, 4096)
+    assert chosen.words.startswith(begins) and chosen.max_tokens == max_tokens
+    assert chosen.minutes is None or chosen.minutes <= 5 or speed.write == 1.0
+
+
+def test_a_long_prompt_measures_the_speed_which_the_next_command_knows(check, bad):
+    found = check(bad.spec, "--json").json
+    longest = max(len(str(one.body["messages"])) for one in bad.tries)
+    assert longest > 1000 and found["requests"] == len(bad.tries)
+    assert found["first_run_minutes"] is None, "its answers come whole, so nothing tells how fast"
