@@ -1,14 +1,13 @@
 """The rankings that BIRCO's release ships of its authors' systems:
 evaluation/ranks/TASK/SYSTEM.pickle.
 
-A file has a list of documents for each query, best first: {query id: [document id, ...]}. Which
-system a file is of says its name alone; `find_system` takes the words in it for the words of a row
-of the paper, in any order.
+A file has a list of documents for each query, best first: {query id: [document id, ...]}. Only its
+name says which system made it. A file of no system of Table 7 becomes a run with the file's name.
 """
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import environments
@@ -19,9 +18,31 @@ from evals.scoring.score_run import trec_lines
 from tools import files as disk
 from tools.errors import DataError, UsageError
 
-_WORDS = r"rankllama(?!2)|rank|score|reason|subtask|gpt|llama|lm|hyena|sh|70b|13b|7b|monot5|tart|e5|simcse|specter|"
-_WORDS += r"splade|\+\+|pp|roberta|promptagator|(?<![a-z])o(?![a-z])"
-_ALIASES = {"lm": "llama", "sh": "hyena", "pp": "++"}
+# The systems that are no prompted language model, as files are named -> as Table 7 names them.
+_OTHER_SYSTEMS = {
+    "ance": "ANCE FirstP",
+    "bm25": "BM25",
+    "e5": "E5-L-v2",
+    "monot5": "MonoT5",
+    "promptagator": "Promptagator",
+    "rankllama": "RankLLaMA",
+    "roberta": "RoBERTa-L",
+    "simcse": "SIMCSE",
+    "simlm": "SimLM",
+    "specter": "SPECTER-v2",
+    "specterv2": "SPECTER-v2",
+    "splade++": "SPLADE++",
+    "spladev2": "SPLADE-v2",
+    "tart": "TART",
+}
+# How a language model ranks: "rrankgpt" is a misprint of the release's.
+_METHODS = {
+    "rankgpt": "Rank",
+    "rrankgpt": "Rank",
+    "score": "Score",
+    "reason": "Reason",
+    "subtask": "Subtask",
+}
 
 
 def import_ranks(
@@ -70,7 +91,11 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
         )
         try:
             return import_run(
-                written, environment, runs=runs, name=slugify(find_system(file.stem)), encoded=True
+                written,
+                environment,
+                runs=runs,
+                name=slugify(find_system(file.stem) or file.stem),
+                encoded=True,
             )
         except (
             DataError,
@@ -80,26 +105,29 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
 
 
 def find_system(stem: str) -> str:
-    """Return the system of Table 7 with the words of a file's name, as birco.toml calls it;
-    the stem if no system has them.
+    """Return the system of BIRCO's Table 7 that a ranking's file name stands for; "" if it is none.
+
+    The release has names like `llama_7b_test_score_O` (a method, a model, and `O` if the model is told
+    the objective), `Tart_O` and `splade++_rank`.
     """
-    words = _words(stem)
-    named = {
-        name: row["name"]
-        for row in find("birco/table7").systems
-        for name in (row["name"], *row.get("also", ()))
-    }
-    return next((system for name, system in named.items() if words and _words(name) == words), stem)
+    words = stem.lower().replace("-", "_").split("_")
+    objective = "+O" if "o" in words else ""
+    methods = [_METHODS[word] for word in words if word in _METHODS]
+    model = _find_model(words)
+    if len(methods) == 1 and model:
+        name = f"{methods[0]}{objective} {model}"
+    else:
+        others = [_OTHER_SYSTEMS[word] for word in words if word in _OTHER_SYSTEMS]
+        name = f"{others[0]}{objective}" if len(others) == 1 else ""
+    systems = {row["name"] for row in find("birco/table7").systems}
+    return name if name in systems else ""
 
 
-def _words(name: str) -> set[str]:
-    text = re.sub(
-        r"(rank|score|reason|subtask|tart)\+?o(?=[^a-z]|gpt|llama|striped|$)",
-        r"\1 o ",
-        name.lower(),
-    )
-    words = {_ALIASES.get(word, word) for word in re.findall(_WORDS, text)}
-    if words & {"gpt", "llama", "hyena"} and "rank" not in words:
-        # Every system that scores is told the objective.
-        words.add("o")
-    return words - {"7b"} if "hyena" in words else words
+def _find_model(words: Sequence[str]) -> str:
+    """Return the language model that the words of a file name stand for, as Table 7 names it."""
+    if "gpt4" in words or ("gpt" in words and "4" in words):
+        return "GPT4"
+    if "stripedhyena" in words:
+        return "StripedHyena"
+    llama = re.search(r"\bllama2? ?(7b|13b|70b)\b", " ".join(words))
+    return f"Llama2-{llama[1]}" if llama else ""

@@ -214,19 +214,58 @@ def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_
     assert "Score_O_GPT4.pickle: " in done.out
 
 
-def test_the_name_of_a_ranking_is_taken_for_the_row_with_the_same_words():
-    names = {
-        "Tart_O": "TART+O",
-        "RankGPT_O": "Rank+O GPT4",
-        "score_o_llama2-7b": "Score+O Llama2-7b",
-        "mine": "mine",
-    }
-    names |= {
-        "RankLlama2_13b": "Rank Llama2-13b",
-        "rankllama": "RankLLaMA",
-        "SPLADE_v2": "SPLADE-v2",
-    }
-    assert {stem: find_system(stem) for stem in names} == names
+# The names of all files of evaluation/ranks in the release, each once.
+_RELEASED = {
+    "GPT-4_reason_O": "Reason+O GPT4",
+    "GPT-4_score_O": "Score+O GPT4",
+    "GPT-4_subtask_O": "Subtask+O GPT4",
+    "Monot5": "MonoT5",
+    "RankLlama": "RankLLaMA",
+    "Rankgpt_GPT-4": "Rank GPT4",
+    "Rankgpt_GPT-4_O": "Rank+O GPT4",
+    "Rankgpt_StripedHyena": "Rank StripedHyena",
+    "Rankgpt_StripedHyena_O": "Rank+O StripedHyena",
+    "Rankgpt_llama13b": "Rank Llama2-13b",
+    "Rankgpt_llama13b_O": "Rank+O Llama2-13b",
+    "Rankgpt_llama70b": "Rank Llama2-70b",
+    "Rankgpt_llama70b_O": "Rank+O Llama2-70b",
+    "Rankgpt_llama7b": "Rank Llama2-7b",
+    "Rankgpt_llama7b_O": "Rank+O Llama2-7b",
+    "Rrankgpt_llama13b_O": "Rank+O Llama2-13b",
+    "Rrankgpt_llama7b": "Rank Llama2-7b",
+    "StripedHyena_7B_reason_O": "Reason+O StripedHyena",
+    "StripedHyena_7B_score_O": "Score+O StripedHyena",
+    "StripedHyena_7B_subtask_O": "Subtask+O StripedHyena",
+    "Tart": "TART",
+    "Tart_O": "TART+O",
+    "e5_rank": "E5-L-v2",
+    "llama_13b_reason_O": "Reason+O Llama2-13b",
+    "llama_13b_score_O": "Score+O Llama2-13b",
+    "llama_13b_subtask_O": "Subtask+O Llama2-13b",
+    "llama_70b_reason_O": "Reason+O Llama2-70b",
+    "llama_70b_score_O": "Score+O Llama2-70b",
+    "llama_70b_subtask_O": "Subtask+O Llama2-70b",
+    "llama_7b_reason_O": "Reason+O Llama2-7b",
+    "llama_7b_score_O": "Score+O Llama2-7b",
+    "llama_7b_subtask_O": "Subtask+O Llama2-7b",
+    "llama_7b_test_score_O": "Score+O Llama2-7b",
+    "roberta_rank": "RoBERTa-L",
+    "simcse_rank": "SIMCSE",
+    "splade++_rank": "SPLADE++",
+    "spladev2_rank": "SPLADE-v2",
+}
+
+
+@pytest.mark.parametrize("stem", [*_RELEASED])
+def test_each_ranking_of_the_release_is_taken_for_its_row(stem):
+    assert find_system(stem) == _RELEASED[stem]
+
+
+@pytest.mark.parametrize(
+    "stem", ["mine", "score_O", "llama_34b_score_O", "e5_O", "GPT-4_rank_vote"]
+)
+def test_a_ranking_of_no_row_is_taken_for_none(stem):
+    assert find_system(stem) == ""
 
 
 @pytest.mark.parametrize("grades", [[1, 0, 0, 0, 0], [2, 1, 0.5, 0, 0], [0, 0, 0, 0, 0]])
