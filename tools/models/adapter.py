@@ -26,6 +26,8 @@ from tools.models.answer_checks import (
 )
 from tools.models.answer_faults import (
     broken_off,
+    cut_off,
+    ends_inside_list,
     fault_of,
     find_copied,
     is_broken_off,
@@ -282,6 +284,8 @@ class _CheckedCall:
         note_prompt_leak(self._signature.__doc__, [answer.text])
         is_fault = isinstance(error, InvalidAnswer)
         fault = error if is_fault else fault_of(error, self._signature, answer)
+        if fault.kind in ("unknown ids", "wrong type") and ends_inside_list(answer.text):
+            fault = cut_off()
         if payer := session.current():
             payer.count_unusable(fault.kind)
         is_cut = fault.kind == "cut off"

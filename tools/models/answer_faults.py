@@ -27,7 +27,6 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _REFUSAL_CHARS = 200  # characters of an answer in which a refusal begins
-_CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end")
 _REFUSED: tuple[Kind, str] = (
     "refused",
     "the task was not done; the material is only to be judged, and nothing harmful is asked",
@@ -160,10 +159,15 @@ def is_broken_off(finish: str) -> bool:
     return finish == "length" or is_refusal(finish)
 
 
+def cut_off() -> InvalidAnswer:
+    """Return the fault of an answer that was cut off."""
+    return InvalidAnswer("cut off", "it was cut off before its end")
+
+
 def broken_off(answer: LastAnswer) -> InvalidAnswer:
     """Return the fault of an answer that was cut off or refused."""
     if answer.finish == "length":
-        return InvalidAnswer(*_CUT_OFF)
+        return cut_off()
     return InvalidAnswer(*_REFUSED, report=report_refusal(*answer))
 
 
@@ -189,7 +193,7 @@ def fault_of(
     if is_broken_off(answer.finish):
         return broken_off(answer)
     if ends_inside_list(answer.text):
-        return InvalidAnswer(*_CUT_OFF)
+        return cut_off()
     if looks_like_refusal(answer.text) and "[[ ##" not in answer.text:
         return InvalidAnswer(*_REFUSED, report=report_refusal(*answer))
     if not answer.text.strip():

@@ -123,7 +123,7 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
         yield from _by_calls(types, call_fields[0], answer)
     elif len(types) == 1:  # the value alone, if its type tells it from other words
         [(name, annotation)] = types.items()
-        if annotation is not str:
+        if annotation is not str and answer.strip():
             yield {name: answer}
 
 

@@ -30,7 +30,7 @@ from tools.models.answer_schema import FieldValues
 from tools.models.call_context import CallContext
 from tools.models.fields import convert_field, read_parts
 from tools.models.passages import Passage
-from tools.models.values import Ids, TooBroken, read_items
+from tools.models.values import Ids, TooBroken, convert_items, find_items
 from tools.number_format import abbreviate
 
 _UNREADABLE = (ValueError, TypeError, TooBroken, RecursionError, MemoryError)
@@ -141,53 +141,53 @@ class _Reader:
                     values[name] = self._read_field(name, part)
         return values
 
-    def _read_field(
-        self,
-        name: str,
-        part: Any,
-    ) -> Any:
+    def _read_field(self, name: str, part: Any) -> Any:
         annotation = self._signature.output_fields[name].annotation
+        is_cut = name == self._last
         if get_origin(annotation) is list:
-            value: Any = self._read_list(
+            return self._read_list(
                 name,
                 annotation,
                 part,
+                is_cut=is_cut,
             )
-        else:
-            value = convert_field(
-                annotation,
-                part,
-                self._constraints.get(name),
-            )
-        return (
-            _cut_value(
-                annotation,
-                value,
-                self._answer,
-            )
-            if name == self._last
-            else value
+        value = convert_field(
+            annotation,
+            part,
+            self._constraints.get(name),
         )
+        is_whole = annotation is str or self._answer.rstrip(" \t").endswith(_END_OF_TEXT)
+        if is_cut and not is_whole:
+            raise ValueError(f"{value!r} may go on behind the cut")
+        return value.strip() if annotation is str else value
 
     def _read_list(
         self,
         name: str,
         annotation: Any,
         part: Any,
+        *,
+        is_cut: bool,
     ) -> list[Any]:
         """Return the usable items of a list; ValueError if it has items, and none is usable."""
+        has_ids = name in self._shown_ids
+        written = list[Any]()
         with suppress(*_UNREADABLE):
-            if not convert_field(
-                annotation,
-                part,
-                None,
-            ):
+            written = find_items(part)
+            if not written:
                 return []
-        items = list[Any]()
-        with suppress(*_UNREADABLE):
-            items = read_items(annotation, part)
-        if name in self._shown_ids:
-            items = self._find_ids(items or [part], self._shown_ids[name])
+        if is_cut:
+            written = _whole_items(
+                written,
+                self._answer,
+                are_texts=not has_ids,
+            )
+        items = convert_items(annotation, written)
+        if has_ids:
+            items = self._find_ids(
+                items or ([] if is_cut else [part]),
+                self._shown_ids[name],
+            )
         if not items:
             raise ValueError(f"no item of {name} can be used")
         return items
@@ -217,22 +217,18 @@ class _Reader:
         return kept
 
 
-def _cut_value(
-    annotation: Any,
-    value: Any,
+def _whole_items(
+    items: list[Any],
     answer: str,
-) -> Any:
-    """Return the part of an answer's last value before the cut; ValueError if it has none."""
-    end = answer.rstrip(" \t")
-    if annotation is str:
-        return value.strip()
-    if isinstance(value, list):
-        is_object = bool(value) and isinstance(value[-1], pydantic.BaseModel | Mapping)
-        is_whole = end.endswith(_END_OF_OBJECT if is_object else _END_OF_TEXT)
-        return value if is_whole else value[:-1]
-    if not end.endswith(_END_OF_TEXT):
-        raise ValueError(f"{value!r} may go on behind the cut")
-    return value
+    *,
+    are_texts: bool,
+) -> list[Any]:
+    """Return the items of a list before the cut; of a single free text the part before it."""
+    is_object = isinstance(items[-1], pydantic.BaseModel | Mapping)
+    if answer.rstrip(" \t").endswith(_END_OF_OBJECT if is_object else _END_OF_TEXT):
+        return items
+    is_only_text = len(items) == 1 and are_texts and isinstance(items[0], str)
+    return items if is_only_text else items[:-1]
 
 
 def _resolve(

@@ -207,7 +207,7 @@ def _to_list(
     value: Any,
     bounds: Any = None,
 ) -> list[Any]:
-    items = _find_items(value)
+    items = find_items(value)
     arguments = get_args(annotation)
     item_types = [argument for argument in arguments if argument is not Ellipsis]
     is_tuple = get_origin(annotation) is tuple and Ellipsis not in arguments
@@ -222,18 +222,21 @@ def _to_list(
     return [convert(item_types[0], item) for item in items]
 
 
-def read_items(annotation: Any, value: Any) -> list[Any]:
-    """Return those items of a list that are of its type; ValueError if `value` is no list."""
+def convert_items(annotation: Any, items: Iterable[Any]) -> list[Any]:
+    """Return those items that are of the type of a list's items."""
     item_types = get_args(annotation) or (Any,)
-    items = list[Any]()
-    for item in _find_items(value):
+    converted = list[Any]()
+    for item in items:
         with suppress(ValueError, TypeError):
-            items.append(convert(item_types[0], item))
-    return items
+            converted.append(convert(item_types[0], item))
+    return converted
 
 
-def _find_items(value: Any) -> list[Any]:
-    """Return the items of a list in any of its forms: JSON, an object that has it, lines, names between commas."""
+def find_items(value: Any) -> list[Any]:
+    """Return the items of a list in any of its forms: JSON, an object that has it, lines, names between commas.
+
+    ValueError if it is broken JSON, TooBroken if that would take too long to repair.
+    """
     if value is None:
         return []
     if isinstance(value, str):
@@ -255,7 +258,7 @@ def _find_items_in_text(value: str) -> list[Any]:
     parsed = _parse(text)
     if isinstance(parsed, str):
         raise ValueError(f"{text[:80]!r} is no list")
-    return _find_items(parsed)
+    return find_items(parsed)
 
 
 def split_list(text: str) -> list[str]:
