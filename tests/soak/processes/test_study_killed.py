@@ -181,17 +181,21 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
     study = study_file.StudyFile(
         name="cost", tasks=["congress", "legal_qa"], fixed={"data": "mini"}, rows=rows
     )
-    cells = study_file.expand_cells(study, tmp_path / "runs")
-    run_cells.run_cells(cells[:1])  # what is read and compiled once
+    run_cells.run_cells(study_file.expand_cells(study, tmp_path / "first")[:1])  # fills caches
     monkeypatch.setattr(run_cells, "run_request", timed(run_cells.run_request))
-    monkeypatch.setattr(
-        run_cells, "load_task", timed(run_cells.load_task)
-    )  # which each run would do by itself
-    began = time.process_time()
-    run_cells.run_cells(cells)
-    took = time.process_time() - began
-    print(f"{sum(spent):.2f} s of {took:.2f} s are its cells")  # noqa: T201
-    assert took < 1.02 * sum(spent)
+    # A run of its own would load the task, too.
+    monkeypatch.setattr(run_cells, "load_task", timed(run_cells.load_task))
+    shares = []
+    # Whatever else the machine does adds to processor time, too, so the least of three tries counts.
+    for number in range(3):
+        cells = study_file.expand_cells(study, tmp_path / f"runs-{number}")
+        spent.clear()
+        began = time.process_time()
+        run_cells.run_cells(cells)
+        took = time.process_time() - began
+        shares.append(took / sum(spent) - 1)
+    print(f"beside its cells: {', '.join(f'{share:.2%}' for share in shares)}")  # noqa: T201
+    assert min(shares) < 0.02
 
 
 def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many_it_has(tmp_path):
