@@ -18,6 +18,7 @@ plain: .venv/installed-test
 smoke: .venv/installed-test
 	$(BIN)/python -m pytest tests/soak -m smoke
 
+# CONTRIBUTING.md has what brings a language model for it
 soak: .venv/installed-soak
 	$(BIN)/python tests/by_folder.py tests/soak
 

@@ -16,6 +16,7 @@ FOR_DEVELOPERS = {
     "check",
     "soak",
     "test",
+    "test-models",
 }  # extras that no user installs to use Sextant
 # Modules of packages that are not installed for the tests, where the package is not called as its module
 NAMED_OTHERWISE = {"mlflow": "mlflow-skinny", "openenv": "openenv-core"}
