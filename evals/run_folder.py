@@ -72,11 +72,14 @@ def digest(config: Config) -> str:
 
 def run_path(runs: Path, config: Config) -> Path:
     """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
-    model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
-    return (
-        place_of_task(runs, config["task"])
-        / f"{program_slug(config['program'])}-{model}-{digest(config)}"
-    )
+    system = system_slug(config["program"], config["lm"]["name"])
+    return place_of_task(runs, config["task"]) / f"{system}-{digest(config)}"
+
+
+def system_slug(program: str, lm: str) -> str:
+    """Return the beginning of the names of all runs of a program with a model, server included."""
+    model = re.sub(r"[^A-Za-z0-9.]+", "-", lm).strip("-")
+    return f"{program_slug(program)}-{model}"
 
 
 def place_of_task(runs: Path, task: str) -> Path:

@@ -32,14 +32,15 @@ from environments.base import Environment
 from evals import run_folder
 from evals.running.evaluate import LoadedRun, connect, load_run, make_system
 from evals.running.identity import code_identity, run_conditions
-from evals.running.request import Request, SharedRequest
+from evals.running.ready import PreparedRun
+from evals.running.request import SYSTEMS, Request, SharedRequest
 from evals.running.resolve import ResolvedRequest, try_construct
 from evals.running.runner import answer_query
 from evals.text_tables import TextTable, describe_system, describe_task, render_terminal
 from programs.base import Program
 from tools import retrievers, session
 from tools.corpus import Corpus
-from tools.errors import DataError, RunIncomplete
+from tools.errors import FAULTS, DataError, RunIncomplete
 from tools.files import sextant_home
 from tools.models import call_context, context_window, offline_engine
 from tools.models.adapter import Adapter
@@ -64,9 +65,12 @@ THINKING = np.array([0.0, 500, 2000])  # tokens of a reasoning model before it a
 PACE = 60.0  # tokens a second; half of it and twice as much in the range
 DELAY = 1.0  # seconds before the first token
 PROMPTS = np.array([0.8, 1.0, 1.3])  # other queries, notes and tokenizers: a prompt's tokens
+UNCACHED = np.array([0.5, 1.0, 1.0])  # share of a prompt that a server has to read
 REPAIRS = 1.1  # answers that have to be asked for again: a tenth at most
 REPEATED = np.array([1.0, 1.0, REPAIRS]), "for answers asked for again"
 NONE = np.zeros(3)
+# Of a corpus at most, for a rehearsal beside a run
+_REHEARSED_DOCUMENTS = 50_000
 MESSAGE = 4  # tokens of a message in addition to its text, as OpenAI counts them
 
 
@@ -91,6 +95,13 @@ class RehearsedRun(NamedTuple):
     def all_calls(self) -> list[CallTokens]:
         """The calls of all queries together."""
         return [call for calls in self.calls for call in calls]
+
+
+class CallForecast(NamedTuple):
+    """The calls to come in a run."""
+
+    calls: float  # of a query
+    seconds: float  # between the answers to two of them, with all workers at work
 
 
 class AnswerAssumptions(NamedTuple):
@@ -195,13 +206,38 @@ def forecast(
     ]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     factors = _factors(resolved, rehearsal)
-    earlier = request.runs / "task" / run_folder.program_slug(request.program_label)
+    earlier = _earlier_runs(request, model)
     return {
         **{name: config[name] for name in ("task", "data", "split", "program")},
         "retriever": str(resolved.retriever),
         "answered": len(answered),
         **extrapolate(request, model, rehearsal._replace(factors=factors), pending, spent, earlier),
     }
+
+
+def _earlier_runs(request: Request, model: ConnectedModel) -> Path:
+    return request.runs / "task" / run_folder.system_slug(request.program_label, model.name)
+
+
+def expect_calls(ready: PreparedRun, pending: Sequence[Query]) -> CallForecast | None:
+    """Return how many calls a pending query of a run makes, and how long they take.
+
+    None where that would run code of a user's, or take long, or cannot be told.
+    """
+    request = ready.resolved.request
+    environment = ready.environment
+    small = len(environment.documents) <= _REHEARSED_DOCUMENTS
+    if not pending or request.lm == "offline" or request.program not in SYSTEMS or not small:
+        return None
+    try:
+        rehearsal = rehearse(ready.resolved, environment, ready.model, _choose(pending))
+    except FAULTS:
+        return None
+    earlier = _earlier_runs(request, ready.model)
+    seconds = _habits(request, ready.model, rehearsal, earlier).seconds[1]
+    calls = len(rehearsal.all_calls) / len(rehearsal.queries)
+    workers = min(request.at_once, len(pending))
+    return CallForecast(calls, float(seconds) / workers)
 
 
 def extrapolate(
@@ -335,10 +371,15 @@ def _habits(
         f"model writes"
     )
     note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
+    written = ANSWER * mean + thought
+    speed = model.lm.caller.meter.speed
+    if speed.read and speed.write:
+        prompt = sum(call.prompt for call in calls) / max(1, len(calls))
+        seconds = UNCACHED * PROMPTS * prompt / speed.read + written / speed.write
+        pace = f"measured before: {model.name} {speed}; up to half of a prompt may be in its cache"
+        return AnswerAssumptions(ANSWER, thought, seconds, (note, pace))
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
-    return AnswerAssumptions(
-        ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace)
-    )
+    return AnswerAssumptions(ANSWER, thought, (DELAY * PACE + written) / paces, (note, pace))
 
 
 def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:

@@ -7,6 +7,7 @@ printed.
 
 import math
 import sys
+from functools import partial
 from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.run_folder import RunFolder
+from evals.running.cost_estimate import expect_calls
 from evals.running.events import Event, Progress, RunMonitor, WaitEnded, WaitStarted
 from evals.running.ready import PreparedRun
 from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
@@ -43,9 +45,16 @@ def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     if not console.width:  # COLUMNS=0 says nothing
         console.width = WIDTH
     before = f", {done} answered before" if done else ""
-    print_stderr(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
+    asked = ready.environment.queries
+    speed = ready.model.lm.caller.meter.speed
+    paced = f"; {ready.model.name} {speed}" if speed.read and speed.write else ""
+    print_stderr(f"{ready.environment.task}: {queries(len(asked))}{before}{paced}")
+    pending = [query for query in asked if query.query_id not in folder.outcomes]
     return RunMonitor(
-        ready, folder, LiveProgress(console).tell if terminal else PlainProgress(done).tell
+        ready,
+        folder,
+        LiveProgress(console).tell if terminal else PlainProgress(done).tell,
+        expect=partial(expect_calls, ready, pending),
     )
 
 
@@ -58,6 +67,7 @@ class PlainProgress:
         self._waited = -PLAIN_SECONDS  # when waiting was last said
         self._change: Event | None = None
         self._waiting = False
+        self._forecast = False  # whether the forecast of a slow run was said
 
     def tell(self, event: Event, *, last: bool = False) -> None:
         """Print the news of a look; changes come before the progress."""
@@ -75,7 +85,7 @@ class PlainProgress:
         self._change = None
         ended = event.done + event.owed
         seconds = event.elapsed - self._said
-        due = seconds >= STILL_SECONDS
+        due = seconds >= STILL_SECONDS or (bool(event.expected_calls) and not self._forecast)
         if new := ended - self._ended:
             due = (
                 last
@@ -86,6 +96,7 @@ class PlainProgress:
         if due:
             self._said = event.elapsed
             self._ended = ended
+            self._forecast = self._forecast or bool(event.expected_calls)
             print_stderr(plain_line(event))
 
 
@@ -141,7 +152,11 @@ def columns(progress: Progress) -> list[ProgressColumn]:
         _some(progress.failed, "failed"),
     ]
     table_columns = [ProgressColumn("queries", counts, 8, 0, ("green", "yellow", "yellow"))]
-    table_columns += [ProgressColumn("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
+    table_columns += [
+        ProgressColumn(
+            "calls", [f"{_count(usage.calls)}{_of_expected(progress)}", *_apart(calls)], 11, 5
+        )
+    ]
     if calls.limit:
         flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
         table_columns.append(ProgressColumn("in flight", flight, 9, 2))
@@ -194,7 +209,7 @@ def plain_line(progress: Progress) -> str:
         _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
         "" if progress.mean is None else f"{progress.metric} {progress.mean:.4f} so far",
-        f"{_count(usage.calls)} calls" + (f" ({apart})" if apart else ""),
+        f"{_count(usage.calls)}{_of_expected(progress)} calls" + (f" ({apart})" if apart else ""),
         f"{calls.in_flight} of {calls.limit} in flight" if calls.in_flight else "",
         _some(calls.waiting, "waiting"),
     ]
@@ -229,6 +244,10 @@ def _is_paid(usage: Usage) -> bool:
     and no limit.
     """
     return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
+
+
+def _of_expected(progress: Progress) -> str:
+    return f" of ~{_count(progress.expected_calls)}" if progress.expected_calls else ""
 
 
 def _apart(calls: CallStats) -> list[str]:

@@ -10,7 +10,9 @@ from openai_server import fill
 from evals.running.request import SYSTEMS
 from tools.models import context_window
 from tools.models.prices import Price
+from tools.models.run_resources import RunResources
 from tools.plugins import load_object
+from tools.records import Usage
 
 ASK = ("--task", "congress", "--data", "mini")
 
@@ -163,6 +165,19 @@ def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server,
     assert [path.name for path in (tmp_path / "runs").glob("answers*")] == ["answers.sqlite3"], (
         "nothing is left open"
     )
+
+
+def test_a_speed_measured_before_takes_the_place_of_an_assumed_one(run, server):
+    ask = ["--program", "rewrite", *ASK, "--limit", "4", "--lm", server.spec]
+    ask += ["--max-concurrent", "1", "--dry-run"]
+    meter = RunResources().meter(server.spec)
+    answer = Usage(1, 0, 1000, 101, 0.0, 0.0)
+    meter.add(answer, seconds=150.0, first=50.0)
+    told = run(*ask, "--json").json
+    [note] = [note for note in told["notes"] if note.startswith("measured before")]
+    assert "reads 20 and writes 1 tokens a second" in note
+    seconds = told["input_tokens"]["expected"] / 20 + told["output_tokens"]["expected"]
+    assert told["hours"]["expected"] * 3600 == pytest.approx(seconds, rel=0.01)
 
 
 def test_a_retriever_that_would_send_texts_is_not_opened(run, server):

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from evals.running import events
+from evals.running.cost_estimate import CallForecast
 from evals.running.events import (
     EVENTS,
     EventWriter,
@@ -56,7 +57,14 @@ def outcome(query_id="q", error=None, paid=0.1, listed=0.2):
 class Scene:
     """A run that is at the moment, and does, what a test says."""
 
-    def __init__(self, queries=20, tell=lambda event, last=False: None, earlier=(), failed=0):
+    def __init__(
+        self,
+        queries=20,
+        tell=lambda event, last=False: None,
+        earlier=(),
+        failed=0,
+        expect=lambda: None,
+    ):
         self.now, self.status = 0.0, BUSY
         ready = SimpleNamespace(
             environment=SimpleNamespace(queries=range(queries), metric="nDCG@10"),
@@ -67,7 +75,8 @@ class Scene:
             at: {"value": value, "error": "it failed" if at < failed else None}
             for at, value in enumerate(earlier)
         }
-        self.watch = RunMonitor(ready, SimpleNamespace(outcomes=before), tell, lambda: self.now)
+        folder = SimpleNamespace(outcomes=before)
+        self.watch = RunMonitor(ready, folder, tell, lambda: self.now, expect)
         self.add, self.leave = self.watch.add, self.watch.leave
 
     def after(self, seconds, status=BUSY):
@@ -349,6 +358,30 @@ def test_a_run_in_which_no_query_ends_says_so_once_a_minute(said):
         scene.after(0.25)
     lines = said()
     assert len(lines) == 2 and lines[0].startswith("0/20 queries  1204 calls")
+
+
+def calls_so_far(count):
+    return replace(BUSY, usage=replace(USAGE, calls=USAGE.calls + count))
+
+
+def test_a_run_whose_first_query_takes_long_says_how_many_calls_and_minutes_are_left(said):
+    forecasts = [CallForecast(calls=14.0, seconds=30.0)]
+    scene = Scene(3, PlainProgress().tell, expect=forecasts.pop)
+    scene.after(1.0)
+    assert not said()
+    scene.after(5.0)
+    assert "21:00 left" in said()[0], "42 calls of 30 seconds, as none has been answered"
+    scene.after(60.0, calls_so_far(2))
+    expected = USAGE.calls + 42
+    assert f"{USAGE.calls + 2} of ~{expected} calls" in said()[0]
+    assert scene.progress(80.0, calls_so_far(2)).left == 40 * 40.0, "as long as those so far"
+
+
+def test_a_run_whose_queries_end_soon_is_forecast_by_them_alone(said):
+    scene = Scene(3, PlainProgress().tell, expect=lambda: pytest.fail("it took no time"))
+    scene.add(outcome(), 0.5)
+    scene.after(6.0)
+    assert "~" not in said()[0] and scene.progress(6.0).left == 12.0
 
 
 def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
