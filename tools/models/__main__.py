@@ -58,6 +58,7 @@ _LEAST_READ = 256
 _MOST_READ = 1500
 _READ_SECONDS = 10.0
 _WRITTEN = 64
+_SLOW = 20.0  # seconds of the calls before it, from which on a server counts as slow
 # A prompt of these in a new order was never cached, and has a token for each and its blank.
 _WORDS = ("ferry", "island", "storm", "harbour", "light", "rope", "sail", "tide", "gull", "rock")
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
@@ -136,7 +137,7 @@ def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
     model.lm.meet()
     structured = model.lm.structured
     abilities = _try_abilities(model, answers)
-    speed = _measure(model.lm)
+    speed = _measure(model.lm, answers)
     auto, fallback = ("schema", "chat") if structured else ("chat", "schema")
     if settings.structured == "auto" and abilities[fallback] == WORKS != abilities[auto]:
         settings = replace(settings, structured="off" if structured else "on")
@@ -215,7 +216,7 @@ def _describe_answers(answers: list[ModelResponse], speed: Speed) -> dict[str, A
     return {
         "reasoning_tokens": usage.reasoning_tokens or (None if thinks else 0),
         "first_token_seconds": round(min(first), 3) if first else None,
-        "prompt_tokens_a_second": speed.read and round(speed.read, 1),
+        "read_tokens_a_second": speed.read and round(speed.read, 1),
         "tokens_a_second": round(per_second, 1) if written else None,
     }
 
@@ -289,8 +290,11 @@ def _choose_first_run(speed: Speed, max_tokens: int) -> FirstRun:
     return FirstRun(candidate.words, most, ceil(needed / 60))
 
 
-def _measure(lm: LanguageModel) -> Speed:
-    """Return the speed at which the model reads a long prompt and writes some words; it is kept."""
+def _measure(lm: LanguageModel, answers: list[ModelResponse]) -> Speed:
+    """Return the speed at which the model reads a long prompt and writes some words; it is kept.
+
+    If that call fails and the `answers` before it were slow, their own speed, which is kept nowhere.
+    """
     meter = lm.caller.meter
     before = meter.speed.read or _MOST_READ / _READ_SECONDS
     room = (lm.window or 4 * _MOST_READ) // 4
@@ -302,6 +306,10 @@ def _measure(lm: LanguageModel) -> Speed:
     with suppress(dspy.LMError, ProviderRefused, PromptTooLong):
         lm(messages=[{"role": "user", "content": request}], max_tokens=_WRITTEN)
     meter.keep()
+    usage = total(answer.usage for answer in answers)
+    seconds = sum(answer.seconds for answer in answers)
+    if meter.speed.seconds(1, 1) is None and seconds > _SLOW:
+        return Speed(usage.input_tokens / seconds, usage.output_tokens / seconds)
     return meter.speed
 
 
