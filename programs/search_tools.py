@@ -213,8 +213,10 @@ class SearchTools:
         """Select those of the documents that were shown, and return them."""
         named = self.find_ids(doc_ids)
         accepted = self.session.select(named, among=named)
-        self.selected += [doc_id for doc_id in accepted if doc_id not in self.selected]
-        self.repeats = 0
+        new = [doc_id for doc_id in accepted if doc_id not in self.selected]
+        self.selected += new
+        if new:
+            self.repeats = 0
         return accepted
 
     def select(self, doc_ids: list[str]) -> str:

@@ -59,6 +59,14 @@ def planner(corpus, **parameters):
     return Planner(Toolbox(corpus, BM25(corpus)), **{"per_search": 2, **parameters})
 
 
+def test_a_planned_search_with_the_words_of_an_earlier_one_is_a_repeat(server, corpus):
+    script = Plans(questions(again="Octopus hearts!"))
+    submission = played(server, ANIMALS, planner(corpus, rounds=3), script)
+    [repeat] = steps(submission, "repeat")
+    assert (repeat.argument, repeat.repeated) == ("Octopus hearts!", "search")
+    assert len(steps(submission, "search")) == 2 and steps(submission, "stop")[0].argument == "done"
+
+
 def test_a_plan_then_readings_side_by_side_then_reflection_then_readings(server, corpus):
     script = Plans(questions(crabs="horseshoe crabs", giraffe="giraffe eleven"))
     submission = played(server, ANIMALS, planner(corpus, rounds=2), script)

@@ -242,6 +242,13 @@ def test_a_search_that_was_made_before_is_answered_with_where_its_results_stand(
     assert steps.count(("repeat", "search")) == 2 and steps.count(("search", "")) == 2
 
 
+def test_selecting_the_same_documents_again_is_no_progress(server, toolbox):
+    keep = [("select", {"doc_ids": ["d3"]})]
+    Scripted(server, [BLUE, keep, BLUE, keep, BLUE, NOTHING])
+    searched(toolbox, language_model.connect(server.spec))
+    assert "finish with what you have" in told(server)[-1]["next"]
+
+
 def test_repeats_count_on_no_limit_and_another_search_is_no_repeat(server, corpus):
     Scripted(server, [BLUE, BLUE, BLOOD, BLUE, NOTHING])
     submission = searched(

@@ -61,6 +61,23 @@ def test_a_potential_rewards_the_step_that_finds_something_and_the_last_step_tak
     assert episode.act("submit", {"doc_ids": [wrong]}).reward == -1
 
 
+def test_a_repeated_search_costs_nothing_shows_nothing_and_leaves_its_own_step():
+    episode = mini(search_cost=0.1).open()
+    words = "a shop in the night"
+    found = json.loads(episode.act("search", {"query": words, "k": 5}).text)
+    repeated = episode.act("search", {"query": f"{words.title()}!", "k": 3})
+    assert repeated.reward == 0 and "made before, as search 1" in repeated.text
+    assert json.loads(repeated.text)["only_seen"] == [row["doc_id"] for row in found]
+    reading = {"doc_id": found[0]["doc_id"]}
+    texts = [json.loads(episode.act("read", reading).text) for _ in range(3)]
+    assert texts[0]["text"] and "read before" in texts[1]["repeated"]
+    assert texts[2]["next"].endswith("submit with what you have.")
+    more = json.loads(episode.act("search", {"query": words, "k": 20}).text)
+    assert len(more) > 5, "a longer list is another search"
+    tools = [step["tool"] for step in episode.state()["steps"]]
+    assert tools == ["search", "repeat", "read", "repeat", "repeat", "search"]
+
+
 def test_an_episode_that_is_cut_off_hands_in_what_its_trace_has():
     def played():
         episode = mini().open()
