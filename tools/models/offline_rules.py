@@ -370,16 +370,19 @@ class _History(NamedTuple):
 
 def _read_history(turns: Iterable[Any]) -> _History:
     history = _History([], [])
+    texts = dict[str, str]()  # as first shown: a document that is brought again may have none
     for turn in turns:
         for call, result in zip(turn.calls, turn.results, strict=True):
             if call["name"] != "search":
                 continue
             history.searches.append(call["args"]["query"])
             rows = json.loads(result) if result.startswith("[") else []
-            if rows:
-                history.passages.append(
-                    [SimpleNamespace(id=row["doc_id"], text=row["text"]) for row in rows]
-                )
+            passages = list[SimpleNamespace]()
+            for row in rows:
+                text = texts.setdefault(row["doc_id"], row["text"])
+                passages.append(SimpleNamespace(id=row["doc_id"], text=text))
+            if passages:
+                history.passages.append(passages)
     return history
 
 

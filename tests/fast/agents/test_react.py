@@ -22,6 +22,7 @@ BLOOD, BLUE = ([("search", {"query": text})] for text in ("blood", "blue blood")
 NOTHING = [("finish", {"doc_ids": []})]
 
 
+JSON_CALL = '{"name": "search", "arguments": {"query": "blue blood"}}'
 IN_TEXT = '<tool_call>\n{"name": "search", "arguments": {"query": "blue blood"}}\n</tool_call>'
 
 
@@ -240,6 +241,15 @@ def test_a_search_that_was_made_before_is_answered_with_where_its_results_stand(
     steps = [(step.tool, step.repeated) for step in submission.trace.steps]
     assert steps[:2] == [("search", ""), ("read", "")]
     assert steps.count(("repeat", "search")) == 2 and steps.count(("search", "")) == 2
+
+
+def test_a_call_that_a_model_only_thinks_of_is_not_made(server, toolbox):
+    drafted = '<think>\nOr {"name": "finish", "arguments": {"doc_ids": []}}?\n</think>\n'
+    Scripted(server, [{"raw": f"{drafted}```json\n{JSON_CALL}\n```"}, NOTHING])
+    submission = searched(toolbox, language_model.connect(server.spec))
+    assert [step.tool for step in submission.trace.steps][:1] == ["search"]
+    assert submission.usage.calls == 2 and submission.trace.unusable == {}
+    assert not submission.trace.notes, "thoughts are no part of the answer"
 
 
 def test_selecting_the_same_documents_again_is_no_progress(server, toolbox):
