@@ -38,6 +38,7 @@ from tools.models.answer_faults import (
     shorten_bad_answer,
 )
 from tools.models.context_window import Message
+from tools.models.finish_reasons import is_cut
 from tools.models.language_model import CALLS_IN_TEXT
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, has_marks, read_arguments
@@ -397,7 +398,7 @@ def _complain(turn: _Turn) -> tuple[str, InvalidAnswer]:
     finish = turn["finish"]
     if looks_like_refusal(text) or is_refusal(finish):
         return _NOTHING, InvalidAnswer("refused", _NOTHING, report=report_refusal(text, finish))
-    if finish == "length":
+    if is_cut(finish):
         return _NOTHING, InvalidAnswer("cut off", _NOTHING)
     if has_marks(text):
         broken = (
@@ -440,7 +441,7 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
 
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
-    cut = turn["finish"] == "length"
+    cut = is_cut(turn["finish"])
     text = (
         shorten_bad_answer(turn["thought"], turn["finish"])
         if cut or not turn["calls"]

@@ -28,6 +28,7 @@ from tools.models import provider_errors, server_detection
 from tools.models.answer_checks import UnusableAnswer
 from tools.models.budget import Budget
 from tools.models.context_window import PromptTooLong
+from tools.models.finish_reasons import is_cut
 from tools.models.language_model import (
     CALLS_IN_TEXT,
     ConnectedModel,
@@ -327,7 +328,7 @@ def _call_tool(lm: LanguageModel) -> str:
     reply = lm.converse(
         [{"role": "user", "content": "Call the tool to search for the ferry's timetable."}], [tool]
     )
-    if reply["finish"] == "length":
+    if is_cut(reply["finish"]):
         return "cut off"
     if reply.get("in_text"):
         return f"a call is read out of the model's text: {CALLS_IN_TEXT}"

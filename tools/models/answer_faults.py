@@ -11,6 +11,7 @@ from tools.models import call_context
 from tools.models.answer_checks import InvalidAnswer, Kind
 from tools.models.answer_parsing import MARKER_FORM, answer_form
 from tools.models.call_context import CallContext, LastAnswer, Repair
+from tools.models.finish_reasons import is_cut
 from tools.number_format import abbreviate
 
 COMPLETED = "[[ ## completed ## ]]"  # ends an answer in markers
@@ -74,7 +75,7 @@ def make_repair(fault: InvalidAnswer, answer: str) -> Repair:
 
 def shorten_bad_answer(answer: str, finish: str) -> str:
     """Return the part of a bad answer that its model is shown again: nothing of an answer without end."""
-    if answer and finish == "length":
+    if answer and is_cut(finish):
         return "(an answer that was cut off, left out here)"
     if len(answer) <= _MAX_ECHOED:
         return answer
@@ -156,7 +157,7 @@ def is_whole(text: str) -> bool:
 
 def is_broken_off(finish: str) -> bool:
     """Return whether an answer was cut off at its limit of tokens, or refused."""
-    return finish == "length" or is_refusal(finish)
+    return is_cut(finish) or is_refusal(finish)
 
 
 def cut_off() -> InvalidAnswer:
@@ -166,7 +167,7 @@ def cut_off() -> InvalidAnswer:
 
 def broken_off(answer: LastAnswer) -> InvalidAnswer:
     """Return the fault of an answer that was cut off or refused."""
-    if answer.finish == "length":
+    if is_cut(answer.finish):
         return cut_off()
     return InvalidAnswer(*_REFUSED, report=report_refusal(*answer))
 

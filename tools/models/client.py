@@ -22,6 +22,7 @@ from tools.errors import ProviderRefused
 from tools.models import context_window, provider_errors
 from tools.models.budget import CallReservation
 from tools.models.context_window import Message
+from tools.models.finish_reasons import TIMEOUT
 from tools.models.run_resources import RunResources
 from tools.models.secrets import secret_values
 from tools.models.speed import SpeedMeter
@@ -273,6 +274,8 @@ class ModelClient(SharedOnDeepcopy):
         try:
             with usage_recorded_elsewhere():
                 response = send(min(started + self._time_limit(size, limit), DEADLINE.get()))
+            if response.finish == TIMEOUT and time.monotonic() >= DEADLINE.get():
+                raise _cut_by_query(response)
             usage = self.usage_of(response.usage)
             self._excess = max(self._excess, usage.output_tokens / (limit or math.inf))
             self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
@@ -397,6 +400,13 @@ class ModelClient(SharedOnDeepcopy):
         )  # without a price, its cost is not known either
         usage = self.usage_of(reported) if reported else Usage(paid_usd=nothing, list_usd=nothing)
         return replace(usage, calls=0, unmetered=0)
+
+
+def _cut_by_query(response: ProviderResponse) -> dspy.LMTimeoutError:
+    """Return the failure of an answer that would have had more time in another sitting."""
+    error = _out_of_time("an answer was cut off")
+    error.usage = response.usage
+    return error
 
 
 def _out_of_time(reason: str = "") -> dspy.LMTimeoutError:

@@ -45,6 +45,7 @@ from tools.models.answer_faults import COMPLETED
 from tools.models.call_context import LastAnswer, PredictorCall, Rules
 from tools.models.client import DEADLINE, ModelClient, ProviderResponse
 from tools.models.context_window import Message
+from tools.models.finish_reasons import LENGTH, read_finish_reason
 from tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
@@ -513,7 +514,7 @@ class LanguageModel(dspy.LM):
         has_thoughts = bool(answer.reasoning or answer.usage.reasoning_tokens)
         if has_thoughts:
             self._server_facts["thinks"] = True
-        if limits.brief is None or limits.brief == limits.whole or answer.finish != "length":
+        if limits.brief is None or limits.brief == limits.whole or answer.finish != LENGTH:
             return False
         is_brief = answer.usage.output_tokens <= limits.brief + RECOUNT_TOKENS
         # A server may hide thoughts, and not count them apart.
@@ -690,7 +691,7 @@ def _finish(response: Any) -> str:
     return (
         "refusal"
         if any(type(response_part).__name__ == "RefusalPart" for response_part in response_parts)
-        else str(reason or "stop")
+        else read_finish_reason(reason)
     )
 
 

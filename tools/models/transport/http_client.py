@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,9 @@ import certifi
 import httpx
 
 from tools.errors import UsageError
+from tools.models.finish_reasons import TIMEOUT
 from tools.models.transport import body_limits
+from tools.models.transport.stream_reader import StreamReader
 
 CONNECT = 10.0  # seconds
 # Seconds that a connection may lie unused, if the server names no time; most servers close theirs
@@ -37,8 +39,6 @@ _IDLE_SHARE = 0.8  # of the time that a server names; a request takes a while to
 STALE = 1.0
 LONGEST = 3600.0  # seconds; a deadline further off is taken for this one
 
-# Takes each part of an answer; returns whether no more of it is needed
-StopCondition = Callable[[bytes], bool] | None
 Kind = Literal["connection", "TLS", "timeout", "reset", "too large", "unreadable"]
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
@@ -59,7 +59,9 @@ class HttpResponse(NamedTuple):
     body: bytes
     # Bytes of the body that had come, and when, by time.monotonic
     arrivals: Sequence[tuple[int, float]] = ()
-    left: bool = False  # whether there might have been more that was not waited for
+    # Why the rest was not waited for, as a finish reason (tools/models/finish_reasons.py); "" if this
+    # is all
+    left: str = ""
 
 
 class TransportError(Exception):
@@ -99,7 +101,7 @@ class HttpClient:
         )
 
     def post(
-        self, path: str, body: bytes, *, deadline: float, enough: StopCondition = None
+        self, path: str, body: bytes, *, deadline: float, reader: StreamReader | None = None
     ) -> HttpResponse:
         """Return the answer to `body`, or to a GET if that is empty, by `deadline`. Raises TransportError only."""
         with self.bounded(deadline) as timeout:
@@ -110,7 +112,7 @@ class HttpClient:
                 headers=self.headers,
                 timeout=timeout,
             )
-            return read_answer(self.client.send(request, stream=True), enough)
+            return read_answer(self.client.send(request, stream=True), reader)
 
     @contextmanager
     def bounded(self, deadline: float) -> Iterator[httpx.Timeout]:
@@ -159,20 +161,28 @@ class HttpClient:
         return urlsplit(self.url).netloc
 
 
-def read_answer(response: httpx.Response, enough: StopCondition = None) -> HttpResponse:
-    """Read a streamed answer, until a part of it is `enough`. Raises httpx's errors."""
+def read_answer(response: httpx.Response, reader: StreamReader | None = None) -> HttpResponse:
+    """Read an answer, of a stream as much as its `reader` wants. Raises httpx's errors.
+
+    A stream that goes on when its time is up is returned as far as it has come.
+    """
     body = bytearray()
     arrivals = list[tuple[int, float]]()
-    stopped = False
+    left = ""
     with closing(response):
-        for piece in response.iter_raw():
-            body += piece
-            arrivals.append((len(body), time.monotonic()))
-            if enough is not None and enough(piece):
-                stopped = True
-                break
+        try:
+            for piece in response.iter_raw():
+                body += piece
+                arrivals.append((len(body), time.monotonic()))
+                if reader is not None and reader.take(piece):
+                    left = reader.finish
+                    break
+        except httpx.TimeoutException:
+            if reader is None or not reader.is_writing():
+                raise
+            left = TIMEOUT
     headers = {name.lower(): value for name, value in response.headers.multi_items()}
-    return HttpResponse(response.status_code, headers, bytes(body), arrivals, stopped)
+    return HttpResponse(response.status_code, headers, bytes(body), arrivals, left)
 
 
 class _Connection(httpx.HTTPTransport):

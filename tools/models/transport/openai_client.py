@@ -26,6 +26,8 @@ import orjson
 from tools.models import model_spec as models
 from tools.models import provider_errors, secrets, server_detection
 from tools.models.context_window import Message, mark_cacheable_prefix
+from tools.models.context_window import tokens as count_tokens
+from tools.models.finish_reasons import REPETITION, is_cut, read_finish_reason
 from tools.models.model_spec import DEFAULTS, PROVIDERS, SERVER_KEY, ModelSettings, ServerKind
 from tools.models.secrets import SECRET, header_values, redact_nested
 from tools.models.thoughts import part_thoughts
@@ -33,11 +35,12 @@ from tools.models.transport import sse
 from tools.models.transport.http_client import (
     HttpClient,
     HttpResponse,
-    StopCondition,
     TransportError,
     read_answer,
 )
 from tools.models.transport.rate_limiter import retry_after
+from tools.models.transport.repetition import cut_loop
+from tools.models.transport.stream_reader import StreamReader
 from tools.models.usage import read_report
 from tools.session import SharedOnDeepcopy
 
@@ -198,8 +201,8 @@ class OpenAIClient(SharedOnDeepcopy):
     ) -> tuple[Completion, Mapping[str, str]]:
         """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
 
-        A stream is left after the line `last`, if it reports usage all along. Raises as `post`, or
-        Unreadable.
+        A stream is left after the line `last`, if it reports usage all along, and when it repeats
+        itself. Raises as `post`, or Unreadable.
         """
         body = self._adapt(body, tools=tools)
         kind = self.server.kind
@@ -215,14 +218,11 @@ class OpenAIClient(SharedOnDeepcopy):
         request = write_server_limits(
             body, kind.limit if chat else ("max_output_tokens",), limit, stream_options
         )
-        enough = (
-            sse.make_stop_condition(last)
-            if stream_options and last and kind.stops == "stream"
-            else None
-        )
+        marker = last if kind.stops == "stream" else ""
+        reader = StreamReader(marker, chat=chat) if streams else None
         began = time.monotonic()
         try:
-            answer = self.post(PATHS[self.api], request, deadline, tools=tools, enough=enough)
+            answer = self.post(PATHS[self.api], request, deadline, tools=tools, reader=reader)
         except dspy.LMInvalidRequestError as error:
             if not _OTHER_WORD.search(str(error)):
                 raise
@@ -232,10 +232,13 @@ class OpenAIClient(SharedOnDeepcopy):
             ) from error
         reply = read_completion(
             self.api,
-            answer.body + sse.DONE if answer.left else answer.body,
+            sse.end_stream(answer.body) if answer.left else answer.body,
             self.model,
             clean=self.clean,
+            limit=limit,
         )
+        if reader and is_cut(answer.left):
+            reply = _end_reply(reply, answer.left, reader.tokens, request)
         if last:
             self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
             self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
@@ -271,7 +274,7 @@ class OpenAIClient(SharedOnDeepcopy):
         deadline: float,
         *,
         tools: bool = False,
-        enough: StopCondition = None,
+        reader: StreamReader | None = None,
     ) -> HttpResponse:
         """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
         with self.asking(deadline, tools=tools) as (client, timeout):
@@ -280,7 +283,7 @@ class OpenAIClient(SharedOnDeepcopy):
                 response = client.post(path, cast_to=httpx.Response, content=body, options=options)
             else:
                 response = client.get(path, cast_to=httpx.Response, options=options)
-            answer = read_answer(response, enough)
+            answer = read_answer(response, reader)
         if answer.status != 200:
             raise error_from_response(answer, self.model, tools=tools, clean=self.clean)
         return answer
@@ -434,9 +437,32 @@ def _items(message: Message) -> list[dict[str, Any]]:
     return [*message.get("reasoning_items", ()), *texts, *calls]
 
 
-def read_completion(api: str, data: bytes, model: str, *, clean: Clean = str) -> Completion:
-    """Read the answer of a chat in a body with status 200; Unreadable, or DSPy's LM error for a
-    reported error.
+def _end_reply(reply: Completion, finish: str, tokens: int, request: bytes) -> Completion:
+    """Return the part of a reply whose rest was not waited for, without its repetitions, with its
+    usage by our count where the server has not reported it.
+
+    `tokens` is the least number of tokens that have come.
+    """
+    usage = reply.usage
+    if read_report(usage) is None:
+        text = (
+            reply.reasoning + reply.text + "".join(call["arguments"] for call in reply.tool_calls)
+        )
+        written = max(tokens, count_tokens(text))
+        prompt = count_tokens(request.decode("utf-8", "replace"))
+        usage = {"prompt_tokens": prompt, "completion_tokens": written}
+    calls = [*reply.tool_calls]
+    if finish == REPETITION and calls:
+        calls[-1] = {**calls[-1], "arguments": cut_loop(calls[-1]["arguments"])}
+    text = cut_loop(reply.text) if finish == REPETITION else reply.text
+    return reply._replace(text=text, tool_calls=calls, finish=finish, usage=usage)
+
+
+def read_completion(
+    api: str, data: bytes, model: str, *, clean: Clean = str, limit: int | None = None
+) -> Completion:
+    """Read the answer of a chat in a body with status 200; `limit` is the most tokens that it may
+    have. Unreadable, or DSPy's LM error for a reported error.
     """
     answer = parse_body(data, model, clean=clean)
     usage = answer.get("usage") if isinstance(answer, dict) else None
@@ -444,6 +470,9 @@ def read_completion(api: str, data: bytes, model: str, *, clean: Clean = str) ->
         reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise UnreadableResponse("it has no message", model, usage) from None
+    metered = read_report(usage)
+    tokens = metered.output_tokens if metered else None
+    reply = reply._replace(finish=read_finish_reason(reply.finish, tokens, limit))
     # Cleaned before it is cut, so that no secret is cut in two.
     finish = reply.finish if len(reply.finish) <= FINISH else clean(reply.finish)[:FINISH]
     return reply._replace(
@@ -511,16 +540,6 @@ _THOUGHT_PARTS = (
     "reasoning_text",
     "redacted_thinking",
 )
-# Other words for an answer that was cut off: Mistral's, Anthropic's and Gemini's, which gateways
-# pass on.
-_CUT_OFF = (
-    "max_tokens",
-    "model_length",
-    "max_output_tokens",
-    "max_length",
-    "token_limit",
-    "max_new_tokens",
-)
 
 
 def _chat(answer: Any, usage: Any) -> Completion:
@@ -533,13 +552,11 @@ def _chat(answer: Any, usage: Any) -> Completion:
     ):  # the protocol's form until 2023
         written = [{"function": message["function_call"]}]
     calls = [_call(call, call.get("function", call)) for call in written]
-    finish = str(choice.get("finish_reason") or "stop")
+    finish = str(choice.get("finish_reason") or "")
     content = message.get("content")
     refusal = _text(message.get("refusal")) or _refusal_within(content)
     if refusal or message.get("refusal"):
         finish = "refusal"
-    elif finish.lower() in _CUT_OFF:
-        finish = "length"
     inside = _thoughts_within(content)
     reasoning = (
         next(filter(None, (_text_within(message.get(name)) for name in _TOLD)), "") or inside
@@ -620,8 +637,7 @@ def _responses(answer: Any, usage: Any) -> Completion:
     ):
         raise KeyError("output")
     if answer.get("status") == "incomplete":
-        reason = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
-        finish = "length" if reason == "max_output_tokens" else reason
+        finish = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
     parts = {"reasoning_items": items} if calls and items else {}
     return Completion(
         "".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)), parts

@@ -7,7 +7,7 @@ several lines.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 DONE = b"data: [DONE]\n\n"
@@ -16,13 +16,12 @@ _DATA = re.compile(rb"^data: ?([^\r\n]+)", re.MULTILINE)
 _SAID = re.compile(
     rb'"(?:content|reasoning_content|reasoning|refusal|arguments|text|delta)": ?"[^"]'
 )
-_CONTENT = re.compile(rb'"content": ?"((?:[^"\\]|\\.)+)"')
-_USAGE = re.compile(rb'"usage": ?\{')
 _GROWING = (
     "arguments",
     "text",
     "summary",
 )  # texts within a tool call, or a piece of reasoning, that come in parts
+_DELTAS = ("response.output_text.delta", "response.reasoning_text.delta")
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -49,6 +48,11 @@ def events_to_json(body: bytes) -> bytes:
     )
 
 
+def end_stream(body: bytes) -> bytes:
+    """Return the whole lines of a stream that was left, with the mark of its end."""
+    return body[: body.rfind(b"\n") + 1] + DONE
+
+
 def first_token_offset(body: bytes) -> int:
     """Return the byte up to which a stream has said something: text, thought or the arguments of a tool; 0 for none."""
     match = _SAID.search(body) if is_stream(body) else None
@@ -62,15 +66,20 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
     usage = None
     timings = None
     finish = None
+    is_ended = False
+    deltas = list[Mapping[str, Any]]()  # of the Responses API
     message = dict[str, Any]()
     texts = defaultdict[str, list[str]](list)
     contents = list[Any]()
     for event in events:
         if event is None:
-            finish = finish or "stop"
+            is_ended = True
             continue
         if event.get("type") in _ENDS:
             return dict(event["response"])
+        if event.get("type") in _DELTAS:
+            deltas.append(event)
+            continue
         usage = event.get("usage") or usage
         timings = event.get("timings") or timings
         if error := event.get("error") or (event if event.get("type") == "error" else None):
@@ -86,13 +95,40 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
                     contents += value
                 else:
                     _add(message, {name: value})
-    if not finish:
+    if deltas and is_ended:
+        return _merge_responses(deltas)
+    if not finish and not is_ended:
         return {"error": "the answer broke off", "usage": usage}
     message |= {name: "".join(parts) for name, parts in texts.items()}
     if contents:
         message["content"] = [*contents, {"type": "text", "text": message.get("content", "")}]
     choices = [{"message": message, "finish_reason": finish}]
-    return {"choices": choices, "usage": usage, "timings": timings}
+    return {
+        "choices": choices,
+        "usage": usage,
+        "timings": timings,
+    }
+
+
+def _merge_responses(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the response of a stream that was left before its last event, which has all of it."""
+    texts = defaultdict[str, str](str)
+    for event in deltas:
+        texts[event["type"]] += event["delta"]
+    said, thought = (texts[name] for name in _DELTAS)
+    thoughts = {
+        "type": "reasoning",
+        "content": [{"text": thought}],
+    }
+    message = {
+        "type": "message",
+        "content": [{"type": "output_text", "text": said}],
+    }
+    return {
+        "status": "incomplete",
+        "output": [thoughts, message],
+        "usage": None,
+    }
 
 
 def _add(target: dict[str, Any], piece: Mapping[str, Any]) -> None:
@@ -118,27 +154,3 @@ def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, An
             return item
     items.append({})
     return items[-1]
-
-
-def make_stop_condition(marker: str) -> Callable[[bytes], bool]:
-    """Return a function that tells, given the pieces of a stream in turn, whether it may be left.
-
-    It may after a line of the content that is the `marker`, after a whole event that reports usage;
-    but only if the content begins with a marker: other words may be thoughts, in which the form is
-    drafted.
-    """
-    line = b"\\n" + marker.encode()
-    tail = b""
-    beginning = b""
-    opening = marker[:5].encode()
-
-    def is_enough(piece: bytes) -> bool:
-        nonlocal tail, beginning
-        content = b"".join(_CONTENT.findall(piece))
-        tail = (tail + content)[-200:]
-        if len(beginning) < len(opening):
-            beginning = (beginning + content).replace(b"\\n", b"").lstrip()[: len(opening)]
-        begins = beginning == opening
-        return begins and line in tail and piece.endswith(b"\n\n") and bool(_USAGE.search(piece))
-
-    return is_enough

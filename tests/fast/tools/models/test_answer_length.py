@@ -114,7 +114,7 @@ def test_thoughts_that_the_server_hides_are_known_by_an_empty_answer(connect, se
 
 
 def test_an_answer_without_thoughts_that_is_cut_is_not_asked_for_with_more_room(connect, server):
-    server.answer = lambda prompt: {"raw": "[[ ## summary ## ]]\na ferry and", "finish": "length"}
+    server.answer = lambda prompt: {"raw": "[[ ## summary", "finish": "length"}
     with connect().active(), pytest.raises(Exception, match="cut off"):
         _summarise()
     assert _limits(server) == [LIMIT, LIMIT], "the answer and its repair"

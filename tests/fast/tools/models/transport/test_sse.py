@@ -1,6 +1,7 @@
 """Streamed answers: each says what the same answer says in one piece, and what OpenAI's own client reads in it."""
 
 import json
+import math
 import ssl
 import time
 
@@ -11,11 +12,14 @@ from openai_server import streamed
 from tools.errors import UsageError
 from tools.models import language_model, model_spec, secrets
 from tools.models.answer_faults import COMPLETED
+from tools.models.model_spec import ModelSettings
 from tools.models.retry_policy import RetryPolicy
 from tools.models.run_resources import RunResources
 from tools.models.server_detection import KINDS
 from tools.models.transport import sse
-from tools.models.transport.openai_client import UnreadableResponse, read_completion
+from tools.models.transport.http_client import HttpResponse
+from tools.models.transport.openai_client import OpenAIClient, UnreadableResponse, read_completion
+from tools.models.transport.stream_reader import StreamReader
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
@@ -156,17 +160,130 @@ def test_a_stream_is_asked_for_where_it_is_wanted_and_what_is_kept_is_the_same(
 
 def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_until_then_is_known():
     whole = answer(content=f"[[ ## search ## ]]\nblood\n\n{COMPLETED}\n" + "and on " * 50)
-    is_enough, taken = sse.make_stop_condition(COMPLETED), b""
+    reader = StreamReader(COMPLETED)
+    taken = b""
     for number, event in enumerate(streamed(whole, 3)):
         piece = event.replace(
             b'"usage": null', b'"usage": {"prompt_tokens": 9, "completion_tokens": %d}' % number
         )
         taken += piece
-        if is_enough(piece):
+        if reader.take(piece):
             break
-    reply = read_completion("chat", taken + sse.DONE, "tiny")
+    assert reader.finish == "stop"
+    reply = read_completion("chat", sse.end_stream(taken), "tiny")
     assert reply.text.partition(COMPLETED)[2].strip() in ("", "a", "an") and reply.finish == "stop"
     assert 0 < reply.usage["completion_tokens"] < 40
+
+
+LOOP = "flood relief\n" + '"D12", "D7", ' * 900
+SAYING = {
+    "text": ({"content": LOOP}, lambda reply: reply.text),
+    "thoughts": ({"content": "", "reasoning_content": LOOP}, lambda reply: reply.reasoning[:26]),
+    "call": (
+        {"content": "", "tool_calls": [call(1, LOOP)]},
+        lambda reply: reply.tool_calls[0]["arguments"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "read"), SAYING.values(), ids=SAYING.keys())
+@pytest.mark.parametrize("metered", [True, False])
+def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(
+    message, read, metered, monkeypatch
+):
+    events = streamed(answer("length", **message), 3)
+    sent_events = []
+
+    def post(path, body, deadline, *, tools, reader):
+        for number, event in enumerate(events):
+            if metered:
+                usage = b'"usage": {"prompt_tokens": 9, "completion_tokens": %d}' % (number + 1)
+                event = event.replace(b'"usage": null', usage)
+            sent_events.append(event)
+            # Pieces end anywhere, and the last one inside an event
+            middle = len(event) // 2
+            if reader.take(event[:middle]) or reader.take(event[middle:]):
+                break
+        body = b"".join(sent_events) + event[:20]
+        return HttpResponse(200, {}, body, [(len(body), 0.0)], reader.finish)
+
+    wire = OpenAIClient("tiny", "http://127.0.0.1:9/v1", settings=ModelSettings(stream="on"))
+    monkeypatch.setattr(wire, "post", post)
+    asked = wire.body([{"role": "user", "content": "is it?"}], (), {"max_tokens": 4096})
+    reply, _ = wire.send(asked, math.inf, last=COMPLETED, limit=4096)
+    assert len(sent_events) < 400 < len(events)
+    assert reply.finish == "repetition"
+    assert read(reply) == 'flood relief\n"D12", "D7", '
+    written = reply.usage["completion_tokens"]
+    # Without the server's count it is ours, and an event has a token at least
+    assert abs(written - len(sent_events)) < 5 or (not metered and written > len(sent_events))
+
+
+def test_a_stream_of_responses_is_followed_by_its_deltas_alone():
+    text = "The witness spoke of the flood, and of what came after it. " * 3
+    deltas = [text[at : at + 9] for at in range(0, len(text), 9)]
+    events = [{"type": "response.output_text.delta", "delta": delta} for delta in deltas]
+    whole = {"output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}]}
+    ends = [{"type": "response.output_text.done", "text": text}] * 5
+    ends.append({"type": "response.completed", "response": whole})
+    reader = StreamReader(chat=False)
+    bodies = [b"data: %s\n\n" % json.dumps(event).encode() for event in (*events, *ends)]
+    assert not any(map(reader.take, bodies))
+    left = read_completion("responses", sse.end_stream(b"".join(bodies[:5])), "tiny")
+    assert (left.text, left.finish) == (text[:45], "length")
+    with pytest.raises(language_model.dspy.LMError, match="broke off"):
+        read_completion("responses", b"".join(bodies[:5]), "tiny")
+
+
+PACE = 0.01  # seconds from token to token
+TIME = 0.8  # seconds until a call is cut
+
+
+@pytest.fixture
+def slow(server, place):
+    """A model that writes on until its time is up."""
+    terms = RunResources(patience=RetryPolicy(attempts=3, first=0.01, call=TIME))
+    model = language_model.connect(server.spec, terms, settings=ModelSettings(stream="on"))
+    server.answer = lambda prompt: {"raw": "yes"}
+    model.lm("is it?")  # the connection is there
+    server.requests.clear()
+    terms.open(place)
+    server.pace = PACE
+    server.answer = lambda prompt: {"raw": " ".join(map(str, range(5000)))}
+    return model
+
+
+def test_an_answer_that_goes_on_when_its_time_is_up_is_cut_and_not_asked_for_again(slow, server):
+    [text] = slow.lm("count")
+    assert "0 1 2 3".startswith(text[:7]) and len(text) > 7
+    books = slow.terms.books
+    assert (books.sent, books.answered, books.faults) == (2, 2, {})
+    assert books.usage.output_tokens > 3 and not books.usage.unmetered
+    assert slow.lm("count") == [text], "from the ledger"
+    assert len(server.requests) == 1
+
+
+def test_an_answer_that_is_cut_by_the_time_of_its_query_is_asked_for_again(slow, server):
+    slow.terms.query_seconds = TIME / 2
+    with slow.active(), pytest.raises(language_model.dspy.LMTimeoutError, match="time is up"):
+        slow.lm("count")
+    books = slow.terms.books
+    assert (books.answered, sum(books.faults.values())) == (1, 1)
+    assert books.usage.output_tokens > 3
+
+
+@pytest.mark.parametrize("words", ["", "one two"])
+def test_a_server_that_falls_silent_until_the_deadline_is_at_fault(slow, server, words):
+    def reply(path, body):
+        if not words:
+            time.sleep(2 * TIME)
+        return {"choices": [{"message": {"content": words}, "finish_reason": "stop"}]}
+
+    server.reply = reply
+    server.pace = TIME if words else 0.0
+    with pytest.raises(language_model.dspy.LMTimeoutError, match="no whole answer in time"):
+        slow.lm("count")
+    assert slow.terms.books.answered == 1
 
 
 def test_a_header_has_the_value_of_its_variable_which_is_nowhere_else(server, monkeypatch, place):
