@@ -1,0 +1,69 @@
+"""Every program ranks with a model of a small window: its largest prompt leaves room for an answer."""
+
+from types import SimpleNamespace
+
+import dspy
+import pytest
+from dspy.utils.callback import BaseCallback
+
+import environments
+from evals.running.request import SYSTEMS
+from tools.corpus import Corpus
+from tools.models import context_window, language_model
+from tools.models.context_window import PromptTooLong
+from tools.models.model_spec import ModelSettings
+from tools.plugins import load_object
+from tools.retrievers.lexical.bm25 import BM25
+from tools.session import Toolbox
+
+CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
+ANSWER = 64  # tokens, at least
+TOO_LARGE = ("planner", "react")  # for 1,024 tokens, with the congress objective
+
+
+class Prompts(BaseCallback):
+    """Keeps how many tokens each prompt has."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def on_lm_start(self, call_id, instance, inputs):
+        self.sizes.append(context_window.count_prompt_tokens(inputs["messages"]))
+
+
+@pytest.fixture(scope="module")
+def mini():
+    loaded = environments.load("congress", "mini", "dev")
+    documents = Corpus(list(loaded.documents.values())[:150])
+    index = BM25(documents)
+    toolbox = Toolbox(documents, index, others={"bm25": index, "dense": BM25(documents, k1=2.0)})
+    return SimpleNamespace(query=loaded.queries[0], toolbox=toolbox, statistics=index.statistics)
+
+
+def answer(mini, name, window):
+    small = {"pool": 5} if CLASSES[name].pooled else {}
+    program = CLASSES[name](mini.toolbox, **small)
+    settings = ModelSettings(context=window)
+    model = language_model.connect("offline", statistics=mini.statistics, settings=settings)
+    prompts = Prompts()
+    with model.active(), dspy.context(callbacks=[*dspy.settings.callbacks, prompts]):
+        return program(query=mini.query), prompts.sizes
+
+
+ASKING = [name for name, made in CLASSES.items() if made.offline]
+SMALL = [(name, 2048) for name in ASKING]
+SMALLEST = [(name, 1024) for name in ASKING if name not in TOO_LARGE]
+
+
+@pytest.mark.parametrize(("name", "window"), SMALL + SMALLEST)
+def test_it_ranks_with_a_model_that_takes_little(name, window, mini):
+    submission, sizes = answer(mini, name, window)
+    surfaced = any(step.tool == "search" for step in submission.trace.steps)
+    assert surfaced and (submission.ranking or name == "closed_book")
+    assert max(sizes) + ANSWER <= window
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_where_no_prompt_fits_the_error_says_by_how_much(name, mini):
+    with pytest.raises(PromptTooLong, match=r"\d+ tokens larger than what the model takes"):
+        answer(mini, name, 1024)
