@@ -48,7 +48,8 @@ from tools.records import total
 REQUESTS = 9  # at most, as an answer that cannot be used is asked for again
 # Of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
 TOKENS = 512
-PATIENCE = RetryPolicy(attempts=1, call=120.0)  # some servers load a model when it is first asked
+# Some servers load a model when it is first asked, others are slow
+PATIENCE = RetryPolicy(attempts=1, call=300.0)
 LISTING = 5.0  # seconds
 
 WORKS = "works"  # of a call; other words say what is wrong
