@@ -197,6 +197,8 @@ class Session(TraceRecorder):
         self._documents, self._retrievers, self.limits, clock = world
         super().__init__(query.query_id, clock, snapshot)
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
+        # Answers of which the program used all, or a part.
+        self._usable = snapshot.get("usable", self.usage.calls)
         self._unusable: Exception | None = None  # of the last call that went on without an answer
         self.history = list[Any]()  # of its calls of a model, as DSPy keeps them
         self._query = query
@@ -220,7 +222,11 @@ class Session(TraceRecorder):
     def snapshot(self) -> dict[str, Any]:
         """Return all that `Toolbox.open` needs to go on from here in another process, as plain data."""
         with self._lock:
-            return super().snapshot() | {"used": dict(self._used), "asked": dict(self._requests)}
+            return super().snapshot() | {
+                "used": dict(self._used),
+                "asked": dict(self._requests),
+                "usable": self._usable,
+            }
 
     def count_request(self, request: str) -> int:
         """Count a model request by its digest; returns how often this session made it before: repeats are samples."""
@@ -431,6 +437,11 @@ class Session(TraceRecorder):
         with self._lock:
             self.trace.invented_ids += len(set(doc_ids) - self._shown)
 
+    def count_usable(self) -> None:
+        """Count an answer of a model of which the program uses all, or a part."""
+        with self._lock:
+            self._usable += 1
+
     def count_unusable(self, kind: str) -> None:
         """Count an answer of a model that could not be used."""
         with self._lock:
@@ -443,6 +454,7 @@ class Session(TraceRecorder):
             left = trace.unusable.pop(kind) - 1
             trace.unusable |= {kind: left} if left else {}
             trace.used_in_part[kind] = trace.used_in_part.get(kind, 0) + 1
+            self._usable += 1
         self._record("salvage", f"a part of an answer ({kind}): {part}")
 
     def go_on_without(self, error: Exception, values: str) -> None:
@@ -502,7 +514,7 @@ class Session(TraceRecorder):
         """
         if self.fault:
             raise self.fault
-        if self._unusable and self._calls <= sum(self.trace.unusable.values()):
+        if self._unusable and not self._usable:
             raise self._unusable
         if len(set(ranking)) < len(ranking):
             raise ValueError("the ranking names a document twice")

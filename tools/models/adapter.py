@@ -265,6 +265,8 @@ class _CheckedCall:
             run_checks(answer, context.checks)
         self.answers = answers
         self.finished = True
+        if payer := session.current():
+            payer.count_usable()
         note_prompt_leak(self._signature.__doc__, [context.answer.text])
 
     def handle_unsupported_schema(self, error: dspy.LMUnsupportedFeatureError) -> None:
