@@ -33,15 +33,20 @@ class SubQuery(pydantic.BaseModel):
 
     search: str = pydantic.Field(description="a search text for this condition alone")
     reading: str = pydantic.Field(
-        default="", description="what kind of condition it is, and how it is to be understood"
+        description="what kind of condition it is, and how it is to be understood"
     )
     role: Role = pydantic.Field(
-        default="may",
         description="must: every find meets it; may: it speaks for a find; not: no find meets it",
     )
     weight: float = pydantic.Field(
         default=1.0, description="how much it counts beside the others, from 0 to 1"
     )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def fill_in(cls, value: Any) -> Any:
+        """Take a condition without a role for one that may be met; the schema asks for a role."""
+        return {"reading": "", "role": "may", **value} if isinstance(value, dict) else value
 
 
 class SplitRequest(InformationRequest):
@@ -89,7 +94,7 @@ class Decompose(Program):
             "description": query.text,
             "most": self.parts,
         }
-        whole = SubQuery(search=query.text, role="must")
+        whole = SubQuery(search=query.text, reading="", role="must")
         answer = ask(
             self.split,
             check_usable(self.parts),

@@ -94,7 +94,7 @@ class FallbackPrediction(dspy.Prediction):
 def ask(
     predictor: dspy.Module,
     *checks: AnswerTest,
-    fallback: Mapping[str, Any] | None = None,
+    fallback: Any = None,  # a mapping; any type, so that inputs may follow as a dict of objects
     **inputs: Any,
 ) -> Any:
     """Return the prediction for `inputs`, which passes all `checks`.
