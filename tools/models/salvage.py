@@ -172,11 +172,13 @@ class _Reader:
         """Return the usable items of a list; ValueError if it has items, and none is usable."""
         has_ids = name in self._shown_ids
         written = list[Any]()
+        is_empty = False
         with suppress(*_UNREADABLE):
             written = find_items(part)
-            if not written:
-                return []
-        if is_cut:
+            is_empty = not written and (not is_cut or str(part).rstrip().endswith("]"))
+        if is_empty:
+            return []
+        if is_cut and written:
             written = _whole_items(
                 written,
                 self._answer,
