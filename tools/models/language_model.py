@@ -74,8 +74,8 @@ _CALLS = 1000  # of a query that its history has
 _PROMPTS = 10  # of them, those that it has with what was sent
 _NOT_KEPT = "(no longer kept)"
 CALLS_IN_TEXT = (
-    "its server does not take them out (vLLM: --enable-auto-tool-choice --tool-call-parser, "
-    "llama.cpp: --jinja); "
+    "its server has no parser for them (vLLM: --enable-auto-tool-choice --tool-call-parser, "
+    "llama.cpp: --jinja), or none for the form in which the model writes them; "
     "-P interface=dspy asks for them in a prompt instead"
 )
 # Settings that are DSPy's, and not the model's; and secrets.

@@ -252,6 +252,20 @@ def test_a_call_that_a_model_only_thinks_of_is_not_made(server, toolbox):
     assert not submission.trace.notes, "thoughts are no part of the answer"
 
 
+def test_results_that_were_left_out_of_a_long_conversation_are_shown_again(server):
+    corpus = Corpus(Document(f"d{n}", f"blood {n} " + "and so on " * 40) for n in range(30))
+    again = [("search", {"query": "blood 0"})]
+    turns = [*([("search", {"query": f"blood {n}"})] for n in range(6)), again, again, NOTHING]
+    Scripted(server, turns)
+    submission = searched(
+        Toolbox(corpus, BM25(corpus)),
+        language_model.connect(server.spec, settings=language_model.ModelSettings(context=8000)),
+    )
+    made = [step for step in submission.trace.steps if step.argument == "blood 0"]
+    assert [step.tool for step in made] == ["search", "search", "repeat"]
+    assert made[1].shown, "its passages are no longer in the conversation"
+
+
 def test_selecting_the_same_documents_again_is_no_progress(server, toolbox):
     keep = [("select", {"doc_ids": ["d3"]})]
     Scripted(server, [BLUE, keep, BLUE, keep, BLUE, NOTHING])
