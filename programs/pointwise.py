@@ -338,7 +338,9 @@ class Subtask(Pointwise):
             **inputs,
             most=self.requirements,
         )
-        requirements = answer.requirements[: self.requirements or None]
+        # A small model may list one several times, which would weigh it as often.
+        distinct = list(dict.fromkeys(answer.requirements))
+        requirements = distinct[: self.requirements or None]
         session.note("\n".join(requirements))
         judge: Callable[..., float | None] = partial(
             self.judge, session, self.judge_requirement, **inputs

@@ -164,6 +164,16 @@ def test_subtask_judges_every_requirement_of_every_document_and_takes_the_mean(t
     assert sum(step.tool == "judge" for step in submission.trace.steps) == 8
 
 
+def test_subtask_judges_a_requirement_once_that_the_model_lists_twice(toolbox, server):
+    def fields(prompt):
+        if asked(prompt) == "requirements":
+            return {"requirements": json.dumps(["has a ferry", "has a ferry", "has a pier"])}
+        return {"score": 5}
+
+    server.answer = fields
+    assert answer(Subtask, toolbox, server).usage.calls == 1 + 4 * 2
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_equal_scores_are_ordered_by_another_retriever_over_the_same_documents(
     program, toolbox, server
