@@ -34,10 +34,18 @@ SECONDS_TO_START = 300  # the server, on a machine that is busy
 SECONDS = 1500  # a command, on a machine that is busy; a quiet one takes some ten
 
 
+class Server(NamedTuple):
+    """The command of a server, and options of `evals.run` for what it does not say of itself."""
+
+    command: list[str]
+    options: tuple[object, ...] = ()
+
+
 class Served(NamedTuple):
     """A running model server with its gate."""
 
     spec: str  # for --lm
+    options: tuple[object, ...]
     gate: WatchedServer
 
 
@@ -59,20 +67,22 @@ def find_weights() -> Path:
     return weights
 
 
-def server_command(weights: Path, port: int) -> list[str]:
-    """The command of a server that answers one request at a time.
+def choose_server(weights: Path, port: int) -> Server:
+    """A server that answers one request at a time.
 
     It has one thread: threads that wait for each other make no progress on a busy machine.
     """
     binary = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if binary:
-        own = ("--ctx-size", WINDOW, "--parallel", 1, "--threads", 1, "--jinja", "--offline")
-        return [binary, *map(str, ("--model", weights, "--port", port, *own))]
+        settings = ("--ctx-size", WINDOW, "--parallel", 1, "--threads", 1, "--jinja", "--offline")
+        words = (binary, "--model", weights, "--port", port, *settings)
+        return Server([str(word) for word in words])
     if importlib.util.find_spec("llama_cpp") is None:
         pytest.skip("no llama-server on the PATH or in $LLAMA_SERVER, and no llama-cpp-python")
-    own = ("--n_ctx", WINDOW, "--n_threads", 1)
+    settings = ("--n_ctx", WINDOW, "--n_threads", 1)
     module = (sys.executable, "-m", "llama_cpp.server")
-    return [*module, *map(str, ("--model", weights, "--port", port, *own))]
+    words = (*module, "--model", weights, "--port", port, *settings)
+    return Server([str(word) for word in words], options=("--context", WINDOW))
 
 
 def answers(url: str) -> bool:
@@ -86,10 +96,10 @@ def answers(url: str) -> bool:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     port = free_port()
-    command = server_command(find_weights(), port)
+    server = choose_server(find_weights(), port)
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("w") as words:
-        process = subprocess.Popen(command, stdout=words, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(server.command, stdout=words, stderr=subprocess.STDOUT)
     try:
 
         def is_up():
@@ -98,7 +108,7 @@ def served(tmp_path_factory):
 
         wait_for(is_up, SECONDS_TO_START)
         with closing(WatchedServer(port)) as gate:
-            yield Served(f"SmolLM2@{gate.url}/v1", gate)
+            yield Served(f"SmolLM2@{gate.url}/v1", server.options, gate)
     finally:
         process.terminate()
         process.wait(60)
@@ -109,7 +119,7 @@ def arguments(served: Served, place: Path, system: str, *words: object) -> list[
     parameters = [word for value in SMALL.get(system, ()) for word in ("-P", value)]
     bounds = ("--max-tokens", ANSWER, "-P", f"max_calls={CALLS}", "--max-concurrent", 1)
     asked = (*on_congress(system, 2), "--data", "mini", "--lm", served.spec, "--runs", place)
-    every = (*asked, *bounds, *parameters, "--json", *words)
+    every = (*asked, *bounds, *served.options, *parameters, "--json", *words)
     return [sys.executable, "-m", "evals.run", *map(str, every)]
 
 
@@ -217,7 +227,7 @@ def test_answers_by_a_schema_can_be_read_unless_they_are_cut(served, tmp_path):
 
 def test_the_check_of_a_model_names_the_window_that_the_server_has(served):
     command = [sys.executable, "-m", "tools.models", "check", served.spec, "--json"]
-    bounds = ("--max-tokens", str(ANSWER))
-    done = subprocess.run([*command, *bounds], capture_output=True, text=True, timeout=SECONDS)
+    command += map(str, ("--max-tokens", ANSWER, *served.options))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode in (0, 7), done.stderr
     assert f"{WINDOW}" in done.stdout.replace(",", ""), done.stdout
