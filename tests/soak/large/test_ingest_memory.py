@@ -15,13 +15,13 @@ DOCUMENTS, CHARACTERS = 500_000, 900
 MEASURE = """
 import json, sys, time
 from pathlib import Path
-from evals.build.text_cleaning import CleanSection
-from evals.build.ingest import CorpusSection, CutSection, ingest
+from evals.build.text_cleaning import CleanSettings
+from evals.build.ingest import CorpusSettings, CutSettings, ingest
 def peak():  # MiB
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before, start = peak(), time.perf_counter()
-corpus = CorpusSection(sys.argv[1], group="post", private=("author",))
-source = ingest(corpus, CleanSection(), CutSection(), Path(sys.argv[2]))
+corpus = CorpusSettings(sys.argv[1], group="post", private=("author",))
+source = ingest(corpus, CleanSettings(), CutSettings(), Path(sys.argv[2]))
 read, took = peak() - before, time.perf_counter() - start
 assert source.private["5"] == {"author": "author-5"} and source.group["5"] == "post-0"
 print(json.dumps([len(source.documents), len(source.twins), read, took]))

@@ -19,10 +19,10 @@ import sys
 from pathlib import Path
 from test_lens_killed import CORPUS
 from tools import retrievers
-from tools.models.run_resources import Terms
+from tools.models.run_resources import RunResources
 from tools.retrievers.lens import annotators as annotate
 annotate.ModelAnnotator.workers = 1
-retrievers.build(sys.argv[1], CORPUS, Path(sys.argv[2]), terms=Terms())
+retrievers.build(sys.argv[1], CORPUS, Path(sys.argv[2]), terms=RunResources())
 """
 
 
