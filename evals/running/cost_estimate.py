@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +79,11 @@ class CallTokens(NamedTuple):
 
     prompt: int
     answer: int
+    most: float = inf  # of a good answer, by its signature
+
+    def written(self, factor: float) -> float:
+        """Return the tokens of an answer that is `factor` times as long."""
+        return min(factor * self.answer, max(self.most, self.answer))
 
 
 class RehearsedRun(NamedTuple):
@@ -371,7 +376,7 @@ def _habits(
         f"model writes"
     )
     note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
-    written = ANSWER * mean + thought
+    written = _count_written(calls, ANSWER) / max(1, len(calls)) + thought
     speed = model.lm.caller.meter.speed
     if speed.read and speed.write:
         prompt = sum(call.prompt for call in calls) / max(1, len(calls))
@@ -380,6 +385,17 @@ def _habits(
         return AnswerAssumptions(ANSWER, thought, seconds, (note, pace))
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
     return AnswerAssumptions(ANSWER, thought, (DELAY * PACE + written) / paces, (note, pace))
+
+
+def _count_written(calls: Sequence[CallTokens], factors: Range) -> Range:
+    """Return the tokens of all answers at the three levels, each answer within its limit."""
+    counts = []
+    for factor in factors.tolist():
+        count = 0.0
+        for call in calls:
+            count += call.written(factor)
+        counts.append(count)
+    return np.array(counts)
 
 
 def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
@@ -434,7 +450,7 @@ def _multiply(
     # Prompts are shorter where there are fewer calls.
     shrinks = np.array([factors[0] if program.cumulative else 1.0, 1.0, 1.0])
     call_counts = factors * (share * len(calls))
-    answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
+    answers = _count_written(calls, habits.answers) + habits.thinking * len(calls)
     usd = None
     if price is not None:
         # Some models take more a token for long prompts, so calls are priced one by one.
@@ -444,7 +460,7 @@ def _multiply(
             costs_of_calls = []
             for call in calls:
                 prompt = round(call.prompt * PROMPTS[level])
-                output = round(call.answer * habits.answers[level]) + thinking
+                output = round(call.written(habits.answers[level])) + thinking
                 costs_of_calls.append(price.of(prompt, 0, output, thinking))
             costs.append(sum(costs_of_calls))
         usd = factors * shrinks * share * np.array(costs)
@@ -660,6 +676,7 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
         call = CallTokens(
             MESSAGE * len(messages) + sum(map(context_window.tokens, texts)),
             sum(map(context_window.tokens, written)),
+            call_context.current().answer_tokens or inf,
         )
         self.calls.append(call)
         if payer := session.current():

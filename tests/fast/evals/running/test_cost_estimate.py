@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from openai_server import fill
 
+from evals.running.cost_estimate import CallTokens
 from evals.running.request import SYSTEMS
 from tools.models import context_window
 from tools.models.prices import Price
@@ -232,3 +233,10 @@ def test_a_rehearsal_that_fails_tells_nothing(run):
         and "the queries of the rehearsal failed" in result.err
         and "tokens larger" in result.err
     )
+
+
+def test_an_answer_is_expected_to_be_no_longer_than_its_signature_allows():
+    call = CallTokens(prompt=500, answer=60, most=200)
+    assert [call.written(factor) for factor in (0.5, 1.5, 4.0)] == [30, 90, 200]
+    assert CallTokens(prompt=500, answer=60).written(4.0) == 240
+    assert CallTokens(prompt=500, answer=60, most=50).written(4.0) == 60, "it was rehearsed"
