@@ -150,12 +150,17 @@ def fuse(results: Sequence[SubQueryResult], exclude_depth: int) -> list[str]:
 
 
 def drop_faults(subqueries: Sequence[SubQuery], whole: SubQuery) -> list[SubQuery]:
-    """Return the conditions with a search text, their weights from 0 to 1, behind `whole` if they only shut out."""
-    usable = [
-        subquery.model_copy(update={"weight": max(0.0, min(1.0, subquery.weight))})
-        for subquery in subqueries
-        if subquery.search.strip()
-    ]
+    """Return the conditions with different search texts, their weights from 0 to 1.
+
+    If they only shut out, `whole` comes before them.
+    """
+    by_search = dict[str, SubQuery]()
+    for subquery in subqueries:
+        if search := subquery.search.strip():
+            weight = max(0.0, min(1.0, subquery.weight))
+            bounded = subquery.model_copy(update={"weight": weight})
+            by_search.setdefault(search, bounded)
+    usable = list(by_search.values())
     if all(subquery.role == "not" for subquery in usable):
         return [whole, *usable]
     return usable

@@ -285,7 +285,12 @@ def summarise_column(
     return measured
 
 
-_COUNTED = ("fallbacks", "followed", "shortened", "searches_cut")
+_COUNTED = (
+    "fallbacks",
+    "followed",
+    "shortened",
+    "searches_cut",
+)
 
 
 class _Tally:

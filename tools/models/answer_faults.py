@@ -3,13 +3,17 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
+
+import pydantic
 
 from tools import session
 from tools.files import read_object
 from tools.models import call_context
 from tools.models.answer_checks import InvalidAnswer, Kind
 from tools.models.answer_parsing import MARKER_FORM, answer_form
+from tools.models.answer_schema import SIGNATURES_CACHED, make_schema
 from tools.models.call_context import CallContext, LastAnswer, Repair
 from tools.models.finish_reasons import is_cut
 from tools.number_format import abbreviate
@@ -52,6 +56,7 @@ _BRIEF_ITEMS = 10
 _LISTED_IDS = 30  # the most ids that a request for a repair lists
 # Words in a row of a value that are copied from the prompt, if they are half of the value.
 _COPIED_WORDS = 6
+_REFERENCE = re.compile(r"#/\$defs/\w+")  # inside the schema of a field, as DSPy's prompts have it
 # Words in a row that an answer shares with a prompt if it repeats the prompt; fewer happen by chance.
 _LEAKED_WORDS = 12
 
@@ -106,15 +111,15 @@ def copies_prompt(signature: Any, value: Any) -> bool:
     """
     if isinstance(value, list):
         return bool(value) and all(copies_prompt(signature, item) for item in value)
+    if isinstance(value, pydantic.BaseModel):
+        return any(copies_prompt(signature, text) for _, text in value)
     if not isinstance(value, str):
         return False
     words = value.split()
-    descriptions = [
-        field.json_schema_extra["desc"].casefold() for field in signature.output_fields.values()
-    ]
+    descriptions = _descriptions(signature)
     text = " ".join(words).casefold().strip(". ")
     placeholders = [f"{{{name}}}" for name in signature.output_fields]
-    if text in descriptions or text in placeholders:
+    if text in descriptions or text in placeholders or _REFERENCE.fullmatch(text):
         return True
     if len(words) < _COPIED_WORDS:
         return False
@@ -127,6 +132,21 @@ def copies_prompt(signature: Any, value: Any) -> bool:
         text,
         width,
     )
+
+
+@lru_cache(maxsize=SIGNATURES_CACHED)
+def _descriptions(signature: Any) -> list[str]:
+    """Return the descriptions of a signature's output fields, and of the fields of its objects."""
+    described = [field.json_schema_extra["desc"] for field in signature.output_fields.values()]
+    schemas = [make_schema(signature)]
+    while schemas:
+        schema = schemas.pop()
+        if isinstance(schema, dict):
+            schemas += schema.values()
+            description = schema.get("description")
+            if isinstance(description, str):
+                described.append(description)
+    return [description.casefold() for description in described]
 
 
 def find_copied(signature: Any, values: Mapping[str, Any]) -> None:

@@ -102,7 +102,11 @@ def _is_blank(value: Any) -> bool:
 
 def describe(values: Mapping[str, Any]) -> str:
     """Return the values of fields in a line, for the trace."""
-    return ", ".join(f"{name}: {_describe_value(value)}" for name, value in values.items())
+    described = list[str]()
+    for name, value in values.items():
+        words = _describe_value(value)
+        described.append(f"{name}: {words}")
+    return ", ".join(described)
 
 
 def _describe_value(value: Any) -> str:
@@ -138,7 +142,13 @@ class _Reader:
         for name, part in parts.items():
             if name in self._signature.output_fields and not copies_prompt(self._signature, part):
                 with suppress(*_UNREADABLE):
-                    values[name] = self._read_field(name, part)
+                    value = self._read_field(name, part)
+                    is_copy = copies_prompt(
+                        self._signature,
+                        value,
+                    )
+                    if not is_copy:
+                        values[name] = value
         return values
 
     def _read_field(self, name: str, part: Any) -> Any:

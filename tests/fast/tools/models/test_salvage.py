@@ -170,6 +170,20 @@ def test_copies_of_the_prompt_are_no_values():
     assert not copies_prompt(Read, "blue") and not copies_prompt(Read, 4.0)
 
 
+def test_a_row_with_a_reference_or_a_description_of_the_schema_is_a_copy():
+    class Condition(pydantic.BaseModel):
+        search: str = pydantic.Field(description="a search text for it")
+        role: str
+
+    class Split(dspy.Signature):
+        conditions: list[Condition] = dspy.OutputField()
+
+    for words in ("#/$defs/Condition", "A search text for it"):
+        copy = Condition(search=words, role="must")
+        assert copies_prompt(Split, [copy, copy])
+        assert not copies_prompt(Split, [copy, Condition(search="blue", role="must")])
+
+
 def test_a_check_of_a_field_that_is_needed_holds_for_a_part_as_well():
     class Write(dspy.Signature):
         kind: Literal["a", "b"] = dspy.OutputField()
