@@ -112,7 +112,7 @@ def copies_prompt(signature: Any, value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(copies_prompt(signature, item) for item in value)
     if isinstance(value, pydantic.BaseModel):
-        return any(copies_prompt(signature, text) for _, text in value)
+        return any(copies_prompt(signature, text) for text in vars(value).values())
     if not isinstance(value, str):
         return False
     words = value.split()
