@@ -309,7 +309,8 @@ def _correct(
         (pool.release_grades[query_id][doc_id], int(by_kind[SAMPLE][query_id][doc_id]))
         for query_id, doc_id in pairs
     ]
-    keys = [(query_id, doc_id) for query_id, graded in grades.items() for doc_id in graded]
+    # Grades stand in the order in which the judge answered, and a draw must not depend on that.
+    keys = sorted((query_id, doc_id) for query_id, graded in grades.items() for doc_id in graded)
     judged = [int(grades[query_id][doc_id]) for query_id, doc_id in keys]
     nothing = {
         "judge": None,

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -398,6 +399,21 @@ def test_means_by_a_judge_are_given_without_its_errors_too(judged, command_of, c
         "among what was judged, by the errors on the sample: precision" in text
         and "corrected" in text
     )
+
+
+def test_corrected_means_do_not_depend_on_the_order_of_the_answers(judged):
+    def grade(query_id, doc_id, known):
+        share = zlib.crc32(doc_id.encode()) % 10
+        return 2 * (share < (9 if known else 4))
+
+    judged.grade = grade
+    found = judged(sample=30)
+    outcomes = Path(found["folder"]) / "outcomes.jsonl"
+    lines = outcomes.read_text().splitlines(keepends=True)
+    outcomes.write_text("".join(reversed(lines)))
+    again = judged(sample=30)
+    assert again["corrected"] == found["corrected"]
+    assert again["judge"] == found["judge"]
 
 
 def test_a_judge_without_errors_is_corrected_by_little_and_a_wrong_one_to_the_truth():
