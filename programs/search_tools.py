@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import dspy
 
@@ -34,7 +34,7 @@ A_READING = 0.25  # of the model's window that one document may take: several ar
 
 REPEATS = 2  # in a row, after which a model is asked to finish with what it has
 _MOST_IDS = 10  # unread documents that a model is reminded of
-_SHOWN_BEFORE = "(shown before)"
+SHOWN_BEFORE = "(shown before)"
 
 
 class EarlierSearch(NamedTuple):
@@ -118,8 +118,8 @@ class SearchTools:
         words = fold_words(text)
         earlier = self.searches.get(words)
         if earlier and k <= earlier.k:
-            self.session.repeat("search", text)
-            return SearchResultText(self._answer_repeated_search(earlier), earlier.snippets[:k])
+            self._count_repeat("search", text)
+            return SearchResultText(self.answer_repeated_search(earlier), earlier.snippets[:k])
         seen = self.visible.keys()
         snippets = self.find(text, k, seen)
         nothing_new = seen >= {snippet.doc_id for snippet in snippets}
@@ -128,7 +128,7 @@ class SearchTools:
             row = {
                 "doc_id": snippet.doc_id,
                 "title": "" if nothing_new else snippet.title,
-                "text": _SHOWN_BEFORE if nothing_new else snippet.text,
+                "text": SHOWN_BEFORE if nothing_new else snippet.text,
             }
             rows.append(row)
         hop = self.session.hop
@@ -161,9 +161,8 @@ class SearchTools:
         """Read `chars` characters of a document, 0 all, and return them as JSON; not if it was read that far before."""
         earlier = self.readings.get(doc_id)
         if earlier and (not earlier.chars or 0 < chars <= earlier.chars):
-            self.session.repeat("read", doc_id)
-            state = "selected" if doc_id in self.selected else "not selected"
-            return self._answer_repeat(f"This document was read before, and is {state}.")
+            self._count_repeat("read", doc_id)
+            return self.answer_repeated_reading(doc_id, chars)
         text = self.session.read(doc_id, chars or None, fit=fit)
         self.readings[doc_id] = EarlierReading(self.session.hop, chars)
         self.repeats = 0
@@ -179,10 +178,11 @@ class SearchTools:
         }
         self.visible = {doc_id: shown for doc_id, shown in self.visible.items() if shown > hop}
 
-    def _answer_repeated_search(self, earlier: EarlierSearch) -> str:
+    def answer_repeated_search(self, earlier: EarlierSearch) -> str:
+        """Return what the model is told of a search that was made before."""
         doc_ids = [snippet.doc_id for snippet in earlier.snippets]
         selected = sum(doc_id in self.selected for doc_id in doc_ids)
-        unread = [doc_id for doc_id in doc_ids if self._is_untried(doc_id)]
+        unread = [doc_id for doc_id in doc_ids if self.is_untried(doc_id)]
         read = len(doc_ids) - selected - len(unread)
         return self._answer_repeat(
             f"This search was made before, as search {earlier.number}. Of its {len(doc_ids)} "
@@ -191,12 +191,15 @@ class SearchTools:
             unread,
         )
 
+    def answer_repeated_reading(self, doc_id: str, chars: int) -> str:
+        """Return what the model is told of a document that it read before, `chars` of it or more, 0 all."""
+        state = "selected" if doc_id in self.selected else "not selected"
+        return self._answer_repeat(f"This document was read before, and is {state}.")
+
     def _answer_repeat(self, state: str, unread: Sequence[str] = ()) -> str:
-        with self.lock:
-            self.repeats += 1
         if not unread:
             by_rank = sorted(self.best_rank, key=self.best_rank.__getitem__)
-            unread = [doc_id for doc_id in by_rank if self._is_untried(doc_id)]
+            unread = [doc_id for doc_id in by_rank if self.is_untried(doc_id)]
         advice = "Search in other words"
         if unread:
             advice += ", or read a document that was only seen"
@@ -206,7 +209,13 @@ class SearchTools:
             {"repeated": state, "only_seen": list(unread[:_MOST_IDS]), "next": f"{advice}."}
         )
 
-    def _is_untried(self, doc_id: str) -> bool:
+    def _count_repeat(self, action: Literal["search", "read"], argument: str) -> None:
+        self.session.repeat(action, argument)
+        with self.lock:
+            self.repeats += 1
+
+    def is_untried(self, doc_id: str) -> bool:
+        """Return whether a document was neither selected nor read."""
         return doc_id not in self.selected and doc_id not in self.readings
 
     def keep(self, doc_ids: Iterable[str]) -> list[str]:

@@ -25,7 +25,13 @@ from typing_extensions import TypedDict
 
 from evals.scoring.anytime_ranking import anytime_ranking, submit_anytime
 from evals.scoring.metrics import check_metric, compute, is_pairwise, ranking_of
-from programs.search_tools import SearchTools, as_json
+from programs.search_tools import (
+    REPEATS,
+    SHOWN_BEFORE,
+    EarlierSearch,
+    SearchTools,
+    as_json,
+)
 from tools import schemas, session
 from tools.errors import SessionRefusal, UsageError
 from tools.models.answer_checks import InvalidAnswer
@@ -55,6 +61,34 @@ class Observation(NamedTuple):
     text: str  # JSON
     reward: float
     done: bool
+
+
+class _EpisodeTools(SearchTools):
+    """The tools of an episode, whose results keep their form when an agent repeats an action.
+
+    The agent may be a script, and Sextant does not know which results it still has before it.
+    """
+
+    def answer_repeated_search(self, earlier: EarlierSearch) -> str:
+        """Return the hits of the earlier search without their texts, each with its `state`."""
+        text = SHOWN_BEFORE
+        if self.repeats >= REPEATS:
+            text = f"{SHOWN_BEFORE[:-1]}; select the documents that fit, and {self.ending})"
+        rows = []
+        for snippet in earlier.snippets:
+            doc_id = snippet.doc_id
+            state = "read"
+            if doc_id in self.selected:
+                state = "selected"
+            elif self.is_untried(doc_id):
+                state = "only seen"
+            rows.append({"doc_id": doc_id, "title": snippet.title, "text": text, "state": state})
+        return as_json(rows)
+
+    def answer_repeated_reading(self, doc_id: str, chars: int) -> str:
+        """Return the text again."""
+        text = self.session.read_whole(doc_id)
+        return as_json({"doc_id": doc_id, "text": text[:chars] if chars else text})
 
 
 class ReportedUsage(TypedDict, total=False):
@@ -167,7 +201,7 @@ class Episode:
         self.touched = self.opened  # when somebody last went on with it
         before = session.current()
         with session.for_query(query):
-            self.desk = SearchTools(world.toolbox.open(query), hops=0, ending="submit")
+            self.desk = _EpisodeTools(world.toolbox.open(query), hops=0, ending="submit")
         session.set_current(before)
         self._lock = RLock()
         self.reported = Usage()  # what the agent says that it has used
