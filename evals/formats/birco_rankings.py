@@ -35,14 +35,8 @@ _OTHER_SYSTEMS = {
     "spladev2": "SPLADE-v2",
     "tart": "TART",
 }
-# How a language model ranks: "rrankgpt" is a misprint of the release's.
-_METHODS = {
-    "rankgpt": "Rank",
-    "rrankgpt": "Rank",
-    "score": "Score",
-    "reason": "Reason",
-    "subtask": "Subtask",
-}
+# How a prompted language model ranks; "rrankgpt" is a misprint of the release's.
+_METHOD = re.compile(r"\b(r?rankgpt|score|reason|subtask)\b")
 
 
 def import_ranks(
@@ -112,10 +106,11 @@ def find_system(stem: str) -> str:
     """
     words = stem.lower().replace("-", "_").split("_")
     objective = "+O" if "o" in words else ""
-    methods = [_METHODS[word] for word in words if word in _METHODS]
+    methods = _METHOD.findall(" ".join(words))
     model = _find_model(words)
     if len(methods) == 1 and model:
-        name = f"{methods[0]}{objective} {model}"
+        method = "Rank" if methods[0].endswith("rankgpt") else methods[0].capitalize()
+        name = f"{method}{objective} {model}"
     else:
         others = [_OTHER_SYSTEMS[word] for word in words if word in _OTHER_SYSTEMS]
         name = f"{others[0]}{objective}" if len(others) == 1 else ""
