@@ -4,6 +4,8 @@ Connections are the server's own, so that whatever it does to them reaches the c
 are cut. A client sends one request at a time on a connection, as HTTP/1.1 without pipelining has it.
 """
 
+import http.client
+import io
 import json
 import re
 import socket
@@ -35,6 +37,17 @@ class Exchange:
     @property
     def request(self) -> dict[str, Any]:
         return json.loads(self.body)
+
+    def answer(self) -> str:
+        """The text of the answer, streamed or not, of a response that is whole."""
+        events = _read_body(bytes(self.response)).decode()
+        if not events.startswith("data:"):
+            return json.loads(events)["choices"][0]["message"]["content"] or ""
+        pieces = []
+        for event in re.findall(r"^data: (\{.*)$", events, re.MULTILINE):
+            for choice in json.loads(event)["choices"]:
+                pieces.append(choice["delta"].get("content") or "")
+        return "".join(pieces)
 
     def reported(self, name: str) -> int:
         """The last number under this name in the response, e.g. "prompt_tokens"; 0 without one."""
@@ -84,6 +97,23 @@ class WatchedServer:
                 server.sendall(data)
         _close(server)  # a client that was killed is gone for the server, too
         answering.join()
+
+
+class _Received:
+    """As much of a socket as the reader of a response wants."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+def _read_body(response: bytes) -> bytes:
+    """The body of a response, out of its chunks if it has any."""
+    reader = http.client.HTTPResponse(_Received(response))
+    reader.begin()
+    return reader.read()
 
 
 def _pass_responses(
