@@ -135,7 +135,7 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
     finish, run, server, monkeypatch
 ):
     def run_away(path, body):
-        again = len(body["messages"]) > 2
+        again = len(body["messages"]) > 2 or "Keep the answer short" in str(body["messages"])
         said = {"raw": '{"rewritten": "a"}'} if again else {"raw": "word " * 5000, "finish": finish}
         return _reply("tiny", said, "?")
 
@@ -154,7 +154,8 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
     )
     assert run(*job).code == 0
     for body in server.requests[1::2]:
-        assert len(body["messages"][-2]["content"]) < (100 if finish == "length" else 2100)
+        shown = str(body["messages"]).count("word word")
+        assert shown == 0 if finish == "length" else shown < 2100
         text = body["response_format"]["json_schema"]["schema"]["properties"]["rewritten"]
         assert text.get("maxLength") == (500 if finish == "length" else 3000)
 
