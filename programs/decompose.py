@@ -113,6 +113,10 @@ class Decompose(Program):
                 break
             session.note(f"{subquery.role}, weight {subquery.weight:g}: {subquery.reading.strip()}")
             results.append(SubQueryResult(subquery.role, subquery.weight, doc_ids))
+        if stop_reason == "done" and not any(result.doc_ids for result in results):
+            # No condition has a word of the collection.
+            doc_ids = search(session, query.text, self.per_search) or []
+            results.append(SubQueryResult("must", 1.0, doc_ids))
         return session.submit(fuse(results, self.exclude_depth)[: self.depth], why=stop_reason)
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import dspy
+from dspy.adapters.utils import translate_field_type
 
 from tools import files, schemas, session
 from tools.models import call_context, context_window
@@ -37,13 +38,22 @@ from tools.models.answer_faults import (
     write_request,
 )
 from tools.models.answer_parsing import JSON_FORM, answer_form, read_answer
-from tools.models.answer_schema import SIGNATURES_CACHED, FieldValues, bound_schema, make_schema
+from tools.models.answer_schema import (
+    SIGNATURES_CACHED,
+    FieldValues,
+    bound_schema,
+    inline_schema,
+    make_schema,
+)
 from tools.models.call_context import PredictorCall, Repair
 from tools.models.fields import place_markers, read_loosely
 from tools.models.salvage import Part, describe, salvage
 from tools.models.tool_calls import ToolCalls
 from tools.models.values import TooBroken
 from tools.records import Usage
+
+# DSPy's words before the schema of a field.
+_SCHEMA_NOTE = "must adhere to the JSON schema: "
 
 _Rows = list[FieldValues]
 
@@ -339,8 +349,21 @@ def _system_message(
     signature: Any,
     doc: str,
 ) -> str:
-    """Return DSPy's message. `doc` is a part of the key because instructions can be changed on the signature itself."""
-    return str(form.format_system_message(signature))
+    """Return DSPy's message, with schemas of types that a small model can read.
+
+    `doc` is a part of the key because instructions can be changed on the signature itself.
+    """
+    message = str(form.format_system_message(signature))
+    for name, field in signature.output_fields.items():
+        written = translate_field_type(name, field)
+        before, note, _ = written.partition(_SCHEMA_NOTE)
+        schema = inline_schema(field.annotation) if note else None
+        if schema is not None:
+            plain = f"{before}{note}{json.dumps(schema, ensure_ascii=False)}"
+            message = message.replace(written, plain)
+            # In the form of a JSON object it stands inside a text.
+            message = message.replace(json.dumps(written)[1:-1], json.dumps(plain)[1:-1])
+    return message
 
 
 def _write_value(value: Any) -> str:

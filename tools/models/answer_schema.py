@@ -139,3 +139,39 @@ def _make_strict(part: FieldValues) -> FieldValues:
     # Nothing may stand next to a reference.
     description = strict.pop("description", "")
     return {"anyOf": [strict], "description": description} if description else strict
+
+
+def inline_schema(annotation: Any) -> FieldValues | None:
+    """Return the JSON schema of a type as a prompt shows it: without references and generated titles.
+
+    A small model copies a reference ("#/$defs/SubQuery") in place of a value. None for types without a
+    schema, and for types that contain themselves.
+    """
+    try:
+        schema = pydantic.TypeAdapter(annotation).json_schema()
+        return dict(_inline_part(schema, schema.get("$defs", {}), ()))
+    except (RecursionError, TypeError, pydantic.errors.PydanticUserError):
+        return None
+
+
+def _inline_part(part: Any, definitions: FieldValues, within: tuple[str, ...]) -> Any:
+    """Return a part of a schema that lies `within` the definitions with these names."""
+    if isinstance(part, list):
+        return [_inline_part(item, definitions, within) for item in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        name = part["$ref"].rpartition("/")[2]
+        if name in within:
+            raise RecursionError(f"{name} contains itself")
+        definition = _inline_part(definitions[name], definitions, (*within, name))
+        return definition | {key: value for key, value in part.items() if key != "$ref"}
+    inlined = FieldValues()
+    for key, value in part.items():
+        if key == "properties":
+            inlined[key] = {
+                name: _inline_part(field, definitions, within) for name, field in value.items()
+            }
+        elif key not in ("$defs", "title"):
+            inlined[key] = _inline_part(value, definitions, within)
+    return inlined

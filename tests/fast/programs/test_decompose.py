@@ -110,6 +110,12 @@ def test_a_faulty_condition_costs_itself(faulty, searches, corpus, server):
     assert len(server.requests) == 1 and submission.ranking and submission.trace.unusable == {}
 
 
+def test_the_description_is_searched_if_no_condition_has_a_word_of_the_collection(corpus, server):
+    submission = decomposed(corpus, server, subquery("qwxz"), subquery("zwqx", "may"))
+    searches = [step.argument for step in submission.trace.steps if step.tool == "search"]
+    assert searches == ["qwxz", "zwqx", QUERY.text] and submission.ranking
+
+
 def test_a_condition_of_another_type_is_left_out_if_it_is_so_again(corpus, server):
     submission = decomposed(corpus, server, subquery("blue"), subquery("red", "perhaps"))
     steps = submission.trace.steps

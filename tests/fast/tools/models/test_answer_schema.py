@@ -8,14 +8,17 @@ import jsonschema
 import openai
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai_server import Failure, _reply, prompts
 
 from evals.running.request import SYSTEMS
 from evals.running.resolve import try_construct
 from tools.models import language_model
-from tools.models.adapter import Adapter
+from tools.models.adapter import Adapter, _system_message
 from tools.models.answer_checks import require_known_ids, schema_constraints
-from tools.models.answer_schema import bound_schema, make_schema
+from tools.models.answer_parsing import JSON_FORM, MARKER_FORM
+from tools.models.answer_schema import bound_schema, inline_schema, make_schema
 from tools.models.model_spec import ServerInfo
 from tools.models.server_detection import KINDS
 from tools.plugins import load_object
@@ -36,6 +39,61 @@ def answer_by(schema, defs=None):
     if schema["type"] == "object":
         return {name: answer_by(one, defs) for name, one in schema["properties"].items()}
     return kinds[schema["type"]]
+
+
+class Condition(pydantic.BaseModel):
+    """A condition of a plan."""
+
+    search: str = pydantic.Field(description="a search text")
+    weight: float = 1.0
+
+
+class Plan(pydantic.BaseModel):
+    title: str
+    conditions: list[Condition]
+
+
+class Tree(pydantic.BaseModel):
+    children: list["Tree"]
+
+
+plans = st.builds(
+    Plan, title=st.text(), conditions=st.lists(st.builds(Condition, search=st.text()))
+)
+
+
+@given(plans, st.sampled_from(["title", "conditions", "search"]))
+def test_a_schema_without_references_takes_and_refuses_what_pydantics_takes_and_refuses(plan, name):
+    inlined = inline_schema(list[Plan])
+    assert "$" not in json.dumps(inlined)
+    value = [plan.model_dump()]
+    changed = json.loads(json.dumps(value).replace(f'"{name}":', '"other":'))
+    for example in (value, changed):
+        by_pydantic = jsonschema.Draft202012Validator(
+            pydantic.TypeAdapter(list[Plan]).json_schema()
+        )
+        by_ours = jsonschema.Draft202012Validator(inlined)
+        assert by_ours.is_valid(example) == by_pydantic.is_valid(example)
+
+
+def test_a_type_that_contains_itself_keeps_its_references():
+    assert inline_schema(Tree) is None
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_prompts_show_the_schema_of_a_field_without_references(structured):
+    class Split(dspy.Signature):
+        """Split a request."""
+
+        request: str = dspy.InputField()
+        plan: list[Condition] = dspy.OutputField()
+
+    form = JSON_FORM if structured else MARKER_FORM
+    with_references = form.format_system_message(Split)
+    assert "$ref" in with_references
+    prompt = _system_message(form, Split, Split.__doc__)
+    assert "$ref" not in prompt and "a search text" in prompt
+    assert len(prompt) < len(with_references)
 
 
 def bare(schema):
