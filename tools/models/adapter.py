@@ -356,8 +356,8 @@ def _system_message(
     message = str(form.format_system_message(signature))
     for name, field in signature.output_fields.items():
         written = translate_field_type(name, field)
-        before, note, _ = written.partition(_SCHEMA_NOTE)
-        schema = inline_schema(field.annotation) if note else None
+        before, note, schema_text = written.partition(_SCHEMA_NOTE)
+        schema = inline_schema(field.annotation) if '"$ref"' in schema_text else None
         if schema is not None:
             plain = f"{before}{note}{json.dumps(schema, ensure_ascii=False)}"
             message = message.replace(written, plain)

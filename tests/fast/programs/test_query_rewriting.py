@@ -65,7 +65,10 @@ def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_ki
     assert stop.tool == "stop" and submission.ranking == search.doc_ids
     assert len(server.requests) == search.usage.calls == 1
     if program is not Rewrite:
-        assert (server.requests[0]["max_tokens"], server.requests[0]["temperature"]) == (4096, 0.0)
+        # Each field has a marker, and so has the end.
+        markers = 16 * (len(program.signature.output_fields) + 1)
+        assert server.requests[0]["max_tokens"] == 8192 + markers, "CRUMB, section 4.4"
+        assert server.requests[0]["temperature"] == 0.0
 
 
 @pytest.mark.parametrize(

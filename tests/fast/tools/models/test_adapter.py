@@ -363,13 +363,16 @@ def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_every_programs_system_message_is_dspys(name):
+def test_every_programs_system_message_is_dspys_but_for_schemas_with_references(name):
+    note = "must adhere to the JSON schema: "
     for predictor in try_construct(load_object("program", name, SYSTEMS), {}).predictors():
-        mine, dspys = (
-            one.format_system_message(predictor.signature)
-            for one in (Adapter(), dspy.ChatAdapter())
-        )
-        assert mine == dspys
+        ours = Adapter().format_system_message(predictor.signature).split("\n")
+        theirs = dspy.ChatAdapter().format_system_message(predictor.signature).split("\n")
+        for our_line, their_line in zip(ours, theirs, strict=True):
+            if "$ref" in their_line:
+                their_line = their_line.partition(note)[0]
+                our_line = our_line.partition(note)[0]
+            assert our_line == their_line
 
 
 @pytest.mark.parametrize(
