@@ -186,7 +186,8 @@ class _VerifierNodes(NodeContext):
         verifier = self.program
         picked = state["picked"]
         shuffled = list(picked)
-        random.Random(f"{verifier.seed}:{self.session.query_id}:{state['round']}").shuffle(shuffled)
+        seed = f"{verifier.seed}:{self.session.query_id}:{state['round']}"
+        random.Random(seed).shuffle(shuffled)
         starts = range(0, len(shuffled), verifier.batch)
         jobs = [
             partial(self._verify_batch, shuffled[start : start + verifier.batch])

@@ -132,7 +132,8 @@ def search_words_of_guess(
     guessed = tokens(guess)
     request = tokens(query)
     heading = tokens(title or next(iter(text.strip().splitlines()), ""))
-    copied = any(request[first : first + len(guessed)] == guessed for first in range(len(request)))
+    starts = range(len(request))
+    copied = any(request[start : start + len(guessed)] == guessed for start in starts)
     if guessed and guessed == heading and not copied:
         return TITLE
     return longest_run(guessed, tokens(text), request)

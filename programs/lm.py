@@ -274,7 +274,8 @@ def _call_lines(call: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a call: the request, message by message, and the response."""
     usage = usage_from_json(call["usage"])
     first = "" if call["first"] is None else f", {call['first']:.2f} s to the first token"
-    yield f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s{first}"
+    seconds = f"{call['seconds']:.1f} s"
+    yield f"{call['key']}  {call['model']}  {call['at']}  {seconds}{first}"
     yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
     yield f"{tokens}, {_usd(usage.paid_usd)}; it ended with {call['finish']}"

@@ -116,7 +116,8 @@ def rank(
 def complete_ranking(named: Iterable[str], shown: Sequence[str]) -> list[str]:
     """Return the ids `shown` in the order in which a model `named` them, then the others as they were shown."""
     shown_ids = set(shown)
-    return list(dict.fromkeys([*(doc_id for doc_id in named if doc_id in shown_ids), *shown]))
+    ranked = [doc_id for doc_id in named if doc_id in shown_ids]
+    return list(dict.fromkeys([*ranked, *shown]))
 
 
 def read_in_batches(

@@ -141,7 +141,10 @@ def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ())
         *(subject_lines or (describe_task(estimate), describe_system(estimate), pending)),
     ]
     named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
-    rows = [[name, *(f"{value:,.0f}" for value in estimate[key].values())] for name, key in named]
+    rows = list[list[str]]()
+    for name, key in named:
+        values = [f"{value:,.0f}" for value in estimate[key].values()]
+        rows.append([name, *values])
     usd = [f"${value:,.4f}" for value in (estimate["list_usd"] or {}).values()]
     rows += [
         ["list price", *(usd or ("price unknown", "", ""))],

@@ -143,7 +143,11 @@ class ModelStage:
         """
         before = self.outcomes
         unanswered = [unit for unit in units if unit.query_id not in before]
-        pending = sorted(unanswered, key=lambda unit: (len(unit.candidates or ()), len(unit.text)))
+
+        def size(unit: Query) -> tuple[int, int]:
+            return len(unit.candidates or ()), len(unit.text)
+
+        pending = sorted(unanswered, key=size)
         statistics = BM25(self._documents, sextant_home()).statistics
         chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
         rehearsal = forecast.StandInModel(statistics, self.model).watch(

@@ -152,32 +152,22 @@ def columns(progress: Progress) -> list[ProgressColumn]:
         _some(progress.failed, "failed"),
     ]
     table_columns = [ProgressColumn("queries", counts, 8, 0, ("green", "yellow", "yellow"))]
-    table_columns += [
-        ProgressColumn(
-            "calls", [f"{_count(usage.calls)}{_of_expected(progress)}", *_apart(calls)], 11, 5
-        )
-    ]
+    call_count = f"{_count(usage.calls)}{_of_expected(progress)}"
+    table_columns.append(ProgressColumn("calls", [call_count, *_apart(calls)], 11, 5))
     if calls.limit:
         flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
         table_columns.append(ProgressColumn("in flight", flight, 9, 2))
     if _is_paid(usage):
         tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
-        table_columns += [
-            ProgressColumn("tokens", tokens, 8, 6),
-            ProgressColumn("dollars", _dollars(progress), 14, 1),
-        ]
-    table_columns.append(
-        ProgressColumn(
-            progress.metric,
-            [] if progress.mean is None else [f"{progress.mean:.4f}", "so far"],
-            7,
-            4,
-        )
-    )
-    return [
-        *table_columns,
-        ProgressColumn("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3),
-    ]
+        table_columns.append(ProgressColumn("tokens", tokens, 8, 6))
+        table_columns.append(ProgressColumn("dollars", _dollars(progress), 14, 1))
+    mean = []
+    if progress.mean is not None:
+        mean = [f"{progress.mean:.4f}", "so far"]
+    table_columns.append(ProgressColumn(progress.metric, mean, 7, 4))
+    times = [clock(progress.elapsed), _left(progress)]
+    table_columns.append(ProgressColumn("elapsed", times, 10, 3))
+    return table_columns
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
@@ -192,9 +182,13 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
         drawn.add_column(
             Text(strip_control_characters(column.heading)), no_wrap=True, min_width=column.width
         )
-    lines = [([*filter(None, column.cells), "", "", ""], column.colours) for column in shown]
     for row in range(3):
-        drawn.add_row(*(Text(cells[row], colours[row]) for cells, colours in lines))
+        cells = []
+        for column in shown:
+            texts = [text for text in column.cells if text]
+            text = texts[row] if row < len(texts) else ""
+            cells.append(Text(text, column.colours[row]))
+        drawn.add_row(*cells)
     words = waiting_words(progress.status) if waits else ""
     return Group(drawn, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
 
@@ -203,14 +197,22 @@ def plain_line(progress: Progress) -> str:
     """Return the progress in a line."""
     calls = progress.status
     usage = progress.status.usage
-    apart = ", ".join(_apart(calls))
+    call_count = f"{_count(usage.calls)}{_of_expected(progress)} calls"
+    if apart := ", ".join(_apart(calls)):
+        call_count += f" ({apart})"
+    mean = ""
+    if progress.mean is not None:
+        mean = f"{progress.metric} {progress.mean:.4f} so far"
+    in_flight = ""
+    if calls.in_flight:
+        in_flight = f"{calls.in_flight} of {calls.limit} in flight"
     figures = [
         f"{progress.done}/{progress.queries} queries",
         _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
-        "" if progress.mean is None else f"{progress.metric} {progress.mean:.4f} so far",
-        f"{_count(usage.calls)}{_of_expected(progress)} calls" + (f" ({apart})" if apart else ""),
-        f"{calls.in_flight} of {calls.limit} in flight" if calls.in_flight else "",
+        mean,
+        call_count,
+        in_flight,
         _some(calls.waiting, "waiting"),
     ]
     if _is_paid(usage):
@@ -230,7 +232,9 @@ def waiting_words(calls: CallStats) -> str:
 def clock(seconds: float) -> str:
     """Write seconds as 12:34, or 5h06m from an hour on."""
     minutes, remaining = divmod(round(seconds), 60)
-    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}:{remaining:02}"
+    if minutes >= 60:
+        return f"{minutes // 60}h{minutes % 60:02}m"
+    return f"{minutes}:{remaining:02}"
 
 
 def _left(progress: Progress) -> str:

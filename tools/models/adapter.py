@@ -362,7 +362,9 @@ def _system_message(
             plain = f"{before}{note}{json.dumps(schema, ensure_ascii=False)}"
             message = message.replace(written, plain)
             # In the form of a JSON object it stands inside a text.
-            message = message.replace(json.dumps(written)[1:-1], json.dumps(plain)[1:-1])
+            written_inside = json.dumps(written)[1:-1]
+            plain_inside = json.dumps(plain)[1:-1]
+            message = message.replace(written_inside, plain_inside)
     return message
 
 

@@ -238,5 +238,6 @@ def _repeats(
     # Each run of that length has one of these words.
     if not any(word in prompt for word in words[width - 1 :: width]):
         return False
-    runs = (" ".join(words[start : start + width]) for start in range(len(words) - width + 1))
+    starts = range(len(words) - width + 1)
+    runs = (" ".join(words[start : start + width]) for start in starts)
     return any(run in prompt for run in runs)

@@ -274,7 +274,9 @@ def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
     texts = dict[str, str]()
     labels = list(label.finditer(answer))
     for index, match in enumerate(labels):
-        end = labels[index + 1].start() if index + 1 < len(labels) else len(answer)
+        end = len(answer)
+        if index + 1 < len(labels):
+            end = labels[index + 1].start()
         name = names.get(plain_name(match["heading"] or match["bold"] or match["colon"]))
         if name:
             texts.setdefault(name, answer[match.end() : end].strip())

@@ -522,7 +522,11 @@ class LanguageModel(dspy.LM):
 
     def _key(self, request: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""
-        url, api = (self.wire.url, self.wire.api) if self.wire else (self._server, self.model_type)
+        url = self._server
+        api = self.model_type
+        if self.wire:
+            url = self.wire.url
+            api = self.wire.api
         key = blake2b(
             f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + request, digest_size=8
         )

@@ -114,7 +114,8 @@ class Price(NamedTuple):
     def __str__(self) -> str:
         """Return words: $1.75 in, $0.175 cached, $14 out per million tokens (litellm 1.106.2)."""
         labelled = {"in": self.input, "cached": self.cached_input, "out": self.output}
-        listed = ", ".join(f"${_per_million(price):g} {name}" for name, price in labelled.items())
+        rates = [f"${_per_million(price):g} {name}" for name, price in labelled.items()]
+        listed = ", ".join(rates)
         long = f", more above {self.longer[0][0]:,} tokens of input" if self.longer else ""
         source = " of ".join(filter(None, (self.source, self.as_of)))
         return f"{listed} per million tokens{long}" + (f" ({source})" if source else "")
@@ -178,7 +179,10 @@ def _find_listed(model: str) -> Price | None:
         or "input_cost_per_request" in row
     ):
         return None
-    tiers = [tier for tier in row.get("tiered_pricing") or () if len(tier.get("range", ())) == 2]
+    tiers = list[Any]()
+    for tier in row.get("tiered_pricing") or ():
+        if len(tier.get("range", ())) == 2:
+            tiers.append(tier)
     base = _rates(tiers[0] if tiers else row)
     # Half a price is the fee of a router, or an old search model; none is a place-holder.
     free = row["litellm_provider"] in _OWN_MACHINES and base and not base.input and not base.output
@@ -187,7 +191,11 @@ def _find_listed(model: str) -> Price | None:
     source = (
         f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
     )
-    steps = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
+    steps = list[tuple[int, Any]]()
+    for tier in tiers[1:]:
+        rates = _rates(tier)
+        if rates:
+            steps.append((int(tier["range"][0]), rates))
     longer = sorted(steps if tiers else _longer(row, base), key=lambda step: step[0])
     return base._replace(longer=tuple(longer), source=source)
 
@@ -212,7 +220,10 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
     inclusive = row["litellm_provider"] in _INCLUSIVE
     price = base
     matches = filter(None, map(_ABOVE.fullmatch, row))
-    steps = {match[1] + match[2]: int(match[1]) * (1000 if match[2] else 1) for match in matches}
+    steps = dict[str, int]()
+    for match in matches:
+        thousands = 1000 if match[2] else 1
+        steps[match[1] + match[2]] = int(match[1]) * thousands
     longer: list[tuple[int, Price]] = []
     for written, limit in sorted(steps.items(), key=lambda step: step[1]):
         named = {name: row.get(f"{key}_above_{written}_tokens") for name, key in _RATES.items()}

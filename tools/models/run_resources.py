@@ -108,7 +108,8 @@ class RunResources(SharedOnDeepcopy):
             unbooked = self._unbooked
             self._unbooked = []
         for model in dict.fromkeys(one[0] for one in unbooked):
-            used = total(usage for name, fault, usage, _ in unbooked if name == model and not fault)
+            usages = [usage for name, fault, usage, _ in unbooked if name == model and not fault]
+            used = total(usages)
             if used.calls:
                 ledger.book(model, used)
         for model, fault, usage, seconds in unbooked:

@@ -151,7 +151,9 @@ def _row(listing: Any, model: str) -> Mapping[str, Any]:
         else [_mapping(listing)]
     )
     named = [row for row in rows if model in map(row.get, ("id", "model", "name", "model_name"))]
-    chosen: dict[str, Any] = (named or (rows if len(rows) == 1 else []) or [{}])[0]
+    if not named and len(rows) == 1:
+        named = rows
+    chosen: dict[str, Any] = named[0] if named else {}
     return chosen
 
 

@@ -209,7 +209,9 @@ def _read_tags(
 ) -> Iterator[TextCall]:
     starts = list(_FUNCTION.finditer(text))
     for index, start in enumerate(starts):
-        limit = starts[index + 1].start() if index + 1 < len(starts) else len(text)
+        limit = len(text)
+        if index + 1 < len(starts):
+            limit = starts[index + 1].start()
         closing = _FUNCTION_END.search(text, start.end(), limit)
         body = text[start.end() : closing.start() if closing else limit]
         arguments: dict[str, Any] | str = {

@@ -142,7 +142,8 @@ def part_thoughts(text: str, instruction: str = "") -> Parted:
 def _leave_out_ends(text: str) -> str:
     """Return a text without tokens that end a turn, behind it."""
     while (shorter := text.rstrip()).endswith(_TURN_ENDS):
-        text = shorter[: -len(next(token for token in _TURN_ENDS if shorter.endswith(token)))]
+        ending = next(token for token in _TURN_ENDS if shorter.endswith(token))
+        text = shorter[: -len(ending)]
     return text
 
 

@@ -395,7 +395,10 @@ def _to_mapping(
     inside = get_args(annotation)
     if not isinstance(value, Mapping) or len(inside) != 2:
         return value
-    return {convert(inside[0], key): convert(inside[1], content) for key, content in value.items()}
+    converted = dict[Any, Any]()
+    for key, content in value.items():
+        converted[convert(inside[0], key)] = convert(inside[1], content)
+    return converted
 
 
 _CONVERTERS: dict[Any, Callable[[Any, Any, Any], Any]] = {

@@ -143,7 +143,8 @@ def insert_many(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[A
     """
     for first in range(0, len(rows), _AT_ONCE):
         batch = rows[first : first + _AT_ONCE]
-        places = ", ".join([f"({', '.join('?' * len(batch[0]))})"] * len(batch))
+        row_places = ", ".join("?" * len(batch[0]))
+        places = ", ".join([f"({row_places})"] * len(batch))
         writer.execute(f"INSERT {into} VALUES {places}", [value for row in batch for value in row])
 
 

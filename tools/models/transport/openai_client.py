@@ -474,7 +474,9 @@ def read_completion(
     tokens = metered.output_tokens if metered else None
     reply = reply._replace(finish=read_finish_reason(reply.finish, tokens, limit))
     # Cleaned before it is cut, so that no secret is cut in two.
-    finish = reply.finish if len(reply.finish) <= FINISH else clean(reply.finish)[:FINISH]
+    finish = reply.finish
+    if len(finish) > FINISH:
+        finish = clean(finish)[:FINISH]
     return reply._replace(
         finish="".join(letter if letter.isprintable() else "?" for letter in finish),
         timings=answer.get("timings"),
