@@ -40,6 +40,7 @@ _OBLIQ_POOL_SIZE = 300  # about so many
 _BIRCO_TIES = "e5-large-v2"
 _BIRCO_MODELS = r"gpt-4(-0613)?$|llama-2-(7|13|70)b-chat|stripedhyena"
 _CRUMB_TOKENS = 8192  # of an answer, at most (section 4.4)
+_DEFAULT_TOKENS = 4096  # of an answer, if neither the user nor the price table has a limit
 
 # What each paper means by BM25, by the beginning of a task's name; the first that fits counts.
 BM25 = {
@@ -165,7 +166,10 @@ def compare_thinking(setup: Setup) -> str:
 def compare_answer_length(setup: Setup) -> str:
     """Compare the longest answer with CRUMB's (section 4.4)."""
     limit = setup.config["lm"].get("max_tokens")
-    if setup.lm == "offline" or limit is None or limit == _CRUMB_TOKENS:
+    if setup.lm == "offline" or limit is None:
+        return ""
+    # The signatures have the paper's limit, which takes the place of the default.
+    if limit >= _CRUMB_TOKENS or limit == _DEFAULT_TOKENS:
         return ""
     return (
         f"an answer may have {limit:,} tokens, the paper's {_CRUMB_TOKENS:,} (--max-tokens "

@@ -208,9 +208,11 @@ def _model_troubles(scores: Scores) -> Iterator[str]:
         share = f"{sum(unusable.values())} of {answers} answers" if answers else "answers that"
         yield f"{share} could not be used: {_counts(unusable)}"
     if used_in_part := scores.get("used_in_part"):
-        yield f"{sum(used_in_part.values())} answers were used in part: {_counts(used_in_part)}"
+        partial = sum(used_in_part.values())
+        verb = "was" if partial == 1 else "were"
+        yield f"{plural(partial, 'answer')} {verb} used in part: {_counts(used_in_part)}"
     if fallbacks := scores.get("fallbacks"):
-        yield f"{fallbacks} calls went on without an answer (salvage steps of the traces)"
+        yield f"{plural(fallbacks, 'call')} went on without an answer (salvage steps of the traces)"
     if scores["followed"]:
         yield f"documents that speak to the model, and were kept or obeyed: {scores['followed']}"
     if scores["shortened"]:

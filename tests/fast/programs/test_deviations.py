@@ -51,6 +51,13 @@ def test_every_program_of_a_paper_has_a_row_and_a_row_in_the_docs():
     assert set(re.findall(r"`(\w+)`", rows)) == DIFFERS.keys()
 
 
+@pytest.mark.parametrize(("max_tokens", "differs"), [(2000, True), (4096, False), (30000, False)])
+def test_a_limit_below_the_papers_is_said_unless_it_is_the_default(max_tokens, differs):
+    config = configure("query_to_doc", "crumb/legal_qa", lm="openai/gpt-4o", max_tokens=max_tokens)
+    lines = describe_deviations(DIFFERS["query_to_doc"], config, has_candidates=False)
+    assert ("(--max-tokens 8192)" in lines) == differs
+
+
 @pytest.mark.parametrize("key", SYSTEMS, ids="-".join)
 def test_a_system_as_in_the_paper_has_no_deviation_of_the_defaults(key):
     system = SYSTEMS[key]
