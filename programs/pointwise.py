@@ -17,7 +17,7 @@ from programs.base import Program
 from programs.passage_reading import UNFOUND, find_candidates, show_in_one_call
 from tools.errors import LimitReached, require_at_least
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled, limit_items, require_in_range
+from tools.models.answer_checks import filled, require_in_range
 from tools.models.passages import DESCRIPTION, Passage
 from tools.models.prompting import FallbackPrediction, ask, empty_outputs, predict
 from tools.records import Hit, Query, Submission
@@ -32,8 +32,6 @@ QUOTES = "what in the passage shows that it is wanted, word for word; few or non
 FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 
 _DECIMALS = 4  # to which scores are compared
-# Quotes after which a server that enforces schemas ends the list: small models quote in circles.
-_MOST_QUOTES = 10
 # Between neighbours of equal scores, which `ties` orders: to a protocol that counts ties as losses
 # (MultiConIR's) they are none. Below 50,000 documents, all steps stay below the decimals.
 _TIE_STEP = 1e-9
@@ -86,7 +84,6 @@ class Pointwise(Program):
         answer = ask(
             predictor,
             require_in_range("score", 0, 10),
-            limit_items("quotes", _MOST_QUOTES),
             fallback=empty_outputs(predictor),
             **inputs,
             passages=passages,

@@ -159,15 +159,6 @@ def filled(*fields: str) -> AnswerCheck:
     return AnswerCheck(check_not_empty, {name: {"minItems": 1, "minLength": 1} for name in fields})
 
 
-def limit_items(field: str, most: int) -> AnswerCheck:
-    """Let a server that bounds answers by a schema end the list `field` at `most` items; a longer list is usable."""
-
-    def accept(outputs: Outputs) -> None:
-        return
-
-    return AnswerCheck(accept, {field: {"maxItems": most}})
-
-
 def require_in_range(
     field: str,
     low: float,

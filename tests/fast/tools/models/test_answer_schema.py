@@ -16,7 +16,7 @@ from evals.running.request import SYSTEMS
 from evals.running.resolve import try_construct
 from tools.models import language_model
 from tools.models.adapter import Adapter, _system_message
-from tools.models.answer_checks import limit_items, require_known_ids, schema_constraints
+from tools.models.answer_checks import require_known_ids, schema_constraints
 from tools.models.answer_parsing import JSON_FORM, MARKER_FORM
 from tools.models.answer_schema import bound_schema, inline_schema, make_schema
 from tools.models.model_spec import ServerInfo
@@ -39,20 +39,6 @@ def answer_by(schema, defs=None):
     if schema["type"] == "object":
         return {name: answer_by(one, defs) for name, one in schema["properties"].items()}
     return kinds[schema["type"]]
-
-
-def test_a_limit_of_items_bounds_the_schema_and_refuses_no_answer():
-    class Quote(dspy.Signature):
-        """Quote a passage."""
-
-        passage: str = dspy.InputField()
-        quotes: list[str] = dspy.OutputField()
-
-    check = limit_items("quotes", 2)
-    constraints = schema_constraints([check])
-    schema = bound_schema(make_schema(Quote), 1000, constraints, brief=False)
-    assert schema["properties"]["quotes"]["maxItems"] == 2
-    check({"quotes": ["a", "b", "c"]})
 
 
 class Condition(pydantic.BaseModel):
