@@ -86,7 +86,10 @@ class Price(NamedTuple):
         self, tokens_in: int, cached: int, tokens_out: int, reasoning: int = 0, written: int = 0
     ) -> float:
         """Return a call's dollars; `cached` and `written` tokens are part of the input, `reasoning` of the output."""
-        price = next((dearer for limit, dearer in reversed(self.longer) if tokens_in > limit), self)
+        price = self
+        for limit, dearer in self.longer:
+            if tokens_in > limit:
+                price = dearer
         write = price.input if price.cache_write is None else price.cache_write
         think = price.output if price.reasoning is None else price.reasoning
         usd = (
@@ -226,7 +229,9 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
         steps[match[1] + match[2]] = int(match[1]) * thousands
     longer: list[tuple[int, Price]] = []
     for written, limit in sorted(steps.items(), key=lambda step: step[1]):
-        named = {name: row.get(f"{key}_above_{written}_tokens") for name, key in _RATES.items()}
+        named = dict[str, Any]()
+        for name, key in _RATES.items():
+            named[name] = row.get(f"{key}_above_{written}_tokens")
         changes: dict[str, Any] = {
             name: value for name, value in named.items() if isinstance(value, int | float)
         }
@@ -273,7 +278,10 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
         return None
     sections = _read_own(path)
     spec = spec.rstrip("/")
-    beginnings = [name for name in sections if name.endswith("*") and spec.startswith(name[:-1])]
+    beginnings = list[str]()
+    for name in sections:
+        if name.endswith("*") and spec.startswith(name[:-1]):
+            beginnings.append(name)
     return sections.get(spec) or (sections[max(beginnings, key=len)] if beginnings else None)
 
 

@@ -542,7 +542,10 @@ def _identify_tool(
     if not arguments:
         return "", {}
     given = set(map(plain_name, arguments))
-    matches = [name for name, own in parameters.items() if set(map(plain_name, own)) == given]
+    matches = list[str]()
+    for name, own in parameters.items():
+        if set(map(plain_name, own)) == given:
+            matches.append(name)
     return (matches[0], arguments) if len(matches) == 1 else ("", {})
 
 

@@ -75,7 +75,10 @@ def write_cassette(
     The detected `servers` shape prompts, so it is in the first line.
     """
     count = 0
-    found = {model: server for model, server in (servers or {}).items() if any(server.values())}
+    found = dict[str, Any]()
+    for model, server in (servers or {}).items():
+        if any(server.values()):
+            found[model] = server
     with files.replacing(path) as file:
         file.write(json.dumps(_HEAD | ({"servers": found} if found else {})) + "\n")
         for key, answer in answers:

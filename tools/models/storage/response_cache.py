@@ -209,7 +209,9 @@ class ResponseCache:
         except (sqlite3.Error, OSError) as error:
             wrong = f"{self.path}: {error}; an answer could not be written"
             raise RunIncomplete(f"{wrong}; {files.remedy(error)}") from None
-        self._known.update(hash(row["key"]) for row in rows if not row["fault"] and row["outputs"])
+        for row in rows:
+            if row["outputs"] and not row["fault"]:
+                self._known.add(hash(row["key"]))
         self.parts.note(parts)
 
     def settle(self) -> None:
