@@ -112,14 +112,13 @@ def copies_prompt(signature: Any, value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(copies_prompt(signature, item) for item in value)
     if isinstance(value, pydantic.BaseModel):
-        return any(copies_prompt(signature, text) for text in vars(value).values())
+        return _is_copied_object(signature, value)
     if not isinstance(value, str):
         return False
     words = value.split()
     descriptions = _descriptions(signature)
     text = " ".join(words).casefold().strip(". ")
-    placeholders = [f"{{{name}}}" for name in signature.output_fields]
-    if text in descriptions or text in placeholders or _REFERENCE.fullmatch(text):
+    if text in descriptions or _is_placeholder(signature, value):
         return True
     if len(words) < _COPIED_WORDS:
         return False
@@ -132,6 +131,27 @@ def copies_prompt(signature: Any, value: Any) -> bool:
         text,
         width,
     )
+
+
+def _is_copied_object(signature: Any, value: pydantic.BaseModel) -> bool:
+    """Return whether a text of an object stands for a value, or all of its texts are copies.
+
+    One copied text costs the object nothing: small models copy the description of a remark, and write a good search.
+    """
+    texts = list[str]()
+    for name, field in type(value).model_fields.items():
+        if field.annotation is str:
+            texts.append(getattr(value, name))
+    if any(_is_placeholder(signature, text) for text in texts):
+        return True
+    return bool(texts) and all(copies_prompt(signature, text) for text in texts)
+
+
+def _is_placeholder(signature: Any, text: str) -> bool:
+    """Return whether a text is a placeholder of DSPy's prompt, or a reference in a schema."""
+    plain = text.strip().casefold().strip(". ")
+    placeholders = [f"{{{name}}}" for name in signature.output_fields]
+    return plain in placeholders or bool(_REFERENCE.fullmatch(plain))
 
 
 @lru_cache(maxsize=SIGNATURES_CACHED)

@@ -173,7 +173,7 @@ def test_copies_of_the_prompt_are_no_values():
 def test_a_row_with_a_reference_or_a_description_of_the_schema_is_a_copy():
     class Condition(pydantic.BaseModel):
         search: str = pydantic.Field(description="a search text for it")
-        role: str
+        role: Literal["must", "not"]
 
     class Split(dspy.Signature):
         conditions: list[Condition] = dspy.OutputField()
@@ -182,6 +182,20 @@ def test_a_row_with_a_reference_or_a_description_of_the_schema_is_a_copy():
         copy = Condition(search=words, role="must")
         assert copies_prompt(Split, [copy, copy])
         assert not copies_prompt(Split, [copy, Condition(search="blue", role="must")])
+
+
+def test_a_copied_remark_beside_a_search_costs_the_row_nothing():
+    class Condition(pydantic.BaseModel):
+        search: str = pydantic.Field(description="a search text for it")
+        reading: str = pydantic.Field(description="how it is to be understood")
+
+    class Split(dspy.Signature):
+        conditions: list[Condition] = dspy.OutputField()
+
+    copied = "how it is to be understood"
+    assert not copies_prompt(Split, [Condition(search="blue", reading=copied)])
+    assert copies_prompt(Split, [Condition(search="a search text for it", reading=copied)])
+    assert copies_prompt(Split, [Condition(search="#/$defs/Condition", reading="a colour")])
 
 
 def test_a_check_of_a_field_that_is_needed_holds_for_a_part_as_well():
