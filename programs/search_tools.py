@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import dspy
 
@@ -73,6 +73,9 @@ class SearchTools:
     them again.
     """
 
+    # Whether texts are left out of a search that brings only documents that were shown before.
+    hides_shown: ClassVar[bool] = True
+
     session: Session
     per_search: int = 10
     read_chars: int = 0
@@ -113,14 +116,14 @@ class SearchTools:
         """Search, and return the results as JSON.
 
         A search that was made before is not made again, and texts are left out if all documents
-        were shown before.
+        were shown before (`hides_shown`).
         """
         words = fold_words(text)
         earlier = self.searches.get(words)
         if earlier and k <= earlier.k:
             self._count_repeat("search", text)
             return SearchResultText(self.answer_repeated_search(earlier), earlier.snippets[:k])
-        seen = self.visible.keys()
+        seen = set(self.visible) if self.hides_shown else set[str]()
         snippets = self.find(text, k, seen)
         nothing_new = seen >= {snippet.doc_id for snippet in snippets}
         rows = []

@@ -69,6 +69,8 @@ class _EpisodeTools(SearchTools):
     The agent may be a script, and Sextant does not know which results it still has before it.
     """
 
+    hides_shown = False
+
     def answer_repeated_search(self, earlier: EarlierSearch) -> str:
         """Return the hits of the earlier search without their texts, each with its `state`."""
         text = SHOWN_BEFORE

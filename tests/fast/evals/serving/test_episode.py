@@ -75,10 +75,12 @@ def test_a_repeated_search_costs_nothing_shows_nothing_and_leaves_its_own_step()
     assert [row["state"] for row in rows] == ["read", *["only seen"] * 4]
     assert not any(row["text"] in found[number]["text"] for number, row in enumerate(rows))
     assert "submit" in rows[0]["text"], "these were two repeats in a row"
+    other = json.loads(episode.act("search", {"query": "night shop", "k": 1}).text)
+    assert other[0] in found, "another search shows its texts, although they were shown before"
     more = json.loads(episode.act("search", {"query": words, "k": 20}).text)
     assert len(more) > 5, "a longer list is another search"
     tools = [step["tool"] for step in episode.state()["steps"]]
-    assert tools == ["search", "read", "repeat", "repeat", "search"]
+    assert tools == ["search", "read", "repeat", "repeat", "search", "search"]
 
 
 def test_an_episode_that_is_cut_off_hands_in_what_its_trace_has():
