@@ -9,7 +9,13 @@ from pathlib import Path
 
 import environments
 from evals import run_folder
-from tools.cli import CommandParser, print_stderr, print_stdout, run_and_leave
+from tools.cli import (
+    CommandParser,
+    print_stderr,
+    print_stdout,
+    run_and_leave,
+    strip_control_characters,
+)
 from tools.cli_options import parse_name_value
 from tools.errors import DataError, UsageError
 from tools.installation import find_page
@@ -100,17 +106,22 @@ def _import_birco(arguments: argparse.Namespace) -> None:
         rows = [
             {
                 "file": str(file),
+                "system": birco_rankings.find_system(file.stem),
                 "run": str(run),
             }
             for file, run in imports
         ]
         print_stdout(json.dumps(rows) + "\n")
-    else:
-        print_stdout("".join(f"{file}: {run}\n" for file, run in imports))
+    for file, run in imports if not arguments.json else ():
+        text = f"{file}: {run}" if isinstance(run, Path) else f"refused: {run}"
+        if not birco_rankings.find_system(file.stem):
+            text += " (its name is that of no system of Table 7)"
+        print_stdout(strip_control_characters(text) + "\n")
     refused = [run for _, run in imports if isinstance(run, DataError)]
     if refused:
         files = plural(len(imports), "file")
-        raise DataError(f"{len(refused)} of {files} refused, the others imported: {refused[0]}")
+        reason = str(refused[0]) if len(refused) == 1 else "the reasons are above"
+        raise DataError(f"{len(refused)} of {files} refused, the others imported: {reason}")
 
 
 def _check(arguments: argparse.Namespace) -> None:
