@@ -30,7 +30,11 @@ SIDES = ("published", "ours")
 _Key = tuple[str, str, str]
 
 
-def save_figure(result: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> list[Path]:
+def save_figure(
+    result: Mapping[str, Any],
+    settings: Mapping[str, str],
+    folder: Path,
+) -> list[Path]:
     """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF.
 
     Returns the files. `settings` is `drawn` of the section.
@@ -55,7 +59,10 @@ def save_figure(result: Mapping[str, Any], settings: Mapping[str, str], folder: 
     return list(contents)
 
 
-def _draw(result: Mapping[str, Any], settings: Mapping[str, str]) -> Figure | None:
+def _draw(
+    result: Mapping[str, Any],
+    settings: Mapping[str, str],
+) -> Figure | None:
     if "points" in result:
         return draw_points(result["points"])
     cells = result["cells"]
@@ -86,7 +93,10 @@ def arrange_panels(
                 continue
             labels = _labels(key)
             panel_label = labels.get(settings.get("panels", ""))
-            panel = panels.setdefault(f"{side}, {panel_label}" if panel_label else side, {})
+            panel = panels.setdefault(
+                f"{side}, {panel_label}" if panel_label else side,
+                {},
+            )
             row = panel.setdefault(labels[settings["rows"]], {})
             row[labels[settings["columns"]]] = value
     return dict(panels)
@@ -117,7 +127,10 @@ def _labels(key: _Key) -> dict[str, str]:
     }
 
 
-def gap_points(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str, Any]]:
+def gap_points(
+    cells: Sequence[Mapping[str, Any]],
+    ceiling: str,
+) -> list[dict[str, Any]]:
     """Return a point for each task: x is the value of the system `ceiling`, y the best value of
     systems of other names.
 

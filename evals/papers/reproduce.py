@@ -3,20 +3,21 @@ paper's.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import environments
 from evals.papers.dataset_statistics import embed_pool_2d
 from evals.papers.figures import save_figure
+from evals.papers.table_layout import lay_out, save_page
 from evals.papers.tables import ReproducedTable, ReproductionSettings
 from evals.published.sections import PaperTable, find, sections
 from evals.running.candidate_pools import read as read_pool
 from evals.studies.command_result import CommandResult
 from evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from evals.studies.study_file import list_tasks
-from evals.text_tables import TextBlock, TextTable, render_terminal
+from evals.text_tables import render_terminal
 from tools import retrievers
 from tools.errors import SextantError
 from tools.models.model_spec import parse
@@ -24,15 +25,6 @@ from tools.models.secrets import get_secret
 from tools.number_format import plural
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
-
-_HEADS = [
-    "system",
-    "metric",
-    "published",
-    "ours",
-    "difference",
-    "",
-]
 
 
 def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult:
@@ -56,14 +48,21 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
     cells = result["cells"] = list(table.cells())
     settings = head.get("drawn", {})
     if settings.get("kind") == "points":
-        result["points"] = embed_pool_2d(table.load(cells[0]["task"], cells[0]["split"]))
+        result["points"] = embed_pool_2d(
+            table.load(
+                cells[0]["task"],
+                cells[0]["split"],
+            )
+        )
     if cells:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        result["files"] = list(map(str, save_figure(result, settings, folder)))
+        written = save_page(result, folder) + save_figure(result, settings, folder)
+        result["files"] = list(map(str, written))
     result["failed"] = table.count_failed()
-    result["deviations"] = table.list_deviations()
+    lines = [line for cell in cells for line in cell["deviations"].split(" / ") if line]
+    result["deviations"] = list(dict.fromkeys(lines))
     reasons, problem = explain(table.unfinished, len(cells))
-    text = render_terminal(list(_blocks(result)))
+    text = render_terminal(lay_out(result))
     return CommandResult(
         result,
         text,
@@ -111,7 +110,15 @@ def _describe(section: PaperTable) -> dict[str, Any]:
         "name": section.name,
         "title": section.about["title"],
         "cells": len(section.cells),
-        "needs": {need: _why_not(need) for need in dict.fromkeys(filter(None, needs))},
+        "needs": {
+            need: _why_not(need)
+            for need in dict.fromkeys(
+                filter(
+                    None,
+                    needs,
+                )
+            )
+        },
         "data": {task: environments.fetch_marker(task).exists() for task in tasks},
         "price": section.about.get("price"),
         "lacks": dict(Counter(lacks)),
@@ -166,63 +173,3 @@ def _list(row: Mapping[str, Any]) -> str:
     if row["why"]:
         lines.append(f"it cannot be made: {row['why']}")
     return f"\n{' ' * 19}".join(lines) + "\n"
-
-
-def _blocks(result: Mapping[str, Any]) -> Iterator[TextBlock]:
-    cells = result["cells"]
-    yield f"{result['name']}: {result['title']}"
-    yield from result["notes"]
-    remarks = dict[str, int]()
-    for task in dict.fromkeys(cell["task"] for cell in cells):
-        rows = list[list[str]]()
-        previous_system = ""
-        for cell in cells:
-            if cell["task"] == task:
-                name = "" if cell["system"] == previous_system else cell["system"]
-                previous_system = cell["system"]
-                rows.append(
-                    [
-                        name,
-                        *_cell_texts(cell, remarks),
-                    ]
-                )
-        yield TextTable(
-            task,
-            _HEADS,
-            rows,
-            names=(0, 1, 5),
-        )
-    for text, number in remarks.items():
-        yield f"({number}) {text}"
-    yield from result["deviations"]
-    count = sum(cell["ours"] is not None for cell in cells)
-    yield f"{plural(len(cells), 'cell')}, {count} of them made"
-    if "files" in result:
-        yield f"written: {', '.join(result['files'])}"
-
-
-def _cell_texts(cell: Mapping[str, Any], remarks: dict[str, int]) -> list[str]:
-    """Return metric, values and marks of a cell; its remarks get numbers in `remarks`."""
-    metric = cell["metric"]
-    if cell["judgements"]:
-        metric += f" [{cell['judgements']}]"
-    marks = list[str]()
-    for remark in (
-        cell["remark"],
-        cell["note"],
-    ):
-        if remark:
-            marks.append(f"({remarks.setdefault(remark, len(remarks) + 1)})")
-    return [
-        metric,
-        _number(cell["published"]),
-        f"{_number(cell['ours'])} {cell['mark']}".rstrip(),
-        _number(cell["difference"], sign="+"),
-        " ".join(marks),
-    ]
-
-
-def _number(value: float | str | None, sign: str = "") -> str:
-    if not isinstance(value, int | float):
-        return value or "-"
-    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.3f}"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import environments
 from environments.base import Environment
@@ -21,9 +21,10 @@ from evals.papers.dataset_statistics import (
     word_shares,
 )
 from evals.published.sections import PaperCell, PaperTable
+from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import is_pairwise
 from evals.scoring.random_and_ideal import bound
-from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
+from evals.scoring.scored_run import ScoredRun, read_scored_run
 from evals.scoring.text_similarity import weighted_jaccard
 from evals.studies import study_file
 from evals.studies.run_cells import CellResult, StudyProgress, Unfinished, run_cells
@@ -41,6 +42,9 @@ MINIATURES = (
     "miniatures are invented and never comparable with a paper: the difference says nothing"
 )
 FOLDERS = "a folder's data is not the pinned release: the difference may be that of the data"
+SHIPPED = "the authors' own ranking"
+# Half of the last of three decimals.
+ROUNDING = 0.0005
 # Keys of a system that a run does not have.
 OF_SECTIONS = ("name", "row", "also", "tasks", "lacks", "sizes")
 # In MultiConIR's tables: Win(1) less Win(10).
@@ -66,7 +70,10 @@ class ReproductionSettings:
     # Else stderr has the live table of a study.
     quiet: bool = True
 
-    def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    def fields(
+        self,
+        system: Mapping[str, Any],
+    ) -> tuple[dict[str, Any], str]:
         """Return a system's fields of a request, and the stand-ins among them in words."""
         settings = {key: value for key, value in system.items() if key not in OF_SECTIONS}
         substitutes = self._substitutes(settings)
@@ -79,7 +86,10 @@ class ReproductionSettings:
             changed["parameters"] = parameters | {"ties": self.retriever}
         return settings | changed, "; ".join(stand_ins)
 
-    def _substitutes(self, settings: Mapping[str, Any]) -> dict[str, str]:
+    def _substitutes(
+        self,
+        settings: Mapping[str, Any],
+    ) -> dict[str, str]:
         """Return the values that stand in for other values of a system, by field."""
         wanted = dict[str, str]()
         if "lm" in settings:
@@ -87,10 +97,23 @@ class ReproductionSettings:
         retriever = settings.get("retriever", LEXICAL[0])
         if retriever.partition("(")[0] not in LEXICAL:
             wanted["retriever"] = self.retriever
-        pool, _, pool_retriever = settings.get("pool", "").partition("(")
+        pool, _, pool_retriever = settings.get(
+            "pool",
+            "",
+        ).partition("(")
         if pool_retriever and self.retriever:
             wanted["pool"] = f"{pool}({self.retriever})"
         return {key: value for key, value in wanted.items() if value and value != settings[key]}
+
+
+class MadeCell(NamedTuple):
+    """A cell's value of ours, None if there is none."""
+
+    value: Value
+    # The reason why there is none, or what stands in for a part of the paper's system.
+    remark: str = ""
+    # How its runs differ from the paper's, a line for each program.
+    deviations: tuple[str, ...] = ()
 
 
 class ReproducedTable:
@@ -100,7 +123,7 @@ class ReproducedTable:
         self.section = section
         self.conditions = conditions
         self.load = cache(self._load_task)
-        self._read = cache(read_scored_run)
+        self._read = cache(self._read_run)
         self.planned = {(cell.row, cell.task): cell for cell in self._plan()}
         # The cells that could be made and are not, once `cells` has yielded all.
         self.unfinished = list[Unfinished]()
@@ -116,7 +139,10 @@ class ReproducedTable:
     def results(self) -> dict[str, CellResult]:
         """The results of its runs, by request."""
         results = (
-            run_cells(self.runs, None if self.conditions.quiet else StudyProgress(self.runs))
+            run_cells(
+                self.runs,
+                None if self.conditions.quiet else StudyProgress(self.runs),
+            )
             if self.runs
             else []
         )
@@ -127,16 +153,21 @@ class ReproducedTable:
         marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
             try:
-                ours, remark = self._make(cell)
+                made = self._make(cell)
             except SextantError as problem:
-                ours = None
-                remark = str(problem)
-                self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
+                made = MadeCell(None, str(problem))
+                self.unfinished.append(
+                    Unfinished(
+                        cell.system or cell.metric,
+                        cell.task,
+                        problem,
+                    )
+                )
             row = asdict(cell)
             row["published"] = row.pop("value")
-            row["ours"] = ours
-            row["difference"] = _subtract(ours, cell.value)
-            row["remark"] = remark
+            row["ours"] = made.value
+            row["difference"] = _subtract(made.value, cell.value)
+            row["remark"] = made.remark
             row["mark"] = marks.get(
                 (
                     cell.task,
@@ -145,6 +176,7 @@ class ReproducedTable:
                 ),
                 "",
             )
+            row["deviations"] = " / ".join(made.deviations)
             del row["lacks"]
             yield row
 
@@ -160,11 +192,17 @@ class ReproducedTable:
                 # `cells` reports it.
                 continue
             if not isinstance(run, str):
-                column = columns.setdefault((cell.task, cell.metric), {})
+                column = columns.setdefault(
+                    (cell.task, cell.metric),
+                    {},
+                )
                 column[cell.system] = _defined(run.columns[cell.metric])
         marks = dict[tuple[str, str, str], str]()
         for (task, metric), column in columns.items():
-            best, tests = find_best({task: column}, {task: metric})
+            best, tests = find_best(
+                {task: column},
+                {task: metric},
+            )
             marks[task, metric, best] = "*"
             for system, test in tests.items():
                 if test.p > 0.05:
@@ -182,7 +220,12 @@ class ReproducedTable:
         for task in tasks:
             try:
                 suite_task = environments.resolve(task)
-                sources.add(environments.data_folder(suite_task, self.conditions.data)[0])
+                sources.add(
+                    environments.data_folder(
+                        suite_task,
+                        self.conditions.data,
+                    )[0]
+                )
             except DataError as problem:
                 # The task's cells report it, if other tasks are there.
                 missing.append(problem)
@@ -199,43 +242,81 @@ class ReproducedTable:
             )
         return notes
 
-    def _make(self, cell: PaperCell) -> tuple[Value, str]:
+    def _make(self, cell: PaperCell) -> MadeCell:
         if cell.lacks:
-            return None, cell.lacks
+            return MadeCell(None, cell.lacks)
         if not cell.system:
-            return self._describe(cell), ""
-        values = list[float]()
-        stand_ins = ""
+            return MadeCell(self._describe(cell))
+        measured = list[MadeCell]()
         for task in list_tasks(cell.task):
-            value, stand_ins = self._measure(cell, task)
-            if value is None:
-                return None, stand_ins or "undefined for these queries"
-            values.append(value)
-        return fmean(values), stand_ins
+            made = self._measure(cell, task)
+            if made.value is None:
+                return made._replace(remark=made.remark or "undefined for these queries")
+            measured.append(made)
+        mean = fmean(
+            made.value
+            for made in measured
+            if isinstance(
+                made.value,
+                int | float,
+            )
+        )
+        remark = measured[-1].remark
+        if (
+            SHIPPED in remark
+            and _differs(
+                mean,
+                cell.value,
+            )
+            and not cell.note
+        ):
+            remark += ", which gives another value than the paper prints"
+        lines = dict.fromkeys(line for made in measured for line in made.deviations)
+        return MadeCell(mean, remark, tuple(lines))
 
     def _describe(self, cell: PaperCell) -> Value:
         environment = self.load(cell.task, cell.split)
         statistic, _, other_task = cell.metric.partition(" ")
         if statistic == "jaccard":
             return weighted_jaccard(
-                word_shares(environment), word_shares(self.load(other_task, cell.split))
+                word_shares(environment),
+                word_shares(
+                    self.load(
+                        other_task,
+                        cell.split,
+                    )
+                ),
             )
         return compute_statistics(environment, [cell.metric])[cell.metric]
 
-    def _measure(self, cell: PaperCell, task: str) -> tuple[float | None, str]:
-        """Return a cell's value on a task, None if it is undefined, and a remark."""
+    def _measure(self, cell: PaperCell, task: str) -> MadeCell:
+        """Return a cell's value on a task, None if it is undefined."""
         system = self.section.system(cell)
         if "bound" in system:
-            return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
+            return MadeCell(
+                bound(
+                    system["bound"],
+                    cell.metric,
+                    self.load(task, cell.split),
+                )
+            )
         run, stand_ins = self._find(cell, task)
         if isinstance(run, str):
-            return None, run
-        return self._read_value(run, cell, task), stand_ins
+            return MadeCell(None, run)
+        deviations = (run.deviations,) if run.deviations else ()
+        return MadeCell(
+            self._read_value(run, cell, task),
+            stand_ins,
+            deviations,
+        )
 
     def _read_value(self, run: ScoredRun, cell: PaperCell, task: str) -> float | None:
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in run.outcomes.items()}
-            ranks = reciprocal_ranks(self.load(task, cell.split), rankings)
+            ranks = reciprocal_ranks(
+                self.load(task, cell.split),
+                rankings,
+            )
             return ranks[HARD.index(cell.metric)]
         metrics = run.scores["metrics"]
         if cell.metric == DECLINE:
@@ -249,8 +330,22 @@ class ReproducedTable:
         ):
             name += f" [{cell.judgements}]"
         measured = metrics.get(name, {})
-        mean: float | None = measured.get("resampled", measured).get("mean")
+        if self.section.about.get("resampled", True):
+            measured = measured.get("resampled", measured)
+        mean: float | None = measured.get("mean")
         return mean
+
+    def _read_run(self, path: Path) -> ScoredRun:
+        """Read a run, with those of the table's metrics that it was not scored by.
+
+        The rankings of imported runs are scored by the metrics of their task alone.
+        """
+        run = read_scored_run(path)
+        filled, _ = fill_metrics(
+            [run],
+            self._list_metrics(),
+        )
+        return filled[0]
 
     def _find(self, cell: PaperCell, task: str) -> tuple[ScoredRun | str, str]:
         """Return the run of a cell, or the reason why it cannot be made, and the differences from
@@ -260,7 +355,7 @@ class ReproducedTable:
         """
         system = self.section.system(cell)
         if imported := self._find_imported(system, task, cell.split):
-            return imported, "the authors' own ranking"
+            return imported, SHIPPED
         stand_ins = self.conditions.fields(system)[1]
         planned = self.planned.get((_row(system), task))
         result = self.results[repr(planned.request)] if planned else None
@@ -275,27 +370,38 @@ class ReproducedTable:
         folders = {result.folder for result in self.results.values() if result.folder}
         return sum(self._read(folder).scores["failed"] for folder in folders)
 
-    def list_deviations(self) -> list[str]:
-        """Return how the programs of its runs differ from those of the paper, each line once."""
-        folders = {result.folder for result in self.results.values() if result.folder}
-        return list_deviations(self._read(folder) for folder in sorted(folders))
-
-    def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> ScoredRun | None:
+    def _find_imported(
+        self,
+        system: Mapping[str, Any],
+        task: str,
+        split: str,
+    ) -> ScoredRun | None:
         """Return the run that `evals.import_run` made of the authors' own ranking; None if
         something stands in.
         """
-        folder = self.conditions.runs / task.replace("/", "-")
+        folder = self.conditions.runs / task.replace(
+            "/",
+            "-",
+        )
         stands_in = self.conditions.fields(system)[1]
         for path in folder.glob(f"{slugify(system['name'])}-{UNKNOWN}-*") if not stands_in else ():
             run = self._read(path)
-            if run.config["data_fingerprint"] == self.load(task, split).fingerprint:
+            if (
+                run.config["data_fingerprint"]
+                == self.load(
+                    task,
+                    split,
+                ).fingerprint
+            ):
                 return run
         return None
 
     def _load_task(self, task: str, split: str) -> Environment:
-        return environments.load(task, self.conditions.data, split).asking(
-            limit=self.conditions.limit
-        )
+        return environments.load(
+            task,
+            self.conditions.data,
+            split,
+        ).asking(limit=self.conditions.limit)
 
     def _plan(self) -> list[study_file.StudyCell]:
         """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its
@@ -308,7 +414,22 @@ class ReproducedTable:
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         files.replace(file, self._write_study(name, rows))
-        return study_file.expand_cells(study_file.read_study(file), self.conditions.runs)
+        return study_file.expand_cells(
+            study_file.read_study(file),
+            self.conditions.runs,
+        )
+
+    def _list_metrics(self) -> list[str]:
+        """Return the metrics of rankings that its cells need.
+
+        Comparisons are measured by every task that has some; a part of its queries may lack a sort
+        of comparison.
+        """
+        metrics = dict[str, None]()
+        for cell in self._asked_cells():
+            if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric):
+                metrics[cell.metric] = None
+        return list(metrics)
 
     def _asked_cells(self) -> list[PaperCell]:
         return [cell for cell in self.section.cells if cell.system and not cell.lacks]
@@ -333,7 +454,11 @@ class ReproducedTable:
                     ),
                     row,
                 )["tasks"]
-                if task not in tasks and not self._find_imported(system, task, cell.split):
+                if task not in tasks and not self._find_imported(
+                    system,
+                    task,
+                    cell.split,
+                ):
                     tasks.append(task)
         return [row for row in rows.values() if row["tasks"]]
 
@@ -347,16 +472,10 @@ class ReproducedTable:
             "tasks": [*tasks],
         }
         budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
-        # Comparisons are measured by every task that has some; a part of its queries may lack a
-        # sort of comparison.
-        ranked = dict[str, None]()
-        for cell in self._asked_cells():
-            if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric):
-                ranked[cell.metric] = None
         fixed = {
             "data": conditions.data,
             "limit": conditions.limit,
-            "metrics": [*ranked],
+            "metrics": self._list_metrics(),
             "prices": str(conditions.prices) if conditions.prices else None,
         }
         sections = [
@@ -373,9 +492,26 @@ def _row(system: Mapping[str, Any]) -> str:
 
 
 def _subtract(ours: Value, published: Value) -> float | None:
-    if isinstance(ours, int | float) and isinstance(published, int | float):
+    if isinstance(ours, int | float) and isinstance(
+        published,
+        int | float,
+    ):
         return ours - published
     return None
+
+
+def _differs(ours: Value, published: Value) -> bool:
+    difference = _subtract(ours, published)
+    return difference is not None and abs(difference) > ROUNDING
+
+
+def count_equal(cells: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return how many cells have our value and the paper's, and how many of these are equal to
+    three decimals.
+    """
+    both = [cell for cell in cells if cell["difference"] is not None]
+    equal = [cell for cell in both if abs(cell["difference"]) <= ROUNDING]
+    return len(both), len(equal)
 
 
 def _defined(column: Mapping[str, float | None]) -> dict[str, float]:

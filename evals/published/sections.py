@@ -54,7 +54,13 @@ class PaperTable:
                 system["name"],
                 *system.get("also", ()),
             )
-            if named and any(fnmatch(cell.task, task) for task in system.get("tasks", ["*"])):
+            if named and any(
+                fnmatch(cell.task, task)
+                for task in system.get(
+                    "tasks",
+                    ["*"],
+                )
+            ):
                 return system
         raise UnknownName(
             f"system of {self.name}", cell.system, {system["name"] for system in self.systems}
@@ -70,7 +76,11 @@ def sections() -> dict[str, PaperTable]:
         shared = content.pop("system", [])
         for name, settings in content.items():
             settings["system"] = list(_by_size(settings.get("system", ())))
-            table = PaperTable(f"{path.stem}/{name}", settings, (*settings["system"], *shared))
+            table = PaperTable(
+                f"{path.stem}/{name}",
+                settings,
+                (*settings["system"], *shared),
+            )
             cells = (
                 replace(cell, lacks=_lacks(cell, settings))
                 for cell in _cells(path.stem, name, settings)
@@ -111,7 +121,11 @@ def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[Paper
                 yield PaperCell(system, task, metric, split, value=value)
     grid = settings.get("grid", {"tasks": ()})
     systems = grid.get("systems") or [system["name"] for system in settings["system"]]
-    for task, system, metric in product(grid["tasks"], systems, grid.get("metrics", ())):
+    for task, system, metric in product(
+        grid["tasks"],
+        systems,
+        grid.get("metrics", ()),
+    ):
         yield PaperCell(system, task, metric, split)
 
 
@@ -140,6 +154,14 @@ def _figure_cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterato
 
 def _lacks(cell: PaperCell, settings: Mapping[str, Any]) -> str:
     for row in settings.get("lacking", ()):
-        if all(getattr(cell, key) == value for key, value in row.items() if key != "why"):
+        if all(
+            getattr(
+                cell,
+                key,
+            )
+            == value
+            for key, value in row.items()
+            if key != "why"
+        ):
             return str(row["why"])
     return ""

@@ -67,6 +67,8 @@ class Report:
     # Run folder -> the reason why it is not in the report.
     left_out: dict[str, str]
     title: str = "Sextant report"
+    # Whether it says what bold and tooltips of its tables mean.
+    legend: bool = True
 
     @property
     def plots(self) -> list[Plot]:

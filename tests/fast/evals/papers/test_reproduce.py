@@ -15,7 +15,7 @@ import environments
 from environments.base import Judgements
 from evals import import_run, reproduce
 from evals.formats.birco_rankings import find_system
-from evals.papers.tables import ReproducedTable, ReproductionSettings
+from evals.papers.tables import ReproducedTable, ReproductionSettings, count_equal
 from evals.published.sections import sections
 from evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
 from evals.scoring.random_and_ideal import bound, expected_random_score
@@ -179,10 +179,60 @@ def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
             cell, mean = found[task, system], by_their_script(shipped[task, stem], task)
             assert (cell["ours"], cell["remark"]) == (
                 pytest.approx(mean),
-                "the authors' own ranking",
+                "the authors' own ranking, which gives another value than the paper prints",
             )
         marks = [found[task, system]["mark"] for system in ("Score+O GPT4", "E5-L-v2", "Random")]
         assert "*" in marks[:2] and marks[2] == ""
+
+
+def reciprocal_rank_and_precision(ranking, grades):
+    """Return the reciprocal rank of the highest grade in the first ten, and the average precision."""
+    top = [doc_id for doc_id, grade in grades.items() if grade == max(grades.values())]
+    relevant = [doc_id for doc_id, grade in grades.items() if grade > 0]
+    ranks = [rank for rank, doc_id in enumerate(ranking[:10], start=1) if doc_id in top]
+    places = [rank for rank, doc_id in enumerate(ranking, start=1) if doc_id in relevant]
+    precisions = [count / rank for count, rank in enumerate(places, start=1)]
+    return 1 / min(ranks) if ranks else 0.0, sum(precisions) / len(relevant)
+
+
+def test_metrics_that_only_a_table_has_are_computed_from_the_rankings_as_plain_means(
+    shipped, conditions, command_of, tmp_path
+):
+    ranks = (tmp_path / "evaluation", "--from", "birco-ranks", "--data", "mini")
+    command_of(import_run)(*ranks, "--runs", conditions.runs, "--json")
+    cells = list(part("birco/table8", conditions, "E5-v2").cells())
+    ours = {(cell["task"], cell["metric"]): cell["ours"] for cell in cells}
+    for task in FOLDERS:
+        qrels = environments.load(task, "mini").qrels
+        rows = shipped[task, "E5"].items()
+        values = [reciprocal_rank_and_precision(ranking, qrels[query]) for query, ranking in rows]
+        reciprocal, precision = map(fmean, zip(*values, strict=True))
+        assert ours[task, "TopRR@10"] == pytest.approx(reciprocal)
+        assert ours[task, "AP"] == pytest.approx(precision)
+
+
+def test_every_form_of_a_table_has_the_deviations_of_its_rows_below_it(command_of, tmp_path):
+    given = ("--lm", "offline", "--retriever", "bm25", "--data", "mini", "--limit", "1")
+    text = command_of(reproduce)("obliq/table4", *given, "--runs", tmp_path).out
+    folder = tmp_path / "studies" / "obliq-table4"
+    table = folder / "tables" / "obliq-table4-obliq-congress"
+    pages = {
+        "terminal": text,
+        "page": (folder / "index.html").read_text(),
+        "Markdown": (folder / "report.md").read_text(),
+        "cells": (folder / "obliq-table4.csv").read_text(),
+        "CSV": table.with_suffix(".csv").read_text(),
+        "LaTeX": table.with_suffix(".tex").read_text(),
+    }
+    for form, page in pages.items():
+        for program in ("multihop", "rewrite", "tournament"):
+            assert f"{program} differs from the paper" in page.replace("&#39;", "'"), form
+        assert "never comparable" in page or form in ("cells", "CSV")
+
+
+def test_only_values_that_round_alike_count_as_the_papers():
+    differences = [0.0, 0.0004, -0.0005, 0.0006, None]
+    assert count_equal([{"difference": one} for one in differences]) == (4, 3)
 
 
 def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_file(
@@ -191,7 +241,9 @@ def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_
     for file in (tmp_path / "evaluation/ranks").glob("*/*.pickle"):
         if file.parent.name != "arguana":
             file.unlink()
-    file = tmp_path / "evaluation/ranks/arguana/E5.pickle"
+    (tmp_path / "evaluation/ranks/arguana/E5.pickle").rename(
+        file := tmp_path / "evaluation/ranks/arguana/mine.pickle"
+    )
     ranks = pickle.loads(file.read_bytes())
     next(iter(ranks.values())).append("nobody")
     file.write_bytes(pickle.dumps(ranks))
@@ -211,7 +263,9 @@ def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_
         and "nobody" in done.err
         and "ranks.trec" not in done.out + done.err
     )
-    assert "Score_O_GPT4.pickle: " in done.out
+    refused, imported = sorted(done.out.splitlines(), reverse=True)
+    assert "Score_O_GPT4.pickle: " in imported and "no system of Table 7" not in imported
+    assert refused.startswith("refused: ") and "no system of Table 7" in refused
 
 
 # The names of all files of evaluation/ranks in the release, each once.

@@ -1,0 +1,219 @@
+"""A reproduced table for the terminal, as a page, and as Markdown, CSV and LaTeX.
+
+Each form says under the table what stands in for a part of a system, and how the programs, pools
+and prompts of its rows differ from the paper's.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evals.formats.import_run import slugify
+from evals.papers.tables import MINIATURES, count_equal
+from evals.reporting import report_page
+from evals.reporting.report_page import CsvTable, Report, ReportSection
+from evals.text_tables import TextBlock, TextTable, to_latex
+from tools import files as disk
+from tools.number_format import plural
+
+HEADS = [
+    "system",
+    "metric",
+    "published",
+    "ours",
+    "difference",
+    "",
+]
+# Texts of a cell that stand below the table, under a number.
+_REMARKS = ("remark", "note", "deviations")
+
+Cell = Mapping[str, Any]
+
+
+def lay_out(result: Mapping[str, Any]) -> list[TextBlock]:
+    """Return the title, a table for each task, the remarks, and how many cells are made."""
+    numbers = dict[str, int]()
+    tables = [
+        _lay_out_task(
+            result,
+            task,
+            numbers,
+        )
+        for task in _list_tasks(result)
+    ]
+    blocks: list[TextBlock] = [f"{result['name']}: {result['title']}"]
+    blocks += result["notes"]
+    blocks += tables
+    blocks += _list_remarks(result["cells"], numbers)
+    return [*blocks, *_count(result)]
+
+
+def _list_tasks(result: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(cell["task"] for cell in result["cells"]))
+
+
+def _cells_of(result: Mapping[str, Any], task: str) -> list[Cell]:
+    return [cell for cell in result["cells"] if cell["task"] == task]
+
+
+def _lay_out_task(
+    result: Mapping[str, Any],
+    task: str,
+    numbers: dict[str, int],
+) -> TextTable:
+    """Return the table of a task; remarks that `numbers` lacks get their number there."""
+    cells = _cells_of(result, task)
+    rows = list[list[str]]()
+    previous = ""
+    for cell in cells:
+        name = "" if cell["system"] == previous else cell["system"]
+        previous = cell["system"]
+        rows.append(
+            [
+                name,
+                *_cell_texts(cell, numbers),
+            ]
+        )
+    below = [
+        *result["notes"],
+        *_list_remarks(
+            cells,
+            numbers,
+        ),
+    ]
+    return TextTable(
+        task,
+        HEADS,
+        rows,
+        names=(0, 1, 5),
+        note=". ".join(below),
+    )
+
+
+def _cell_texts(cell: Cell, numbers: dict[str, int]) -> list[str]:
+    """Return metric, values, and the numbers of the remarks of a cell."""
+    metric = cell["metric"]
+    if cell["judgements"]:
+        metric += f" [{cell['judgements']}]"
+    marks = list[str]()
+    for key in _REMARKS:
+        text = cell[key]
+        if text:
+            number = numbers.setdefault(
+                text,
+                len(numbers) + 1,
+            )
+            marks.append(f"({number})")
+    return [
+        metric,
+        _number(cell["published"]),
+        f"{_number(cell['ours'])} {cell['mark']}".rstrip(),
+        _number(cell["difference"], sign="+"),
+        " ".join(marks),
+    ]
+
+
+def _number(value: float | str | None, sign: str = "") -> str:
+    if not isinstance(value, int | float):
+        return value or "-"
+    if abs(value) >= 1000:
+        return f"{value:{sign},.0f}"
+    # "z" writes a difference that is rounded to nothing as +0.000.
+    return f"{value:{sign}z.3f}"
+
+
+def _list_remarks(
+    cells: Sequence[Cell],
+    numbers: Mapping[str, int],
+) -> list[str]:
+    """Return the remarks of some cells, each once, by their numbers."""
+    used = set[str]()
+    for cell in cells:
+        used.update(cell[key] for key in _REMARKS)
+    remarks = list[str]()
+    for text, number in numbers.items():
+        if text in used:
+            remarks.append(f"({number}) {text}")
+    return remarks
+
+
+def _count(result: Mapping[str, Any]) -> list[str]:
+    cells = result["cells"]
+    made = sum(cell["ours"] is not None for cell in cells)
+    lines = [f"{plural(len(cells), 'cell')}, {made} of them made"]
+    compared, equal = count_equal(cells)
+    if compared and MINIATURES not in result["notes"]:
+        lines.append(
+            f"{equal} of {compared} values of ours are the paper's, to three decimals; each other "
+            f"has its difference above"
+        )
+    names = list[str]()
+    for file in map(Path, result.get("files", ())):
+        if file.parent.name != "tables":
+            names.append(file.name if names else str(file))
+    if names:
+        written = ", ".join(names)
+        lines.append(f"written: {written}, and tables/ as CSV and LaTeX")
+    return lines
+
+
+def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the table as index.html, report.md, and as CSV and LaTeX in tables/; return the files."""
+    numbers = dict[str, int]()
+    csv_tables = list[CsvTable]()
+    latex = dict[str, str | bytes]()
+    for task in _list_tasks(result):
+        table = _lay_out_task(result, task, numbers)
+        cells = _cells_of(result, task)
+        stem = slugify(
+            f"{result['name']}-{task}".replace(
+                "*",
+                "mean",
+            )
+        )
+        csv_tables.append(_to_csv_table(stem, table, cells, numbers))
+        latex[f"tables/{stem}.tex"] = to_latex([table])
+    sections = [
+        ReportSection(
+            table.stem,
+            table.title,
+            [table],
+        )
+        for table in csv_tables
+    ]
+    report = Report(
+        "; ".join(_count(result)),
+        result["notes"],
+        sections,
+        runs=0,
+        left_out={},
+        title=f"{result['name']}: {result['title']}",
+        legend=False,
+    )
+    disk.mkdir_private(folder)
+    return report_page.write(report, folder, latex)
+
+
+def _to_csv_table(
+    stem: str, table: TextTable, cells: Sequence[Cell], numbers: Mapping[str, int]
+) -> CsvTable:
+    """Return a table of the page; its CSV file has the texts of the remarks in each row."""
+    rows = list[list[str]]()
+    for cell, texts in zip(cells, table.rows, strict=True):
+        remarks = [str(cell[key]) for key in _REMARKS]
+        rows.append(
+            [
+                str(cell["system"]),
+                *texts[1:],
+                *remarks,
+            ]
+        )
+    return CsvTable(
+        stem,
+        table.title,
+        [*HEADS[:-1], "remarks"],
+        rows,
+        words={1, 5},
+        more=list(_REMARKS),
+        notes=_list_remarks(cells, numbers),
+    )
