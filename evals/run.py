@@ -75,6 +75,7 @@ def parser() -> CommandParser:
         action="store_true",
         help="say what it will cost and how long it will take; nothing is sent",
     )
+    add("--view", action="store_true", help="show the run in a browser while it goes")
     add = command_line.add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--json-events", action="store_true", help="print one JSON object a line as things happen")
@@ -86,6 +87,15 @@ def command(arguments: argparse.Namespace) -> int:
 
     Exit code 7 when queries failed or are still pending.
     """
+    if not arguments.view or arguments.dry_run or arguments.program == "list":
+        return _report_events(arguments)
+    from evals.view import watching  # with what it imports, --help would take longer
+
+    with watching(arguments.runs):
+        return _report_events(arguments)
+
+
+def _report_events(arguments: argparse.Namespace) -> int:
     if not arguments.json_events:
         return _command(arguments)
     from evals.running.events import EventWriter  # with what it imports, --help would take longer

@@ -55,6 +55,7 @@ def run(
     estimate the cost.
     """
     from evals.studies import (  # NumPy, matplotlib, pydantic, rich: not for --help
+        cell_states,
         results,
         run_cells,
         study_file,
@@ -68,9 +69,10 @@ def run(
         reasons, problem = explain(cannot)
         text = results.render_terminal(run_cells.lay_out_ahead(ahead))
         return CommandResult({"study": study.name, **ahead}, text, problem, reasons=reasons)
-    cell_results = run_cells.run_cells(
-        cells, None if quiet else run_cells.StudyProgress(cells), study.compare.get("metric", "")
-    )
+    folder = runs / "studies" / study.name
+    states = cell_states.CellStates(folder, study.name, study.question, cells)
+    board = None if quiet else run_cells.StudyProgress(cells)
+    cell_results = run_cells.run_cells(cells, board, study.compare.get("metric", ""), states)
     gathered = results.gather(study, cell_results)
     page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []

@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import webbrowser
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from tools.cli import (
     strip_control_characters,
 )
 from tools.errors import DataError, UsageError
+from tools.interrupts import wait_until
 from tools.number_format import plural
 
 if TYPE_CHECKING:
@@ -113,15 +114,46 @@ def serve(arguments: argparse.Namespace) -> None:
     print_stderr(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with page_server.open_server(answers, arguments.port) as server, suppress(KeyboardInterrupt):
         print_stdout(f"{server.address}\n")
-        # A browser is opened where a person sees it: not in a script, nor on a machine without a
-        # screen.
-        screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-        screen = sys.platform != "linux" or any(os.environ.get(name) for name in screens)
-        if screen and not arguments.no_open and sys.stdout is not None and sys.stdout.isatty():
-            threading.Thread(
-                target=webbrowser.open, args=(server.address_once,), daemon=True
-            ).start()
+        if not arguments.no_open:
+            _open_browser(server.address_once)
         server.serve_forever(poll_interval=0.1)
+
+
+def _is_read() -> bool:
+    """Return whether a person reads stdout."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _open_browser(address: str) -> None:
+    """Open a browser where a person sees it: not in a script, nor on a machine without a screen."""
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    screen = sys.platform != "linux" or any(os.environ.get(name) for name in screens)
+    if screen and _is_read():
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+
+@contextmanager
+def watching(runs: Path) -> Iterator[None]:
+    """Serve the page of the folder `runs` while the block runs, and open it in a browser.
+
+    On a terminal it is served on until Ctrl-C if the block ends without an error.
+    """
+    from evals.viewer import data  # not for --help
+    from evals.viewer import server as page_server  # as above
+
+    answers = data.ViewerApi([runs], empty=True)
+    with page_server.open_server(answers, None) as server:
+        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+        print_stderr(f"page: {server.address}")
+        _open_browser(server.address_once)
+        try:
+            yield
+            if _is_read():
+                print_stderr("the page is still served; Ctrl-C ends it")
+                with suppress(KeyboardInterrupt):
+                    wait_until(lambda: False)
+        finally:
+            server.shutdown()
 
 
 def export(arguments: argparse.Namespace) -> None:

@@ -22,12 +22,12 @@ from typing import Annotated, Any, NamedTuple, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from evals import web_page
 from evals.formats.export_run import compact
 from evals.run_folder import check_output
 from evals.scoring.agreement import agree
 from evals.scoring.statistics import Interval
 from evals.text_tables import TextTable, render_terminal
-from evals.viewer import single_file
 from tools import files, schemas
 from tools.cli import CommandParser, print_stderr, print_stdout
 from tools.errors import DataError, UsageError
@@ -271,15 +271,15 @@ def write_sheet(folder: Path, out: Path) -> int:
         }
     )
     style = "\n".join(
-        path.read_text("utf-8") for path in (single_file.PAGE / "page.css", _PAGE / "review.css")
+        path.read_text("utf-8") for path in (web_page.PAGE / "page.css", _PAGE / "review.css")
     )
     scripts = [
-        *(single_file.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
+        *(web_page.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
         _PAGE / "review.js",
     ]
-    program = single_file.join_scripts(path.read_text("utf-8") for path in scripts)
-    shell = single_file.html_shell("Review", _PAGE / "review.html")
-    single_file.write_single_file(out, shell, style, program, [("sheet.json", data.encode())])
+    program = web_page.join_scripts(path.read_text("utf-8") for path in scripts)
+    shell = web_page.html_shell("Review", _PAGE / "review.html")
+    web_page.write_single_file(out, shell, style, program, [("sheet.json", data.encode())])
     return sum(map(len, offered.values()))
 
 

@@ -281,18 +281,27 @@ def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:
 
 
 def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, System]:
+    settings = name_settings(runs)
+    systems = {}
+    for run in runs:
+        system = _system(run, with_model=name_models)
+        if setting := settings[run.name]:
+            system = replace(system, name=printable(f"{system.name} ({setting})"))
+        systems[run.name] = system
+    return systems
+
+
+def name_settings(runs: Iterable[ScoredRun]) -> dict[str, str]:
+    """Return by run.name the settings that tell runs of one system apart, as "hops=2"; "" for a
+    run that its program, retriever, model and pool tell apart from all others.
+    """
     alike: dict[System, list[ScoredRun]] = defaultdict(list)
     for run in runs:
         alike[_system(run, with_model=True)].append(run)
-    systems = {}
+    settings = dict[str, str]()
     for members in alike.values():
-        suffixes = _tell_apart(members)
-        for run in members:
-            system = _system(run, with_model=name_models)
-            if suffix := suffixes[run.name]:
-                system = replace(system, name=printable(f"{system.name} ({suffix})"))
-            systems[run.name] = system
-    return systems
+        settings |= _tell_apart(members)
+    return settings
 
 
 def _system(run: ScoredRun, *, with_model: bool) -> System:

@@ -31,6 +31,7 @@ from evals.running.identity import is_ours, run_config
 from evals.running.ready import PreparedRun
 from evals.running.request import LIMITS, WORKERS, Request, SharedRequest
 from evals.running.resolve import ResolvedRequest, RunRetrievers, fit_to_task, resolve
+from evals.running.run_status import RunStatus
 from evals.scoring.metrics import add_metrics
 from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.score_run import count_test_uses, record_test_use, score, summarise_unfinished
@@ -385,15 +386,12 @@ def _answer(
     answer: Answer,
 ) -> SextantError | None:
     environment = ready.environment
-    hooks = dict[str, Any]()
     try:
-        with report(ready, folder) if report else nullcontext() as watch:
-            if watch:
-                hooks = {
-                    "on_outcome": lambda outcome: watch.add(outcome, ready.value(outcome)),
-                    "on_pending": watch.leave,
-                }
-            fault = answer(ready, folder, hooks)
+        with (
+            RunStatus(ready, folder) as status,
+            report(ready, folder) if report else nullcontext() as watch,
+        ):
+            status.fault = fault = answer(ready, folder, _hooks(ready, status, watch))
     except FAULTS as problem:
         return problem
     except KeyboardInterrupt:
@@ -407,6 +405,25 @@ def _answer(
         if folder.outcomes:  # their values have been shown, also where the others are never asked
             record_test_use(run_folder.read_config(folder.path), folder.path)
     return RunIncomplete(fault) if fault else None
+
+
+def _hooks(ready: PreparedRun, status: RunStatus, watch: Any) -> dict[str, Any]:
+    """Return the hooks of runner.run_queries that tell of each query; `watch` is that of a report,
+    or None.
+    """
+
+    def add(outcome: run_folder.Outcome) -> None:
+        value = ready.value(outcome)
+        status.add(outcome, value)
+        if watch:
+            watch.add(outcome, value)
+
+    def leave(query_id: str, reason: str) -> None:
+        status.leave(query_id, reason)
+        if watch:
+            watch.leave(query_id, reason)
+
+    return {"on_begin": status.begin, "on_outcome": add, "on_pending": leave}
 
 
 def _conclude(

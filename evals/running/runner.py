@@ -78,14 +78,16 @@ def run_queries(
     model: ConnectedModel,
     *,
     workers: int = 1,
+    on_begin: Callable[[str], None] = lambda query_id: None,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     on_pending: Callable[[str, str], None] = lambda query_id, reason: None,
 ) -> str | None:
     """Answer every query that is pending in `folder`, `workers` at a time; return the last provider
     fault, if any.
 
-    Outcomes are written by the calling thread; `on_pending` gets queries that the provider left
-    unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
+    Outcomes are written by the calling thread; `on_begin` gets queries that are begun, in any
+    thread, `on_pending` queries that the provider left unanswered, and why. BudgetReached and
+    ProviderRefused end the run after the queries in flight.
     KeyboardInterrupt stops each query at its next call; answers in flight are waited for, GRACE
     seconds at most, or not at all at the second signal.
     """
@@ -113,6 +115,7 @@ def run_queries(
     todo = [query for query in queries if query.query_id not in folder.outcomes]
 
     def ask(query: Query) -> Outcome | Exception:
+        on_begin(query.query_id)
         return (
             system.attempt(query)
             if isinstance(system, RemoteSystem)

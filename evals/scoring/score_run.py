@@ -204,6 +204,55 @@ def summarise_unfinished(
     return tally.summary(config, len(environment.queries)) | {"partial": partial}
 
 
+class PartialScores:
+    """The scores of a run over the queries answered so far; each new outcome is added to them.
+
+    `columns`, `errors` and `rows` are as a scored run has them in scores.csv and attribution.jsonl.
+    """
+
+    def __init__(self, config: run_folder.Config, environment: Environment) -> None:
+        self.columns = Values()
+        self.errors = dict[str, str]()
+        self.rows = dict[str, dict[str, Any]]()
+        self._config = config
+        self._environment = environment
+        self._queries = {query.query_id: query for query in environment.queries}
+        self._tally = _Tally()
+        self._losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
+
+    def add(self, outcome: run_folder.Outcome, outcomes: Mapping[str, Any]) -> None:
+        """Score an outcome; `outcomes` has those of all queries answered so far.
+
+        A query that was added before, or is not of the task, changes nothing.
+        """
+        query = self._queries.get(outcome["query_id"])
+        if query is None or query.query_id in self.rows:
+            return
+        environment = self._environment
+        judgements = environment.judgements[environment.headline]
+        self._tally.add(outcome)
+        self.errors[query.query_id] = outcome["error"] or ""
+        _add_values(self.columns, outcome, outcomes, environment)
+        twin = environment.twins.get(query.query_id, "")
+        if twin in self.rows:
+            # Its values are of both queries.
+            _add_values(self.columns, outcomes[twin], outcomes, environment)
+        units = collapse_to_units(outcome["ranking"], judgements)
+        relevant = attribute(query.query_id, outcome, units, judgements)
+        self._losses.add(relevant)
+        self.rows[query.query_id] = attribution_json(query.text, relevant, outcome, judgements)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what scores.json would hold, with means over the answered queries."""
+        environment = self._environment
+        return self._tally.summary(self._config, len(environment.queries)) | {
+            "judgements": environment.headline,
+            "metric": environment.metric,
+            "metrics": _summarise(self.columns, environment, resampled=False),
+            "losses": self._losses.json() if self.rows else None,
+        }
+
+
 @lru_cache(1 << 16)
 def encode_trec_id(identifier: str) -> str:
     """Return an id as it stands in TREC files, whose columns blanks separate: blanks and %

@@ -34,6 +34,7 @@ from evals.running.resolve import RunRetrievers, resolve
 from evals.running.runner import OUTAGE
 from evals.scoring.random_and_ideal import KINDS, bound
 from evals.scoring.scored_run import ScoredRun, read_scored_run
+from evals.studies.cell_states import CellStates
 from evals.studies.study_file import StudyCell
 from evals.text_tables import TextBlock, TextTable
 from tools import retrievers
@@ -389,10 +390,13 @@ def validate_rows(cells: Sequence[StudyCell]) -> None:
 
 
 def run_cells(
-    cells: Sequence[StudyCell], board: StudyProgress | None = None, metric: str = ""
+    cells: Sequence[StudyCell],
+    board: StudyProgress | None = None,
+    metric: str = "",
+    states: CellStates | None = None,
 ) -> list[CellResult]:
     """Run all cells that have no finished run; return their results in order, with bounds by a
-    metric.
+    metric. `states` are kept in a file meanwhile.
     """
     shop = SharedRunState(cells, metric)
     results = dict[int, CellResult]()
@@ -405,8 +409,14 @@ def run_cells(
             busy = []
             for number in waiting:
                 check_interrupts()
-                if result := shop.make(cells[number], board and board.report(cells[number])):
+                report: Any = board and board.report(cells[number])
+                if states:
+                    report = states.report(number, report)
+                if result := shop.make(cells[number], report):
                     results[number] = result
+                    if states:
+                        problem = str(result.problem or "")
+                        states.end(number, result.folder, problem, result.unfit)
                     if board:
                         board.end(result)
                 else:

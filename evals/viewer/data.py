@@ -18,6 +18,9 @@ from evals.scoring import reference_runs, scored_run
 from evals.scoring.attribution import fate_at
 from evals.viewer.loaded_run import Answer, DocumentTexts, LoadedRun, plain_json
 from evals.viewer.panels import PANELS, Panel
+from evals.viewer.run_list import describe_groups, describe_time
+from evals.viewer.study_tables import read_studies
+from evals.viewer.unfinished import UnfinishedRun
 from tools.errors import DataError, SextantError, UsageError
 from tools.models.storage.request_store import read_call
 from tools.plugins import describe_exception
@@ -27,6 +30,8 @@ RANKED = 100
 
 # Files of a run whose change means that it is read again.
 _READ_FILES = ("config.json", "scores.json", "scores.csv", "attribution.jsonl", "outcomes.jsonl")
+# And those of them without which it is unfinished.
+_SCORE_FILES = ("scores.json", "scores.csv")
 _SUMMARY_KEYS = (
     "task",
     "data",
@@ -53,21 +58,26 @@ class NotFound(DataError):
 
 
 class _RunEntry(NamedTuple):
-    """A run folder; `loaded` is None if it cannot be opened, and `why` is the reason."""
+    """A run folder; `loaded` is None if it cannot be opened, and `why` is the reason.
+
+    `unfinished` is the run if it has no scores.
+    """
 
     path: Path
     stamp: _Stamp
     loaded: LoadedRun | None
     why: str = ""
+    unfinished: UnfinishedRun | None = None
 
 
 class ViewerApi:
-    """The answers to the page's requests, by path: runs.json, run/ID.json, run/ID/query/QUERY.json,
-    run/ID/call/KEY.json and run/ID/PANEL/ARGUMENT.json.
+    """The answers to the page's requests, by path: runs.json, live.json, run/ID.json,
+    run/ID/query/QUERY.json, run/ID/call/KEY.json and run/ID/PANEL/ARGUMENT.json.
 
     With `exported`, an answer waits for the corpus. `texts` and `prompts` are whether there are
     texts of documents, and model calls. `chosen` takes the queries of a run and returns the
-    queries to show. `panels` are the sections of a run's page, in its order.
+    queries to show. `panels` are the sections of a run's page, in its order. `empty` is whether
+    folders may have no runs yet; else that is a DataError.
     """
 
     def __init__(
@@ -79,6 +89,7 @@ class ViewerApi:
         prompts: bool = True,
         chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: query_ids,
         panels: Sequence[Panel] = tuple(PANELS.values()),
+        empty: bool = False,
     ) -> None:
         self._paths = list(paths)
         self._exported = exported
@@ -92,8 +103,9 @@ class ViewerApi:
         self._entries: dict[str, _RunEntry] = {}
         subjects = "|".join(("query", "call", *self.panels))
         self._route = re.compile(rf"run/(.*?)(?:/({subjects})/(.*))?\.json", re.DOTALL)
-        # DataError for a path without a run.
-        scored_run.find_folders(self._paths)
+        if not empty:
+            # DataError for a path without a run.
+            scored_run.find_folders(self._paths)
         self._scan()
 
     def __call__(self, path: str) -> bytes:
@@ -103,6 +115,9 @@ class ViewerApi:
         """
         if path == "runs.json":
             return self._runs()
+        if path == "live.json":
+            self._scan()
+            return plain_json(self._describe_live())
         match = self._route.fullmatch(path)
         if match is None:
             raise NotFound(f"there is no {path[:200]!r}")
@@ -127,7 +142,49 @@ class ViewerApi:
     @property
     def unreadable(self) -> list[tuple[Path, str]]:
         """The run folders that cannot be opened, each with the reason."""
-        return [(entry.path, entry.why) for entry in self._entries.values() if not entry.loaded]
+        return [
+            (entry.path, entry.why)
+            for entry in self._entries.values()
+            if not entry.loaded and (self._exported or not entry.unfinished)
+        ]
+
+    @property
+    def _unfinished(self) -> dict[str, UnfinishedRun]:
+        entries = self._entries.items()
+        return {run_id: entry.unfinished for run_id, entry in entries if entry.unfinished}
+
+    def _describe_live(self) -> Answer:
+        """Return the unfinished runs, and a version that changes with the finished runs."""
+        finished = [
+            (run_id, entry.stamp) for run_id, entry in self._entries.items() if entry.loaded
+        ]
+        unfinished = list[Answer]()
+        for run_id, run in self._unfinished.items():
+            run.refresh()
+            unfinished.append({"id": run_id, **run.describe()})
+        # Those under way come first, then the latest.
+        unfinished.sort(key=lambda one: (not one["live"], -(one["since"] or 0.0)))
+        return {
+            "version": hashlib.sha256(plain_json(finished)).hexdigest()[:16],
+            "unfinished": unfinished,
+            "studies": read_studies(self._paths, self._describe_cell),
+        }
+
+    def _describe_cell(self, path: Path) -> Answer:
+        run_id = self._ids.get(path.resolve(), "")
+        entry = self._entries.get(run_id)
+        if entry is None:
+            return {}
+        if entry.loaded:
+            run = entry.loaded.run
+            measured = run.scores["metrics"][run.metric]
+            return {"id": run_id, "metric": run.metric, "mean": measured["mean"]}
+        if entry.unfinished:
+            described = entry.unfinished.describe()
+            return {"id": run_id} | {
+                key: described[key] for key in ("metric", "mean", "done", "queries")
+            }
+        return {}
 
     @property
     def places(self) -> dict[str, str]:
@@ -149,10 +206,16 @@ class ViewerApi:
         self._scan()
         titles = dict.fromkeys(path.resolve().name or "runs" for path in self._paths)
         unreadable = [] if self._exported else self.unreadable
+        readable = self._readable
+        groups = describe_groups([loaded.run for loaded in readable.values()])
         answer = {
             "title": ", ".join(titles),
             "exported": self._exported,
-            "runs": [_summarize(run_id, loaded) for run_id, loaded in self._readable.items()],
+            "runs": [
+                _summarize(run_id, loaded) | groups[loaded.run.name]
+                for run_id, loaded in readable.items()
+            ],
+            **({} if self._exported else self._describe_live()),
             "unreadable": [
                 {
                     "path": str(path),
@@ -165,9 +228,18 @@ class ViewerApi:
         return plain_json(answer)
 
     def _run(self, run_id: str) -> bytes:
-        loaded = self._open(run_id)
+        try:
+            loaded = self._open(run_id)
+        except DataError as problem:
+            unfinished = self._unfinished.get(run_id)
+            if unfinished is None or self._exported:
+                raise
+            live = {"id": run_id, **unfinished.describe()}
+            return plain_json({"id": run_id, "live": live, "no_scores": str(problem)})
         answer = _describe_run(loaded) | self._relate(run_id, loaded) | {"id": run_id}
-        if not self._exported:
+        if unfinished := self._unfinished.get(run_id):
+            answer["live"] = {"id": run_id, **unfinished.describe()}
+        elif not self._exported:
             threading.Thread(target=_prepare, args=(loaded,), daemon=True).start()
         return plain_json(answer)
 
@@ -232,6 +304,9 @@ class ViewerApi:
                 entry = self._entries[run_id] = self._read(entry.path, entry)
         if entry is None:
             raise NotFound(f"there is no run {run_id[:200]!r}")
+        if entry.unfinished and not self._exported:
+            entry.unfinished.refresh()
+            return entry.unfinished.load()
         if entry.loaded is None:
             raise DataError(entry.why)
         return entry.loaded
@@ -256,7 +331,10 @@ class ViewerApi:
         if before and before.stamp == stamp:
             return before
         try:
-            _check_scored(path)
+            if not all(name in stamp for name in _SCORE_FILES):
+                unfinished = before and before.unfinished
+                unfinished = unfinished or UnfinishedRun(path, self._texts)
+                return _RunEntry(path, stamp, None, _describe_unfinished(path), unfinished)
             run = scored_run.read_scored_run(path)
         except (SextantError, OSError) as problem:
             return _RunEntry(path, stamp, None, str(problem))
@@ -295,14 +373,11 @@ def _numbered(name: str) -> Iterator[str]:
     return chain([name], (f"{name}~{number}" for number in count(2)))
 
 
-def _check_scored(path: Path) -> None:
-    if (path / "scores.json").is_file() and (path / "scores.csv").is_file():
-        return
+def _describe_unfinished(path: Path) -> str:
     # `read_scored_run` would load the corpus to count the queries that are unanswered.
-    answered = len(run_folder.read_outcomes(path, skim=True))
-    raise DataError(
-        f"{answered} queries are answered, and there are no scores: it is unfinished, or was not "
-        f"scored; give its command again, or python -m evals.score {path}"
+    return (
+        "there are no scores: it is unfinished, or was not scored; give its command again, or "
+        f"python -m evals.score {path}"
     )
 
 
@@ -329,6 +404,8 @@ def _summarize(run_id: str, loaded: LoadedRun) -> Answer:
         "notes": loaded.notes,
         "mini": run.scores["data"] == "mini",
         "imported": bool(run.config.get("imported")),
+        "unusable": sum(run.scores.get("unusable", {}).values()),
+        **describe_time(run.path),
     }
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from evals.scoring.behaviour import COSTS, FIGURES, KINDS, observe_run, read_causes, summarize
 from evals.viewer.loaded_run import Answer, LoadedRun
-from evals.viewer.single_file import PAGE
 from evals.viewer.text_search import find_words
+from evals.web_page import PAGE
 from tools import plugins
 from tools.errors import UsageError
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from evals.viewer import single_file
+from evals import web_page
 from evals.viewer.data import NotFound, ViewerApi
 from evals.viewer.loaded_run import plain_json
 from evals.viewer.panels import Panel
-from evals.viewer.single_file import PAGE
+from evals.web_page import PAGE
 from tools import files
 from tools.errors import DataError, SextantError, UsageError
 from tools.interrupts import check_interrupts
@@ -41,6 +41,7 @@ BEFORE_PANELS = (
     "lists",
     "calls",
     "trajectory",
+    "live",
     "overview",
     "panels",
 )
@@ -71,12 +72,12 @@ def page_files(panels: Iterable[Panel]) -> dict[str, _PageFile]:
         *(panel.read_script() for panel in panels),
         *map(_read_script, AFTER_PANELS),
     ]
-    shell = single_file.html_shell("Sextant", PAGE / "page.html")
+    shell = web_page.html_shell("Sextant", PAGE / "page.html")
     style = (PAGE / "page.css").read_text("utf-8")
     return {
         "": _PageFile("text/html", shell.encode()),
         "page.css": _PageFile("text/css", style.encode()),
-        "page.js": _PageFile("text/javascript", single_file.join_scripts(scripts).encode()),
+        "page.js": _PageFile("text/javascript", web_page.join_scripts(scripts).encode()),
     }
 
 
@@ -250,7 +251,7 @@ def write_page(answers: ViewerApi, path: Path) -> int:
     shell, style, program = (
         file.content.decode() for file in page_files(answers.panels.values()).values()
     )
-    return single_file.write_single_file(path, shell, style, program, data)
+    return web_page.write_single_file(path, shell, style, program, data)
 
 
 def _hidden(answers: ViewerApi) -> list[tuple[bytes, bytes]]:

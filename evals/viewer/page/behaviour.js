@@ -4,6 +4,7 @@ addPanel(
   "behaviour",
   ({ id, run }) =>
     !run.why_no_fates &&
+    !run.live &&
     closedSection(
       "What the searcher does",
       "Searches, notes, hops and losses",

@@ -16,7 +16,8 @@ const headline = (run) => run.metrics?.[run.metric] ?? {};
 const kOf = (run) => cutoffOf(run.metric, run.losses);
 
 async function overview({ params }) {
-  const { runs, unreadable, title } = await loadRuns(true);
+  const known = await loadRuns(true);
+  const { runs, unreadable, title } = known;
   const usual = runs.some((run) => run.usage?.list_usd > 0) ? "usd" : "calls";
   const state = {
     ...stated(params, "task", "program", "lm", "text", "cost", "sort"),
@@ -98,8 +99,10 @@ async function overview({ params }) {
       choice("Program", values("program"), state.program, set("program")),
       choice("Model", values("lm"), state.lm, set("lm")),
     ),
-    section("Cost and quality", costs, charts),
-    section("All runs", shown, list.node),
+    liveSection(known, again),
+    runs.length > 0
+      ? [section("Cost and quality", costs, charts), section("All runs", shown, list.node)]
+      : notice("No run is finished yet."),
     picked,
     unreadable?.length > 0 && unread(unreadable),
   );

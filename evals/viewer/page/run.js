@@ -1,7 +1,9 @@
 // One run: what it reaches, where documents are lost, how it fails, and its queries, worst first.
 
 async function runView({ ids: [id], params }) {
-  const [{ runs, exported }, run] = await Promise.all([loadRuns(false), loadRun(id)]);
+  const [{ runs, exported }, first] = await Promise.all([loadRuns(false), loadRun(id)]);
+  let run = first;
+  if (run.no_scores) return unscored(id, run);
   const about = runs.find((one) => one.id === id) ?? { id, mini: run.scores.data === "mini", ...run.scores };
   const metrics = Object.keys(run.values);
   const main = about.metric ?? run.scores.metric ?? metrics[0];
@@ -11,7 +13,7 @@ async function runView({ ids: [id], params }) {
     state[key] = value;
     draw();
   };
-  const rows = rowsOf(run);
+  let rows = rowsOf(run);
   const list = queriesTable(run, rows, state, cutoffOf(main, losses), set("sort"));
   const shape = el("div");
   const title = el("span");
@@ -33,6 +35,17 @@ async function runView({ ids: [id], params }) {
   }
 
   const failures = failureKinds(run, state, set("error"));
+  const live = el("div");
+  const means = el("div");
+  const fall = el("div");
+
+  /** Draw what changes while a run goes. */
+  function measure() {
+    if (run.live) redraw(live, liveCard(run.live, { linked: false }));
+    means.replaceChildren(scrolling("Metrics", metricsTable(run.scores.metrics, main)));
+    fall.replaceChildren(fallSection([{ losses: run.scores.losses ?? null }]));
+  }
+
   const node = el(
     "div",
     heading(
@@ -48,25 +61,56 @@ async function runView({ ids: [id], params }) {
       about.imported && badge("imported"),
       about.pool && badge(`pool: ${asText(about.pool)}`),
     ),
-    el("div.between", el("p", facts(costs(about))), compareWith(id, run.siblings, null, runs)),
+    run.live ? live : el("div.between", el("p", facts(costs(about))), compareWith(id, run.siblings, null, runs)),
     run.why_no_fates && notice(run.why_no_fates),
     el(
       "div.halves",
       el(
         "div",
-        section("Metrics", null, scrolling("Metrics", metricsTable(run.scores.metrics, main)), boundsList(run.bounds)),
+        section("Metrics", null, means, boundsList(run.bounds)),
         failures.node,
       ),
-      el("div", fallSection([{ losses }]), section(title, null, shape)),
+      el("div", fall, section(title, null, shape)),
     ),
     panelSections({ id, run, exported, state, set }),
     section("Queries", shown, queryFilters(run, rows, state, set, metrics), list.node),
     configuration(run),
   );
+  measure();
   draw();
+  if (run.live)
+    follow(`run/${encodeId(id)}.json`, node, (answer) => {
+      if (!answer.live) return again();
+      const more = answer.live.done !== run.live.done;
+      run = answer;
+      if (!more) return redraw(live, liveCard(run.live, { linked: false }));
+      rows = rowsOf(run);
+      measure();
+      draw();
+    });
   return {
     title: `${runName(about)} on ${about.task}`,
     crumbs: [[runName(about), null]],
+    node,
+    up: link.overview(),
+  };
+}
+
+/** A run whose answered queries are not scored, as while its corpus is read; the view is made anew once they are. */
+function unscored(id, run) {
+  const live = el("div", liveCard(run.live, { linked: false }));
+  const node = el(
+    "div",
+    heading(foreign(labelOf(run.live)), [foreign(run.live.task), `${run.live.split} split`]),
+    live,
+    notice(run.no_scores),
+  );
+  follow(`run/${encodeId(id)}.json`, node, (answer) =>
+    answer.no_scores ? redraw(live, liveCard(answer.live, { linked: false })) : again(),
+  );
+  return {
+    title: `${runName(run.live)} on ${run.live.task}`,
+    crumbs: [[labelOf(run.live), null]],
     node,
     up: link.overview(),
   };

@@ -101,6 +101,9 @@ const STOPS = {
 /** The name of a run where its task is known. */
 const runName = (run) => run.program + (run.compiled ? " (compiled)" : "");
 
+/** A run among others: the name it was given, or its program with the setting that tells it from others. */
+const labelOf = (run) => run.named?.name || runName(run) + (run.setting ? ` (${run.setting})` : "");
+
 /** The last part of a run's id: its digest. */
 const digest = (id) => id.split("-").at(-1);
 

@@ -253,18 +253,9 @@ def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs
     )
 
 
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (
-            lambda run: (run / "scores.json").unlink(),
-            "4 queries are answered, and there are no scores",
-        ),
-        (lambda run: (run / "scores.json").write_text("{"), "scores in .* are damaged"),
-    ],
-)
-def test_a_run_that_cannot_be_read_is_listed_with_the_reason(runs, multihop, spoil, why):
-    spoil(multihop)
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(runs, multihop):
+    why = "scores in .* are damaged"
+    (multihop / "scores.json").write_text("{")
     answers = ViewerApi([runs])
     listed = answer(answers, "runs.json")
     assert len(listed["runs"]) == 1

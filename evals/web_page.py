@@ -14,7 +14,7 @@ from pathlib import Path
 from tools import files
 from tools.errors import DataError
 
-PAGE = Path(__file__).parent / "page"
+PAGE = Path(__file__).parent / "viewer" / "page"
 
 
 def join_scripts(scripts: Iterable[str]) -> str:

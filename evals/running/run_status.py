@@ -1,0 +1,278 @@
+"""The state of a run in its folder, for whoever looks at it meanwhile: `status.json` and
+`sittings.jsonl`.
+
+`status.json` is written once a second while the run goes, and removed when the sitting ends. A
+process that is killed leaves it behind, so a status that is older than `STALE_SECONDS` is of a run
+that broke off. `sittings.jsonl` has a line for each sitting that ended.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from evals.run_folder import Outcome, RunFolder
+from evals.scoring.score_run import query_weights, summarise_column
+from tools import files
+from tools.errors import BudgetReached, ProviderRefused
+from tools.records import usage_json
+
+if TYPE_CHECKING:
+    from evals.running.ready import PreparedRun
+
+STATUS = "status.json"
+SITTINGS = "sittings.jsonl"
+WRITE_SECONDS = 1.0  # between two writes of the status
+STALE_SECONDS = 15.0  # without a write, after which a run is taken for killed
+LISTED = 50  # queries in flight that are named
+MEASURE_SHARE = 0.02  # of the time that the interval of the running mean may take
+LARGEST = 1 << 20  # bytes of a status
+
+# Keys of the status that a sitting keeps.
+_KEPT = (
+    "seconds",
+    "queries",
+    "done",
+    "failed",
+    "pending",
+    "metric",
+    "mean",
+    "low",
+    "high",
+    "usage",
+)
+
+RUNNING = "running"
+WAITING = "waiting"
+FINISHED = "finished"
+REFUSED = "refused"
+OUT_OF_BUDGET = "out of budget"
+INTERRUPTED = "interrupted"
+BROKE_OFF = "broke off"
+
+
+class RunState(NamedTuple):
+    """The state of a run.
+
+    `name` is one of the words above, `reason` says why, "" if nothing is to be said. `since` is in
+    seconds since 1970, of the last write. `status` has the keys of `status.json`, or of the last
+    line of `sittings.jsonl`.
+    """
+
+    name: str
+    reason: str
+    since: float
+    status: Mapping[str, Any]
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process works on it."""
+        return self.name in (RUNNING, WAITING)
+
+
+class RunStatus:
+    """Writes the status of a run while the block runs, and its sitting at the end.
+
+    `fault` is the reason why queries were left pending, for a block that ends without an error.
+    The mean in it is of the headline metric over the answered queries, with its 95 % interval.
+    """
+
+    def __init__(
+        self,
+        ready: "PreparedRun",
+        folder: RunFolder,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.fault: str | None = None
+        self._folder = folder
+        self._queries = len(ready.environment.queries)
+        self._calls = ready.model.terms.status
+        self._clock = clock
+        self._started = clock()
+        self._earlier = len(folder.outcomes)
+        self._failed = sum(outcome["error"] is not None for outcome in folder.outcomes.values())
+        self._finished = 0  # in this sitting
+        self._pending = set[str]()
+        self._in_flight = dict[str, float]()  # query_id -> when it began
+        self._environment = ready.environment
+        self._value = ready.value
+        self._unmeasured = list(folder.outcomes)  # answered by earlier sittings
+        self._values = dict[str, float | None]()  # query_id -> of the headline metric
+        self._mean = dict[str, Any]()
+        self._measure_next = 0.0  # when the interval is due, by the monotonic clock
+        self._lock = threading.Lock()
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="status", daemon=True)
+
+    def begin(self, query_id: str) -> None:
+        """Note that a query is worked on."""
+        with self._lock:
+            self._in_flight[query_id] = self._clock()
+
+    def add(self, outcome: Outcome, value: float | None) -> None:
+        """Count an answered query, with its value of the headline metric, None if undefined."""
+        with self._lock:
+            self._values[outcome["query_id"]] = value
+            self._finished += 1
+            self._failed += outcome["error"] is not None
+            self._in_flight.pop(outcome["query_id"], None)
+            self._pending.discard(outcome["query_id"])
+
+    def leave(self, query_id: str, reason: str) -> None:
+        """Count a query that was begun and stays pending."""
+        with self._lock:
+            self._pending.add(query_id)
+            self._in_flight.pop(query_id, None)
+
+    def status(self) -> dict[str, Any]:
+        """Return the contents of `status.json` at this moment."""
+        calls = self._calls()
+        now = self._clock()
+        with self._lock:
+            done = self._earlier + self._finished
+            seconds = now - self._started
+            left = None
+            if self._finished:
+                left = seconds / self._finished * (self._queries - done)
+            oldest_first = sorted(self._in_flight.items(), key=lambda item: item[1])
+            in_flight = [
+                {"query_id": query_id, "seconds": round(now - begun, 1)}
+                for query_id, begun in oldest_first[:LISTED]
+            ]
+            waits = bool(calls.waiting and calls.reason)
+            return {
+                "state": WAITING if waits else RUNNING,
+                "reason": calls.reason if waits else "",
+                "time": round(now, 3),
+                "started": round(self._started, 3),
+                "seconds": round(seconds, 1),
+                "left": None if left is None else round(left, 1),
+                "queries": self._queries,
+                "done": done,
+                "failed": self._failed,
+                "pending": len(self._pending),
+                "metric": self._environment.metric,
+                **self._mean,
+                "in_flight": in_flight,
+                "calls_in_flight": calls.in_flight,
+                "calls_limit": calls.limit,
+                "calls_waiting": calls.waiting,
+                "usage": usage_json(calls.usage),
+                "pid": os.getpid(),
+            }
+
+    def _measure(self, *, last: bool = False) -> None:
+        """Compute the running mean anew, if that is due or this is the `last` time."""
+        started = time.monotonic()
+        if started < self._measure_next and not last:
+            return
+        while self._unmeasured and not self._leaving.is_set():
+            outcome = self._folder.outcomes[self._unmeasured.pop()]
+            value = self._value(outcome)
+            with self._lock:
+                self._values.setdefault(outcome["query_id"], value)
+        metric = self._environment.metric
+        with self._lock:
+            values = dict(self._values)
+        weights = query_weights(metric, self._environment)
+        mean = summarise_column(values, weights, resampled=False)
+        with self._lock:
+            self._mean = {key: mean[key] for key in ("mean", "low", "high")}
+        took = time.monotonic() - started
+        self._measure_next = started + took / MEASURE_SHARE
+
+    def _write(self) -> None:
+        # The run goes on where it cannot be watched, as on a full disk.
+        with suppress(OSError):
+            files.replace(self._folder.path / STATUS, json.dumps(self.status()) + "\n")
+
+    def _follow(self) -> None:
+        while not self._leaving.wait(WRITE_SECONDS):
+            self._measure()
+            self._write()
+
+    def __enter__(self) -> Self:
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, error_type: object, error: BaseException | None, traceback: object) -> None:
+        self._leaving.set()
+        self._thread.join(1.0)
+        if not isinstance(error, KeyboardInterrupt):
+            self._measure(last=True)
+        status = self.status()
+        finished = status["done"] >= self._queries
+        name, reason = _describe_end(error, self.fault, finished=finished)
+        line = {
+            "state": name,
+            "reason": reason,
+            "started": _in_utc(self._started),
+            "ended": _in_utc(self._clock()),
+            **{key: status[key] for key in _KEPT if key in status},
+        }
+        with suppress(OSError):
+            if self._finished or name != FINISHED:
+                files.append_line(self._folder.path / SITTINGS, json.dumps(line).encode())
+            (self._folder.path / STATUS).unlink(missing_ok=True)
+
+
+def _describe_end(
+    error: BaseException | None, fault: str | None, *, finished: bool
+) -> tuple[str, str]:
+    """Return the state of a run whose sitting ends, and the reason."""
+    if finished:
+        return FINISHED, ""
+    reason = " ".join(str(error or fault or "").split())
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, ""
+    if isinstance(error, ProviderRefused):
+        return REFUSED, reason
+    if isinstance(error, BudgetReached):
+        return OUT_OF_BUDGET, reason
+    return BROKE_OFF, reason
+
+
+def _in_utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def read_sittings(path: Path) -> list[dict[str, Any]]:
+    """Return the sittings of the run in `path`; lines that cannot be read are left out."""
+    sittings = list[dict[str, Any]]()
+    with suppress(OSError):
+        for line in (path / SITTINGS).read_bytes().splitlines():
+            row = files.read_object(line.decode("utf-8", "replace"))
+            if row is not None and isinstance(row.get("seconds"), int | float):
+                sittings.append(row)
+    return sittings
+
+
+def read_state(path: Path, now: float | None = None) -> RunState | None:
+    """Return the state of the run in `path`, or None for a run of an earlier version.
+
+    `now` is in seconds since 1970.
+    """
+    now = time.time() if now is None else now
+    status = None
+    with suppress(OSError):
+        status = files.read_object(files.read_input(path / STATUS, LARGEST).decode())
+    if status is not None and isinstance(status.get("time"), int | float):
+        since = float(status["time"])
+        name = str(status.get("state"))
+        if now - since <= STALE_SECONDS:
+            return RunState(name, str(status.get("reason", "")), since, status)
+        return RunState(BROKE_OFF, "its process has ended without a word", since, status)
+    sittings = read_sittings(path)
+    if not sittings:
+        return None
+    last = sittings[-1]
+    since = 0.0
+    with suppress(ValueError, KeyError, TypeError):
+        since = datetime.fromisoformat(last["ended"]).timestamp()
+    return RunState(str(last.get("state")), str(last.get("reason", "")), since, last)

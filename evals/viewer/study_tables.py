@@ -1,0 +1,48 @@
+"""The tables of studies beside the runs, as far as they are filled: rows by tasks."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tools import files
+
+# Bytes of a table.
+LARGEST = 1 << 26
+
+# Returns what the page knows of the run in a folder, which has "mean", "done" and "queries".
+FindRun = Callable[[Path], dict[str, Any]]
+
+
+def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[dict[str, Any]]:
+    """Return the studies in the folders of runs `roots`, the one that changed last first.
+
+    Each has its "name", "question", "page" (a path, "" without one), "rows", "tasks" and "cells": a
+    cell has "row", "task", "state", "reason" and what `find_run` returns for its run.
+    """
+    found = list[tuple[float, dict[str, Any]]]()
+    for root in roots:
+        for file in root.glob("studies/*/cells.json"):
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                study = _read(root, file, find_run)
+                found.append((file.stat().st_mtime, study))
+    return [study for _, study in sorted(found, key=lambda item: -item[0])]
+
+
+def _read(root: Path, file: Path, find_run: FindRun) -> dict[str, Any]:
+    table = files.loads(files.read_input(file, LARGEST))
+    page = file.with_name("index.html")
+    cells = list[dict[str, Any]]()
+    for row in table["cells"]:
+        cell = {key: str(row[key]) for key in ("row", "task", "state", "reason")}
+        if row["run"]:
+            cell |= find_run(root / row["run"])
+        cells.append(cell)
+    return {
+        "name": str(table["study"]),
+        "question": str(table["question"]),
+        "page": str(page) if page.is_file() else "",
+        "rows": list(dict.fromkeys(cell["row"] for cell in cells)),
+        "tasks": list(dict.fromkeys(cell["task"] for cell in cells)),
+        "cells": cells,
+    }

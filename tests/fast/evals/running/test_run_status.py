@@ -1,0 +1,87 @@
+"""The status of a run in its folder: written while it goes, a sitting when it ends."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+from openai_server import Failure, OpenAIServer, fill
+from run_folders import run_in
+from waiting import wait_for
+
+from evals import run
+from evals.running import evaluate, run_status
+from tools.cli import run_command
+from tools.models.run_resources import CallStats
+
+
+def sittings(path):
+    return [json.loads(line) for line in (path / run_status.SITTINGS).open()]
+
+
+def test_a_finished_run_has_a_sitting_and_no_status(tmp_path):
+    path = run_in(tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 3)
+    [sitting] = sittings(path)
+    assert (sitting["state"], sitting["done"], sitting["queries"]) == ("finished", 3, 3)
+    scores = json.loads((path / "scores.json").read_text())
+    measured = scores["metrics"][sitting["metric"]]
+    assert {key: sitting[key] for key in ("mean", "low", "high")} == {
+        key: measured[key] for key in ("mean", "low", "high")
+    }
+    assert not (path / run_status.STATUS).exists()
+
+
+def test_a_sitting_in_which_nothing_is_asked_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
+    asked = {"program": "retrieve", "task": "congress", "data": "mini", "limit": 3}
+    first = evaluate.evaluate(**asked, runs=tmp_path)
+    evaluate.evaluate(**asked, runs=tmp_path)
+    assert len(sittings(first.folder)) == 1
+
+
+@pytest.fixture
+def refusing(tmp_path, monkeypatch):
+    """A run whose model refuses after its first answers."""
+    monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
+    answered = []
+
+    def answer(prompt):
+        answered.append(prompt)
+        if len(answered) > 3:
+            raise Failure(401, "invalid_api_key")
+        return fill(prompt)
+
+    server = OpenAIServer(answer)
+    words = ["--program", "multihop", "--task", "congress", "--data", "mini", "--limit", "4"]
+    words += ["--lm", server.spec, "--runs", str(tmp_path / "runs"), "--max-concurrent", "1"]
+    assert run_command(run.parser(), run.command, words) == 4
+    server.close()
+    [config] = (tmp_path / "runs").rglob("config.json")
+    return config.parent
+
+
+def test_a_refused_run_says_who_refused_it(refusing):
+    state = run_status.read_state(refusing)
+    assert state is not None
+    assert state.name == "refused" and "check the key" in state.reason
+    assert not state.is_live
+
+
+def test_a_status_counts_queries_and_names_those_in_flight(tmp_path):
+    stats = CallStats(in_flight=2, limit=4, waiting=1, reason="rate limit")
+    environment = SimpleNamespace(queries=["a", "b", "c"], metric="nDCG@10")
+    model = SimpleNamespace(terms=SimpleNamespace(status=lambda: stats))
+    ready = SimpleNamespace(environment=environment, model=model, value=None)
+    folder = SimpleNamespace(path=tmp_path, outcomes={})
+    with run_status.RunStatus(ready, folder) as status:
+        status.begin("a")
+        status.begin("b")
+        status.add({"query_id": "a", "error": None}, 0.5)
+        written = status.status()
+        assert (written["done"], written["failed"]) == (1, 0)
+        assert [one["query_id"] for one in written["in_flight"]] == ["b"]
+        assert (written["state"], written["reason"]) == ("waiting", "rate limit")
+        wait_for(lambda: json.loads((tmp_path / "status.json").read_text())["done"] == 1)
+        assert run_status.read_state(tmp_path).is_live
+    state = run_status.read_state(tmp_path, time.time())
+    assert state.name == "broke off" and state.status["mean"] == 0.5

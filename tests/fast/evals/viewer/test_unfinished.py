@@ -1,0 +1,149 @@
+"""A run without scores: how far it is, its mean so far, and its trajectories, as the page shows them."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from run_folders import run_in
+
+from evals.running import run_status
+from evals.scoring import scored_run
+from evals.viewer.data import ViewerApi
+from tools.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A finished run of congress in miniature, to be copied."""
+    place = tmp_path_factory.mktemp("made")
+    return run_in(place, "--program", "multihop", "--task", "congress", "--limit", 4)
+
+
+@pytest.fixture
+def finished(made):
+    return scored_run.read_scored_run(made)
+
+
+@pytest.fixture
+def path(made, tmp_path):
+    """The same run, with two of its four queries answered."""
+    copied = Path(shutil.copytree(made, tmp_path / "runs" / made.parent.name / made.name))
+    for name in ("scores.json", "scores.csv", "attribution.jsonl", "run.trec", "sittings.jsonl"):
+        (copied / name).unlink()
+    lines = (made / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    (copied / "outcomes.jsonl").write_bytes(b"".join(lines[:2]))
+    return copied
+
+
+def answer(answers, path):
+    return json.loads(answers(path))
+
+
+def write_status(path, at, **more):
+    status = {"state": "running", "reason": "", "time": at, "queries": 4, "done": 2}
+    (path / "status.json").write_text(json.dumps(status | more))
+
+
+def page(path):
+    return ViewerApi([path.parents[1]])
+
+
+def run_id(path):
+    return "/".join(path.parts[-2:])
+
+
+def test_a_run_under_way_is_listed_with_its_progress_and_newest_queries(path, finished):
+    write_status(path, time.time(), mean=0.25, low=0.1, high=0.5, metric="nDCG@10")
+    answers = page(path)
+    [one] = answer(answers, "live.json")["unfinished"]
+    assert (one["state"], one["live"], one["done"], one["queries"]) == ("running", True, 2, 4)
+    assert (one["mean"], one["low"], one["high"]) == (0.25, 0.1, 0.5)
+    assert one["newest"] == finished.query_ids[1::-1]
+    assert answer(answers, "runs.json")["runs"] == []
+
+
+def test_a_status_that_nobody_writes_any_more_is_of_a_run_that_broke_off(path):
+    write_status(path, time.time() - 2 * run_status.STALE_SECONDS)
+    [one] = answer(page(path), "live.json")["unfinished"]
+    assert (one["state"], one["live"]) == ("broke off", False)
+    assert one["remedy"] == "the command of the run goes on with it"
+
+
+def test_its_answered_queries_have_the_values_and_fates_that_the_whole_run_has(
+    path, made, finished
+):
+    run = answer(page(path), f"run/{run_id(path)}.json")
+    whole = answer(ViewerApi([made]), f"run/{run_id(made)}.json")
+    assert run["query_ids"] == finished.query_ids[:2]
+    assert run["values"] == {name: values[:2] for name, values in whole["values"].items()}
+    assert run["fates"] == whole["fates"][:2]
+    mean = sum(run["values"]["nDCG@10"]) / 2
+    assert run["scores"]["metrics"]["nDCG@10"]["mean"] == pytest.approx(mean)
+
+
+def test_its_trajectories_open_as_those_of_a_finished_run(path, made, finished):
+    address = f"run/{{}}/query/{finished.query_ids[1]}.json"
+    shown = answer(page(path), address.format(run_id(path)))
+    whole = answer(ViewerApi([made]), address.format(run_id(made)))
+    assert {**shown, "reading": 0} == {**whole, "reading": 0}
+
+
+def test_outcomes_that_are_added_are_read_and_a_torn_line_waits(path, made, finished):
+    answers = page(path)
+    assert answer(answers, "live.json")["unfinished"][0]["done"] == 2
+    lines = (made / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    with (path / "outcomes.jsonl").open("ab") as file:
+        file.write(lines[2] + lines[3][:40])
+        file.flush()
+        assert answer(answers, "live.json")["unfinished"][0]["done"] == 3
+        file.write(lines[3][40:])
+    run = answer(answers, f"run/{run_id(path)}.json")
+    assert run["query_ids"] == finished.query_ids
+    assert run["live"]["state"] == "not scored"
+
+
+def test_a_run_that_ends_changes_the_version_so_that_the_page_shows_its_scores(path, made):
+    answers = page(path)
+    before = answer(answers, "live.json")
+    for file in made.iterdir():
+        if file.is_file():
+            shutil.copy(file, path)
+    after = answer(answers, "live.json")
+    assert after["version"] != before["version"]
+    assert after["unfinished"] == []
+    assert [one["id"] for one in answer(answers, "runs.json")["runs"]] == [run_id(path)]
+
+
+def test_an_unfinished_run_is_left_out_of_an_exported_page_with_the_reason(path):
+    answers = ViewerApi([path.parents[1]], exported=True)
+    [(folder, reason)] = answers.unreadable
+    assert folder == path and "there are no scores" in reason
+    with pytest.raises(DataError, match="there are no scores"):
+        answers(f"run/{run_id(path)}.json")
+
+
+def test_a_folder_may_be_empty_before_its_first_run(tmp_path):
+    answers = ViewerApi([tmp_path], empty=True)
+    assert answer(answers, "runs.json")["runs"] == []
+
+
+def test_the_table_of_a_study_has_the_means_of_its_finished_and_unfinished_cells(path, made):
+    runs = path.parents[1]
+    shutil.copytree(made, path.with_name("other-00000000"))
+    (path.with_name("other-00000000") / "config.json").unlink()
+    write_status(path, time.time(), mean=0.25, metric="nDCG@10")
+    rows = [
+        {"row": "a", "task": "congress", "state": "under way", "run": run_id(path), "reason": ""},
+        {"row": "b", "task": "congress", "state": "to come", "run": "", "reason": ""},
+    ]
+    folder = runs / "studies" / "small"
+    folder.mkdir(parents=True)
+    (folder / "cells.json").write_text(
+        json.dumps({"study": "small", "question": "why", "cells": rows})
+    )
+    [study] = answer(page(path), "live.json")["studies"]
+    assert (study["rows"], study["tasks"]) == (["a", "b"], ["congress"])
+    assert (study["cells"][0]["mean"], study["cells"][0]["done"]) == (0.25, 2)
+    assert "mean" not in study["cells"][1]
