@@ -1,7 +1,7 @@
 """Can ranks alone give away which documents were put into a pool? `python -m benchmarks.pools
 --task congress`.
 
-Each row is nDCG@10 over `oracle:K` for an order that reads no document: the retriever's own; its
+Each row is nDCG@10 over `oracle:K` or `hidden:K` for an order that reads no document: the retriever's own; its
 own from some rank on, with the others behind; the same by ranks in the whole corpus, which a search
 in a pool does not show; its own reversed; and random. The best rank is taken with hindsight, so a
 program that has to guess cannot do better. If such an order beats the retriever's own, ranks give
@@ -20,6 +20,7 @@ from evals.scoring.metrics import Ranking, compute
 from tools import retrievers
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.files import sextant_home
+from tools.pool_kinds import WITH_RELEVANT
 from tools.retrievers.base import Retriever, Search
 
 METRIC = "nDCG@10"
@@ -62,15 +63,12 @@ def command(arguments: argparse.Namespace) -> int:
     spec = retrievers.canonicalize(arguments.retriever)
     environment = environments.load(arguments.task, arguments.data, arguments.split)
     retriever = retrievers.build(spec, environment.documents, sextant_home())
-    sizes = arguments.size or [100, 300]
-    columns = [
-        measured(environment, retriever, candidate_pools.read(f"oracle:{size}", spec))
-        for size in sizes
-    ]
-    rows = [[METRIC, *(f"oracle:{size}" for size in sizes)]]
+    pools = [f"{kind}:{size}" for kind in WITH_RELEVANT for size in arguments.size or [100, 300]]
+    columns = [measured(environment, retriever, candidate_pools.read(pool, spec)) for pool in pools]
+    rows = [[METRIC, *pools]]
     rows += [[name, *(f"{column[name]:.4f}" for column in columns)] for name in columns[0]]
     lines = ["| " + " | ".join(row) + " |\n" for row in rows]
-    print_stdout("".join([lines[0], "|---|" + "--:|" * len(sizes) + "\n", *lines[1:]]))
+    print_stdout("".join([lines[0], "|---|" + "--:|" * len(pools) + "\n", *lines[1:]]))
     return 0
 
 

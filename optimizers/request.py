@@ -69,7 +69,8 @@ class CompileRequest(SharedRequest):
         Option("a model that writes instructions; the student where none is named", "SPEC"),
     ] = None
     pool: Annotated[
-        str | None, Option("rank pools, as evals.run does: union:300 or oracle:300", "POOL")
+        str | None,
+        Option("rank pools, as evals.run does: union:300, oracle:300 or hidden:300", "POOL"),
     ] = None
     metric: Annotated[
         str, Option("a metric of the task; nDCG@10 where the task has it, else its own", "NAME")

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tools import pool_kinds
+
 
 class Setup(NamedTuple):
     """The configuration of a run, and whether the task gives each query its candidates."""
@@ -37,6 +39,11 @@ Deviation = str | Callable[[Setup], str]
 _OBLIQ_EMBEDDING = "gemini-embedding-2"
 _OBLIQ_POOL = (_OBLIQ_EMBEDDING, "Qwen3-Embedding-0.6B", "Qwen3-Embedding-4B")
 _OBLIQ_POOL_SIZE = 300  # about so many
+_RELEVANT = {
+    pool_kinds.UNION: "without the relevant documents that these miss",
+    pool_kinds.ORACLE: "and all that is relevant",
+    pool_kinds.HIDDEN: "all that is relevant hidden among them",
+}
 _BIRCO_TIES = "e5-large-v2"
 _BIRCO_MODELS = r"gpt-4(-0613)?$|llama-2-(7|13|70)b-chat|stripedhyena"
 _CRUMB_TOKENS = 8192  # of an answer, at most (section 4.4)
@@ -112,10 +119,10 @@ def compare_tournament_pool(setup: Setup) -> str:
             if any(uses_model(pool_retriever, model) for pool_retriever in pool_retrievers)
         ]
         is_papers = len(models) == len(pool_retrievers) == len(_OBLIQ_POOL)
-        if is_papers and pool["kind"] == "oracle" and pool["size"] == _OBLIQ_POOL_SIZE:
+        kind = pool_kinds.read_kind(setup.config)
+        if is_papers and kind == pool_kinds.ORACLE and pool["size"] == _OBLIQ_POOL_SIZE:
             return ""
-        gold = "with" if pool["kind"] == "oracle" else "without"
-        ours = f"{pool['size']} documents of {' and '.join(pool_retrievers)}, {gold} all that is relevant"
+        ours = f"{pool['size']} documents of {' and '.join(pool_retrievers)}, {_RELEVANT[kind]}"
     elif setup.has_candidates:
         ours = "the query's candidates"
     else:

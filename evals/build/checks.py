@@ -210,8 +210,7 @@ class CheckedBenchmark:
         """The request of a verifier, who gets everything relevant, or each query's own pool."""
         queries = self.environment.queries
         documents = len(self.environment.documents)
-        size = max(POOL, *(4 * len(self.judgements.relevant(query.query_id)) for query in queries))
-        pool = f"oracle:{min(size, documents)}({','.join(self.names)})"
+        pool = f"oracle:{min(POOL, documents)}({','.join(self.names)})"
         all_pooled = all(query.candidates is not None for query in queries)
         return replace(
             self.request,

@@ -21,6 +21,7 @@ from evals.scoring.metrics import is_lower_better, is_pairwise, is_weighted
 from evals.scoring.scored_run import ScoredRun
 from evals.scoring.statistics import TIE
 from tools.number_format import plural
+from tools.pool_kinds import WITH_RELEVANT
 
 # Win(1) - Win(10), in Table 1 of MultiConIR.
 DECLINE = "Decline"
@@ -288,7 +289,7 @@ def sweep_table(group: Group, task: str, metric: str) -> ResultTable:
         if any(cells):
             rows.append(
                 ResultRow(
-                    "gold" if plain.pool == "oracle" else "union",
+                    "gold" if plain.pool in WITH_RELEVANT else "union",
                     str(plain),
                     cells,
                     plain,
@@ -398,7 +399,7 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
 
 
 def _row_kind(system: System) -> RowKind:
-    if system.pool == "oracle":
+    if system.pool in WITH_RELEVANT:
         return "gold"
     return "union" if system.pool else "ours"
 

@@ -20,6 +20,7 @@ from evals.scoring.scored_run import ScoredRun
 from programs import FLOOR
 from tools.cli import strip_control_characters
 from tools.errors import UsageError
+from tools.pool_kinds import read_kind
 
 PAPERS = {
     "obliq": "OBLIQ-Bench",
@@ -47,7 +48,7 @@ class System:
 
     # As a reader sees it, without the pool.
     name: str
-    # "oracle" or "union", "" for none.
+    # The kind of pool (tools/pool_kinds.py), "" for none.
     pool: str = ""
     # Documents in the pool.
     size: int = 0
@@ -312,7 +313,7 @@ def _system(run: ScoredRun, *, with_model: bool) -> System:
         retrievers = ()
     return System(
         name=printable(_system_name(config, with_model=with_model)),
-        pool=str(pool.get("kind", "")),
+        pool=read_kind(config),
         size=int(pool.get("size", 0)),
         of=tuple(map(printable, retrievers)),
         instruction=printable(_shorten(config["instruction"])),

@@ -8,6 +8,7 @@ from evals.run_schemas import FATE_LABELS
 from evals.scoring.reference_runs import list_bounds
 from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from programs import SCHEMES
+from tools import pool_kinds
 from tools.cli import print_stdout
 from tools.number_format import number, ordinal, plural, queries
 
@@ -46,8 +47,11 @@ def _headings(scores: Scores) -> Iterator[str]:
         yield f"the program ran {scores['isolated']}"
     if pool := scores["pool"]:
         content = "of what was found"
-        if pool["kind"] == "oracle":
-            content = "with every relevant document put in: a ceiling"
+        kind = pool_kinds.read_kind(scores)
+        if kind == pool_kinds.ORACLE:
+            content = "and every relevant document that they lack: a ceiling"
+        elif kind == pool_kinds.HIDDEN:
+            content = "with every relevant document among neighbours: a ceiling"
         yield f"pools of {pool['size']} {content}, from {', '.join(pool['of'])}"
 
 

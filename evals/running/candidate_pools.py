@@ -1,17 +1,18 @@
 """`--pool oracle:300`: candidate pools as a condition of a run, built before any program sees a
 query.
 
-After OBLIQ-Bench, section 3, which measures how well a system ranks when it need not find.
+After OBLIQ-Bench, sections 3 and 5, which measure how well a system ranks when it need not find.
 `union:K` has the first K documents of several retrievers together: a lower bound on the best
-possible system. `oracle:K` has every relevant document as well: an upper bound on these retrievers
-with this system behind them. Searches in a pool give ranks and no scores (`RanksOnly`), and
-relevant documents that were put in stand among neighbours, so that their ranks do not give them
-away (docs/decisions/pools.md). Only this and scoring read judgements.
+possible system. `oracle:K` is the paper's pool with every relevant document: a union, and the
+relevant documents that it lacks. In `hidden:K` these stand among neighbours, so that their ranks do
+not give them away. Both are upper bounds on these retrievers with this system behind them. Searches
+in a pool give ranks and no scores (`RanksOnly`; docs/decisions/pools.md). Only this and scoring
+read judgements.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from random import Random
@@ -19,12 +20,13 @@ from typing import Any
 
 from environments.base import Environment
 from tools.errors import NotApplicable, UsageError
+from tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
 from tools.records import Hit, Query
 from tools.retrievers import canonicalize
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import RetrieverSpec, parse
 
-# Hits of searches that are held at a time: an oracle needs the rank of every document
+# Hits of searches that are held at a time: a hidden pool needs the rank of every document
 HELD = 2_000_000
 
 
@@ -32,8 +34,8 @@ HELD = 2_000_000
 class Pool:
     """The pool of `--pool`, parsed."""
 
-    kind: str  # oracle or union
-    size: int  # documents of each query's pool
+    kind: str  # one of KINDS
+    size: int  # documents of each query's pool; relevant documents come on top in an oracle pool
     parts: tuple[RetrieverSpec, ...]  # the retrievers whose first documents make the union
 
     def __str__(self) -> str:
@@ -48,7 +50,9 @@ class Pool:
             "size": self.size,
             "of": list(names),
         }
-        if self.kind == "oracle":
+        if self.kind == ORACLE:
+            config[PUT_IN] = MISSING
+        if self.kind in WITH_RELEVANT:
             gold = json.dumps(
                 {
                     query.query_id: sorted(_relevant(environment, query))
@@ -59,24 +63,26 @@ class Pool:
         return config
 
     def check_room(self, environment: Environment) -> None:
-        """Raise NotApplicable if a query has more relevant documents than its pool has places."""
+        """Raise NotApplicable if a query has more relevant documents than a hidden pool has places."""
+        if self.kind != HIDDEN:
+            return
         counts = {}
         for query in environment.queries:
             counts[query.query_id] = len(_relevant(environment, query))
         query_id = max(counts, key=counts.__getitem__)
-        if self.kind == "oracle" and counts[query_id] > self.size:
+        if counts[query_id] > self.size:
             problem = (
                 f"{self} has no room for the {counts[query_id]} relevant documents of query "
                 f"{query_id!r}"
             )
             raise NotApplicable(
-                f"{problem}; use oracle:{4 * counts[query_id]}, so that they are a quarter of it"
+                f"{problem}; use hidden:{4 * counts[query_id]}, so that they are a quarter of it"
             )
 
     def add_to(self, environment: Environment, retrievers: Sequence[Retriever]) -> Environment:
         """Return `environment` with a pool for every query; `retrievers` are those of the parts."""
         self.check_room(environment)
-        depth = len(environment.documents) if self.kind == "oracle" else self.size
+        depth = self._depth(environment)
         queries = environment.queries
         at_once = max(1, HELD // depth)
         pooled_queries = list[Query]()
@@ -85,11 +91,27 @@ class Pool:
             searches = [Search(query.text, query.objective, query.excluded) for query in batch]
             lists = [retriever.search_many(searches, depth) for retriever in retrievers]
             for query, *hits in zip(batch, *lists, strict=True):
-                order = round_robin(hits)
-                if self.kind == "oracle":
-                    order = _put_in_relevant(order, environment, query, self.size)
-                pooled_queries.append(replace(query, candidates=frozenset(order[: self.size])))
+                chosen = self._choose(environment, query, round_robin(hits))
+                pooled_queries.append(replace(query, candidates=frozenset(chosen)))
         return replace(environment, queries=tuple(pooled_queries))
+
+    def _depth(self, environment: Environment) -> int:
+        """Return how many documents of each retriever are needed.
+
+        If parents are judged, the best passage of a missing parent can be anywhere.
+        """
+        best_passage_counts = self.kind == ORACLE and _find_unit(environment) is not None
+        if self.kind == HIDDEN or best_passage_counts:
+            return len(environment.documents)
+        return self.size
+
+    def _choose(self, environment: Environment, query: Query, order: list[str]) -> list[str]:
+        """Return the pool of a query; `order` is the documents as its retrievers rank them."""
+        if self.kind == ORACLE:
+            return _add_missing(order, environment, query, self.size)
+        if self.kind == HIDDEN:
+            return _hide_relevant(order, environment, query, self.size)
+        return order[: self.size]
 
 
 def round_robin(results: Sequence[Sequence[Hit]]) -> list[str]:
@@ -110,21 +132,67 @@ def read(text: str, retriever: RetrieverSpec) -> Pool:
     """
     spec = parse(text)
     size = int(spec.subject) if spec.subject.isdecimal() and len(spec.subject) < 10 else 0
-    if spec.kind not in ("oracle", "union") or size < 1 or spec.options:
-        form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
+    if spec.kind not in KINDS or size < 1 or spec.options:
+        form = "write oracle:SIZE, hidden:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
         raise UsageError(f"--pool {text!r} is no pool; {form}")
     default_parts = retriever.parts if retriever.kind == "fusion" else (retriever,)
     parts = tuple(canonicalize(str(part)) for part in spec.parts)
     return Pool(spec.kind, size, parts or default_parts)
 
 
-def _put_in_relevant(
+def _find_unit(environment: Environment) -> Callable[[str], str] | None:
+    """Return what maps a document to what is judged in its place; None if documents are judged."""
+    judgements = environment.judgements[environment.headline]
+    return judgements.unit_of if judgements.judged_by_unit else None
+
+
+def _draw_lots(environment: Environment, query: Query) -> Random:
+    return Random(f"{environment.fingerprint}:{query.query_id}")
+
+
+def _list_unranked(
+    environment: Environment, query: Query, order: Sequence[str], lots: Random
+) -> list[str]:
+    """Return the documents that are not in `order`, by lot.
+
+    A retriever may leave out documents that share no word with the query.
+    """
+    unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
+    return lots.sample(unranked, len(unranked))
+
+
+def _add_missing(
     order: list[str],
     environment: Environment,
     query: Query,
     size: int,
 ) -> list[str]:
-    """Return `size` documents, all relevant ones among them.
+    """Return the first `size` documents of `order`, and every relevant document that is not among them.
+
+    If parents are judged, it is the best passage of each relevant parent that has none among them.
+    """
+    pool = order[:size]
+    unit_of = _find_unit(environment)
+    missing = set(_relevant(environment, query)).difference(map(unit_of or str, pool))
+    if unit_of is None:
+        return pool + sorted(missing)
+    if not missing:
+        return pool
+    lots = _draw_lots(environment, query)
+    for doc_id in order[size:] + _list_unranked(environment, query, order, lots):
+        if unit_of(doc_id) in missing:
+            missing.remove(unit_of(doc_id))
+            pool.append(doc_id)
+    return pool
+
+
+def _hide_relevant(
+    order: list[str],
+    environment: Environment,
+    query: Query,
+    size: int,
+) -> list[str]:
+    """Return `size` documents of `order`, all relevant ones among them.
 
     If parents are judged, the best passage of each relevant parent counts as relevant. Half of the
     documents are the first in `order`, fewer if more than a quarter would be relevant. The other
@@ -132,14 +200,11 @@ def _put_in_relevant(
     place among them is drawn by lot. A query that lacks no relevant document gets the neighbours of
     a document that is drawn by lot.
     """
-    judgements = environment.judgements[environment.headline]
-    lots = Random(f"{environment.fingerprint}:{query.query_id}")
-    unit_of = judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str
+    lots = _draw_lots(environment, query)
+    unit_of = _find_unit(environment) or str
     relevant = set(_relevant(environment, query))
     if not relevant <= {unit_of(doc_id) for doc_id in order}:
-        # A retriever may leave out documents that share no word with the query.
-        unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
-        order += lots.sample(unranked, len(unranked))
+        order += _list_unranked(environment, query, order, lots)
     head_size = max(0, min(size // 2, size - 2 * len(relevant)))
     head = order[:head_size]
     # Documents after the head, and which of them are the best of a relevant unit.

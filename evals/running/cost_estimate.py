@@ -48,6 +48,7 @@ from tools.models.call_context import LastAnswer
 from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
 from tools.number_format import queries
+from tools.pool_kinds import read_kind
 from tools.records import Query, Usage, total, usage_from_json
 from tools.retrievers.base import Retriever
 from tools.retrievers.lexical.bm25 import BM25
@@ -311,10 +312,10 @@ def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path 
     """
     pool = opened.resolved.pool
     request = opened.resolved.request
-    conditions = conditions | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
+    conditions = conditions | {"pool": pool and pool.config((), opened.environment)}
 
     def comparable(config: run_folder.Config) -> Any:
-        pool = config["pool"] and [config["pool"]["kind"], config["pool"]["size"]]
+        pool = config["pool"] and [read_kind(config), config["pool"]["size"]]
         compared = {key: config[key] for key in conditions} | {
             "retriever": config["retriever"]["name"],
             "pool": pool,

@@ -17,7 +17,7 @@ from evals.running import candidate_pools
 from evals.running.resolve import RunRetrievers
 from evals.scoring import scored_run
 from evals.scoring.statistics import paired
-from tools import retrievers
+from tools import pool_kinds, retrievers
 from tools.errors import UsageError
 from tools.models.budget import Budget
 from tools.models.run_resources import RunResources
@@ -253,7 +253,7 @@ def _pool(
     """
     pool_config = config["pool"]
     run_retriever = retrievers.canonicalize(config["retriever"]["name"])
-    size_text = f"{pool_config['kind']}:{pool_config['size']}"
+    size_text = f"{pool_kinds.read_kind(config)}:{pool_config['size']}"
     names = ",".join(pool_config["of"])
     for text in (size_text, f"{size_text}({names})"):
         try:
@@ -261,7 +261,8 @@ def _pool(
         except UsageError:  # a complete name is not always an expression
             continue
         parts = [engines.build(spec) for spec in pool.parts]
-        if pool.config([retriever.name for retriever in parts], environment) == pool_config:
+        made = pool.config([retriever.name for retriever in parts], environment)
+        if made | {"kind": pool_config["kind"]} == pool_config:
             return pool.add_to(environment, parts)
     problem = (
         f"the run's pools were made with {', '.join(pool_config['of'])}, which cannot be told apart from "

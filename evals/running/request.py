@@ -216,7 +216,7 @@ class Request(SharedRequest):
     pool: Annotated[
         str | None,
         Option(
-            "rank pools: union:300 of what the retriever finds, or oracle:300 with gold in it",
+            "rank pools: union:300 of the retriever's first, oracle:300 and all gold, or hidden:300",
             "POOL",
         ),
     ] = None

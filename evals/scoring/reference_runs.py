@@ -19,6 +19,7 @@ from evals import run_folder
 from evals.scoring.scored_run import CONTRACT, ScoredRun, T, align_columns, read_scores
 from evals.scoring.statistics import Interval, PairedTest, paired, share_closed
 from programs import FLOOR
+from tools import pool_kinds
 from tools.errors import SextantError
 
 ReferenceKind = Literal["floor", "best", "union", "ceiling"]
@@ -28,7 +29,10 @@ LABELS: dict[ReferenceKind, str] = {
     "union": "lower bound",
     "ceiling": "ceiling",
 }
-_POOLS: dict[ReferenceKind, str] = {"union": "union", "ceiling": "oracle"}
+_POOLS: dict[ReferenceKind, Sequence[str]] = {
+    "union": (pool_kinds.UNION,),
+    "ceiling": pool_kinds.WITH_RELEVANT,
+}
 
 
 class ReferenceRuns(NamedTuple):
@@ -63,7 +67,7 @@ class ReferenceRuns(NamedTuple):
         if any(_differ(bound, self.run)):
             system += self._describe_system(bound)
         by = f" by {' and '.join(pool['of'])}" if pool["of"] != [self.run.retriever] else ""
-        return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
+        return f"{system}, {bound.pool} pool of {pool['size']}{by}"
 
     def _describe_system(self, bound: ScoredRun) -> str:
         """Return the settings of a bound's system after its program, as far as they differ."""
@@ -206,8 +210,8 @@ def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: st
     """Return the bounds of a run among candidates, by a metric.
 
     Floors have its retriever. Pools are ranked by the same program first, then model, parameters,
-    retriever, the larger pool, never by the bare retriever. A ceiling is at least the run and a
-    bare retriever.
+    retriever, then the paper's pool and the larger one, never by the bare retriever. A ceiling is
+    at least the run and a bare retriever.
     """
     means = dict[Path, float]()
     peers = list[ScoredRun]()
@@ -239,19 +243,20 @@ def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: st
             ),
         )
     least_ceiling = max(run.mean(metric) or 0.0, 0.0, *(means[peer.path] for peer in bare))
-    for reference, pool in _POOLS.items():
-        if run.pool == pool:
+    for reference, kinds in _POOLS.items():
+        if run.pool in kinds:
             continue
         pooled = list[ScoredRun]()
         for peer in peers:
             is_bound = reference == "union" or means[peer.path] >= least_ceiling
-            if peer.pool == pool and is_bound and peer.config["program"] != FLOOR:
+            if peer.pool in kinds and is_bound and peer.config["program"] != FLOOR:
                 pooled.append(peer)
         if pooled:
             bounds[reference] = min(
                 pooled,
                 key=lambda peer: (
                     *_differ(peer, run),
+                    kinds.index(peer.pool),
                     -peer.config["pool"]["size"],
                     *code_distance(peer),
                 ),

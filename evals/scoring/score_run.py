@@ -41,6 +41,7 @@ from programs import DIFFERS
 from programs.deviations import describe_deviations
 from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
+from tools.pool_kinds import describe_signs
 from tools.records import Usage, usage_from_json, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
@@ -81,6 +82,7 @@ def score(
     candidates = _largest_candidate_pool(environment)
     differs = () if imported else DIFFERS.get(config["program"], ())
     deviations = describe_deviations(differs, config, has_candidates=candidates is not None)
+    signs = describe_signs(config)
     metric_code = {
         name: digest_metric_code(name) for name in environment.metrics if is_custom(name)
     }
@@ -98,6 +100,7 @@ def score(
             *([environment.split_note] if environment.split_note else []),
             *([short] if config["depth"] < max(depths, default=0) else []),
             *([deviations] if deviations else []),
+            *([signs] if signs else []),
             *tally_summary["notes"],
             *environment.notes,
             *(imported or {}).get("notes", ()),

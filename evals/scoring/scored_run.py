@@ -19,6 +19,7 @@ from programs.deviations import describe_deviations
 from tools import files, schemas
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.number_format import abbreviate
+from tools.pool_kinds import read_kind
 
 T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
@@ -109,8 +110,8 @@ class ScoredRun:
 
     @property
     def pool(self) -> str:
-        """Its --pool: "oracle", "union", or "" for the whole corpus."""
-        return str((self.config.get("pool") or {}).get("kind", ""))
+        """The kind of its --pool (tools/pool_kinds.py); "" for the whole corpus."""
+        return read_kind(self.config)
 
     @property
     def is_floor(self) -> bool:

@@ -115,6 +115,7 @@ def retrieve(**others: Any) -> dict[str, Any]:
 def pooled(kind: str, size: int, **others: Any) -> dict[str, Any]:
     """What the configuration of a ranking of pools has otherwise."""
     pool = {"kind": kind, "size": size, "of": ["bm25(k1=0.9,b=0.4)"]}
+    pool |= {"put_in": "what is missing"} if kind == "oracle" else {}
     return {"program": "tournament", "parameters": {"batch": 20}, "pool": pool} | others
 
 

@@ -30,6 +30,8 @@ def configure(
     """What a run's configuration says of a system."""
     parts = read_pool(pool, retrievers.canonicalize(retriever)) if pool else None
     of = parts and {"kind": parts.kind, "size": parts.size, "of": list(map(str, parts.parts))}
+    if parts and parts.kind == "oracle":
+        of["put_in"] = "what is missing"
     model = {"name": lm} | ({"max_tokens": max_tokens} if max_tokens else {})
     defaults = {"ties": "dense", "pool": 100, "rerank": 0, "think": True}
     return {

@@ -8,10 +8,11 @@ import pytest
 
 import environments
 from evals import score
-from evals.run_folder import read_outcomes
+from evals.run_folder import digest, read_config, read_outcomes
 from evals.running import candidate_pools
 from tools import retrievers
 from tools.errors import UsageError
+from tools.pool_kinds import describe_signs, read_kind
 
 RUN = ("--program", "retrieve", "--task", "congress", "--split", "dev")
 
@@ -44,16 +45,22 @@ def test_a_union_takes_the_rankings_rank_by_rank_until_it_is_full(mini):
         assert query.candidates == set(expected) and len(query.candidates) == 30
 
 
-def test_an_oracle_has_every_gold_document_and_as_many_as_a_union_which_has_those_that_were_found(
-    mini,
-):
-    union, oracle = made(mini, "union:20", "bm25").queries, made(mini, "oracle:20", "bm25").queries
+def relevant(mini, query):
+    return {doc_id for doc_id, grade in mini.qrels[query.query_id].items() if grade > 0}
+
+
+def test_an_oracle_is_a_union_and_the_gold_documents_that_it_lacks(mini):
+    unions, oracles = made(mini, "union:20", "bm25"), made(mini, "oracle:20", "bm25")
     missing = 0
-    for found, infused in zip(union, oracle, strict=True):
-        gold = {doc_id for doc_id, grade in mini.qrels[found.query_id].items() if grade > 0}
-        assert gold <= infused.candidates and len(infused.candidates) == len(found.candidates) == 20
-        missing += len(gold - found.candidates)
+    for union, oracle in zip(unions.queries, oracles.queries, strict=True):
+        assert oracle.candidates == union.candidates | relevant(mini, union)
+        missing += len(oracle.candidates) - len(union.candidates)
     assert missing, "else this would say nothing"
+
+
+def test_a_hidden_pool_has_every_gold_document_and_as_many_documents_as_a_union(mini):
+    for query in made(mini, "hidden:20", "bm25").queries:
+        assert relevant(mini, query) <= query.candidates and len(query.candidates) == 20
 
 
 def test_no_order_by_ranks_tells_the_documents_that_were_put_in_from_the_others(mini):
@@ -69,9 +76,13 @@ def test_no_order_by_ranks_tells_the_documents_that_were_put_in_from_the_others(
     judged = mini.judgements["gold"]._replace(qrels=qrels, binary=None)
     placed = dataclasses.replace(mini, queries=tuple(queries), judgements={"gold": judged})
     values = measured(
-        placed, bm25, candidate_pools.read("oracle:40", retrievers.canonicalize("bm25"))
+        placed, bm25, candidate_pools.read("hidden:40", retrievers.canonicalize("bm25"))
     )
     assert max(values.values()) < 2.2 * values["by chance"] < 0.5
+    readable = measured(
+        placed, bm25, candidate_pools.read("oracle:40", retrievers.canonicalize("bm25"))
+    )
+    assert readable["its own reversed"] > 3 * readable["by chance"], "the last ranks do tell"
 
 
 def test_what_is_excluded_is_in_no_pool(mini):
@@ -84,16 +95,22 @@ def test_what_is_excluded_is_in_no_pool(mini):
     assert best not in query.candidates and len(query.candidates) == 5
 
 
-def test_where_parents_are_judged_the_best_passage_of_each_is_put_in():
+@pytest.mark.parametrize("kind", ["oracle", "hidden"])
+def test_where_parents_are_judged_the_best_passage_of_each_is_put_in(kind):
     task = environments.load("crumb/clinical_trial", "mini", "dev")
     bm25 = retrievers.build("bm25", task.documents)
-    oracle = candidate_pools.read("oracle:5", retrievers.canonicalize("bm25")).add_to(task, [bm25])
-    for query in oracle.queries:
+    pool = candidate_pools.read(f"{kind}:5", retrievers.canonicalize("bm25"))
+    added = 0
+    for query in pool.add_to(task, [bm25]).queries:
         ranking = [hit.doc_id for hit in bm25.search(query.text, 5000)]
         for parent, grade in task.qrels[query.query_id].items():
             passages = [doc_id for doc_id in ranking if task.documents[doc_id].parent == parent]
             if grade > 0 and passages:
                 assert passages[0] in query.candidates
+                added += passages[0] not in ranking[:5]
+        if kind == "oracle":
+            assert set(ranking[:5]) <= query.candidates
+    assert added, "else this would say nothing"
 
 
 @pytest.mark.parametrize(
@@ -104,13 +121,14 @@ def test_where_parents_are_judged_the_best_passage_of_each_is_put_in():
         "oracle:0",
         "oracle:-3",
         "oracle:many",
+        "orakel:20",
         "oracle:" + "9" * 4301,
         "mine:300",
         "union:3(k=2)",
     ],
 )
 def test_what_is_no_pool_is_refused_with_the_form(text):
-    with pytest.raises(UsageError, match=r"oracle:SIZE or union:SIZE|the form is"):
+    with pytest.raises(UsageError, match=r"oracle:SIZE, hidden:SIZE or union:SIZE|the form is"):
         candidate_pools.read(text, retrievers.canonicalize("bm25"))
 
 
@@ -127,11 +145,11 @@ def test_a_pool_is_made_of_the_runs_retriever_of_the_parts_of_a_fusion_or_of_tho
 
 
 def test_a_run_over_pools_says_so_and_is_another_run(run, command_of):
-    plain, union, oracle = (
+    plain, union, oracle, hidden = (
         run(*RUN, *more, "--json").json
-        for more in ((), ("--pool", "union:20"), ("--pool", "oracle:20"))
+        for more in ((), *(("--pool", f"{kind}:20") for kind in ("union", "oracle", "hidden")))
     )
-    assert len({result["run"] for result in (plain, union, oracle)}) == 3
+    assert len({result["run"] for result in (plain, union, oracle, hidden)}) == 4
     assert (
         plain["pool"] is None
         and oracle["pool"]["kind"] == "oracle"
@@ -139,7 +157,11 @@ def test_a_run_over_pools_says_so_and_is_another_run(run, command_of):
     )
     recall = [result["metrics"]["R@100"]["mean"] for result in (union, oracle)]
     assert recall[0] < recall[1] == 1.0
-    assert "with every relevant document put in: a ceiling" in run(*RUN, "--pool", "oracle:20").out
+    told = run(*RUN, "--pool", "oracle:20").out
+    assert "pools of 20 and every relevant document that they lack: a ceiling" in told
+    sign = "a program could tell what was put into an oracle pool"
+    assert sign in told and any(sign in note for note in oracle["notes"])
+    assert not any(sign in note for note in hidden["notes"] + union["notes"])
     again = command_of(score)(oracle["run"], "--json").json
     assert again["metrics"] == oracle["metrics"] and again["pool"] == oracle["pool"]
     for outcome in read_outcomes(Path(oracle["run"])).values():  # scores say no more than ranks do
@@ -169,9 +191,26 @@ def test_oracles_of_other_judgements_are_other_runs(run):
         (("--task", "relic", "--pool", "oracle:20"), "candidate pools of its own"),
         (("--task", "congress", "--pool", "oracle:20(pool_bm25)"), "no pool can be made of it"),
         (("--task", "congress", "--pool", "oracle:20(bn25)"), "bm25"),
-        (("--task", "twitter", "--pool", "oracle:2"), "no room for the"),
+        (("--task", "twitter", "--pool", "hidden:2"), "no room for the"),
     ],
 )
 def test_a_pool_that_cannot_be_is_refused_in_one_line(arguments, words, run):
     result = run("--program", "retrieve", *arguments)
     assert result.code == 2 and words in result.err and result.err.count("\n") == 1
+
+
+def test_an_oracle_pool_of_an_earlier_version_is_read_as_the_hidden_pool_that_it_was(run):
+    result = run(*RUN, "--pool", "oracle:20", "--json").json
+    folder = Path(result["run"])
+    config = read_config(folder)
+    made_now = config | {"pool": dict(config["pool"])}
+    made_before = config | {"pool": {"kind": "oracle", "size": 20, "of": ["bm25"], "gold": "x"}}
+    hidden = config | {"pool": {"kind": "hidden", "size": 20, "of": ["bm25"], "gold": "x"}}
+    assert [read_kind(one) for one in (made_now, made_before, hidden)] == [
+        "oracle",
+        "hidden",
+        "hidden",
+    ]
+    made_now["pool"] |= {"of": ["bm25"], "gold": "x"}
+    assert len({digest(one) for one in (made_now, made_before, hidden)}) == 3
+    assert not describe_signs(made_before) and describe_signs(made_now)

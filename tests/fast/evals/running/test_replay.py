@@ -31,6 +31,7 @@ PROGRAMS = {name: [] for name in SYSTEMS} | {
 }
 MORE = {  # what a run can have beside its program
     "pools that the run made": ["rank", "congress", "--pool", "oracle:8(bm25,rank_bm25)"],
+    "pools that hide gold": ["rank", "congress", "--pool", "hidden:8(bm25,rank_bm25)"],
     "pools of the task": ["retrieve", "birco/relic"],
     "documents that are excluded, and copies": ["multihop", "writing", "-P", "hops=2"],
     "passages that are judged by parent": ["multihop", "crumb/clinical_trial", "-P", "hops=2"],
