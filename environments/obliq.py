@@ -106,8 +106,8 @@ TASKS = {
         objective=(
             "The collection holds passages of prose by many authors. The query is one such "
             "passage. Wanted are other "
-            "passages by the same author, recognised by the way of writing; what a passage is "
-            "about is no evidence."
+            "passages by the same author, recognised by the way of writing, whatever they are "
+            "about."
         ),
         hints={"lens": "authorship", "document": "a passage of prose"},
         masked=True,

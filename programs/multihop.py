@@ -147,7 +147,7 @@ class HopReader(dspy.Module):
         self.read_chars = read_chars
         lens = get_lens(lens_name)
         self.next_search = predict(with_advice(NextSearch, lens.search), tokens=200)
-        reading = with_advice(ReadPassages, lens.recognise)
+        reading = with_advice(ReadPassages, lens.select or lens.recognise)
         self.read_passages = predict(reading, tokens=400, each=10)
 
     def hop(

@@ -1,6 +1,6 @@
 """A call of a model that has seen nothing of the corpus, and one search with its text.
 
-Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's
+Rewrite is OBLIQ-Bench's (section 5; appendices D.1.5, D.4.2 and D.5.3). The other three are CRUMB's
 (section 4.2.2, appendix A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4).
 Thinking is in fields before the kept ones, not in a free text with a mark at its end. Without a
 usable answer the description is searched for, and the query has failed all the same, because there
@@ -30,7 +30,7 @@ class RewriteDescription(QuerySignature):
     """Rewrite a query into one search text that wanted documents match better than the query does.
 
     The objective says how a wanted document stands to the query; its words are probably others. Infer which
-    terms, turns of phrase and specifics it would have, in its own register, and write those.
+    terms, turns of phrase and specifics it would have, and write with those.
     """
 
     rewritten: str = dspy.OutputField(desc="one search text")

@@ -14,9 +14,10 @@ class Lens(NamedTuple):
     """
 
     search: str  # advice for writing a search text
-    recognise: str  # advice for reading
+    recognise: str  # advice for reading and ranking
     annotate: str  # the attribute that an index notes (tools/retrievers/lens/lens_index.py)
     solved: str = ""  # in place of `recognise`, if solutions are given with the texts
+    select: str = ""  # in place of `recognise`, for selecting what a search of several returned
 
 
 LENSES = {
@@ -41,9 +42,10 @@ LENSES = {
     ),
     "stance": Lens(
         search=(
-            "What is wanted takes the described stance without stating it. Write as somebody who "
-            "holds it would write in passing: with irony, a rhetorical question, a euphemism, a "
-            "telling choice of what to mention. Do not name the stance."
+            "What is wanted takes the described stance without stating it. Write a query of one "
+            "to three sentences about the same stance, nearer to how it would be implied: by "
+            "irony, a hedge, a euphemism, a rhetorical question, a telling choice of what to "
+            "mention. It stays a query, in plain words, and is no post."
         ),
         recognise=(
             "Ask what the writer must believe to have written this. Keep what implies the "
@@ -97,9 +99,9 @@ LENSES = {
     ),
     "authorship": Lens(
         search=(
-            "What is wanted was written by the same hand, about anything. Write a few sentences "
-            "in that hand: its rhythm, its connectives and hedges, its punctuation, its "
-            "favourite words. Keep the manner and change the subject."
+            "What is wanted was written by the same hand. Write a query that describes this "
+            "hand: the features of style that are most its own, its vocabulary, the build of its "
+            "sentences, its tone, the themes it prefers. Later searches follow other features."
         ),
         recognise=(
             "Compare ways of writing and nothing else: length and rhythm of sentences, hedges, "
@@ -110,6 +112,10 @@ LENSES = {
             "How this is written, not what it is about: length and rhythm of sentences, "
             "connectives, hedges, punctuation, person and tense, register, habits of argument, "
             "words that are typical of the writer."
+        ),
+        select=(
+            "Ask of each passage whether the same hand wrote it. Signs are vocabulary, the build "
+            "of sentences, punctuation, tone, rhetorical devices, and the themes it prefers."
         ),
     ),
 }
