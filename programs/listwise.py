@@ -17,7 +17,6 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, ClassVar
 
 import dspy
@@ -31,8 +30,9 @@ from programs.passage_reading import (
     predict_ranking,
     rank,
 )
-from tools.errors import DataError, UsageError, require_at_least
-from tools.files import InputFilePath, read_input, read_object
+from programs.texts_by_id import read_texts
+from tools.errors import UsageError, require_at_least
+from tools.files import InputFilePath
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_known_ids
@@ -47,8 +47,6 @@ from tools.models.prompting import (
 )
 from tools.records import Query, Submission
 from tools.session import Session
-
-_LARGEST_SOLUTIONS = 1 << 30  # bytes of the file
 
 
 def sliding_window_rank(
@@ -313,24 +311,4 @@ class Tournament(Program):
 
 def read_solutions(path: str) -> dict[str, str]:
     """Return the solutions in the file `path`, by id. DataError for a file that is not as it should be."""
-    try:
-        lines = read_input(Path(path), _LARGEST_SOLUTIONS).decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"solutions {path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    solutions: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        row = read_object(line) or {}
-        if not (isinstance(row.get("_id"), str) and isinstance(row.get("solution"), str)):
-            raise DataError(
-                f'solutions {path}, line {number}: not of the form {{"_id": "...", "solution": '
-                f'"..."}}'
-            )
-        if solutions.setdefault(row["_id"], row["solution"]) != row["solution"]:
-            raise DataError(
-                f"solutions {path}, line {number}: {row['_id']!r} had another solution before"
-            )
-    return solutions
+    return read_texts(path, "solution")
