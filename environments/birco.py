@@ -83,6 +83,7 @@ class Task(NamedTuple):
     folder: str  # inside the release
     objective: str  # in our words
     document: str  # what a document is, in words
+    target: str  # what is guessed without the corpus (appendix L.5; programs/closed_book.py)
     # Test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
     queries: int
     pairs: Callable[[Labels], Pairs] = label_pairs
@@ -98,6 +99,7 @@ TASKS = {
             "it is."
         ),
         document="the abstract of a computer science paper",
+        target="text",
         queries=60,
         pairs=doris_mae_pairs,
     ),
@@ -111,6 +113,7 @@ TASKS = {
             "of the same debate, are no finds. References to sources don't matter."
         ),
         document="a passage that argues in a debate",
+        target="text",
         queries=100,
     ),
     "whatsthatbook": Task(
@@ -123,6 +126,7 @@ TASKS = {
             "that fits what they remember as a whole."
         ),
         document="the description of a book",
+        target="titles",
         queries=100,
     ),
     "clinical_trial": Task(
@@ -134,6 +138,7 @@ TASKS = {
             "shuts the patient out."
         ),
         document="the description of a clinical trial",
+        target="text",
         queries=50,
     ),
     "relic": Task(
@@ -148,6 +153,7 @@ TASKS = {
             "that the analysis quotes already."
         ),
         document="a few sentences quoted from a work of literature",
+        target="quotations",
         queries=100,
     ),
 }
@@ -181,7 +187,7 @@ def load(request: LoadRequest) -> Environment:
         ),
         judgements={"gold": Judgements(qrels)},
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
-        hints={"document": task.document},
+        hints={"document": task.document, "target": task.target},
         comparisons=triplets if request.split == "dev" else {},
         resampled=True,
     )

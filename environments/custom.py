@@ -101,6 +101,7 @@ class Settings(TypedDict, total=False):
     # What queries say of the task to models and retrievers, where that is not the objective
     instruction: str
     document: str  # what a document is, in a few words
+    target: Literal["titles", "title", "text", "quotations"]  # of guesses: programs/closed_book.py
     metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
     metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
     # Files, or folders of them, by their names in tables; the first leads.
@@ -530,7 +531,7 @@ def _hints(settings: Settings) -> dict[str, str]:
     hints = {
         name: str(setting)
         for name, setting in settings.items()
-        if name in ("lens", "attribute", "document")
+        if name in ("lens", "attribute", "document", "target")
     }
     # tools.lenses reads the text, retrievers take `attribute`.
     if not isinstance(words := settings.get("lens", ""), str):

@@ -42,7 +42,8 @@ VERIFIER = (
 # (docs/decisions/programs.md); the tables of its runs say it. Agents have rows, too.
 DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
     "closed_book": (
-        "both of BIRCO's signs count in every task, and nobody judges by hand",
+        "titles and runs of five words count in every task, and nobody judges by hand",
+        deviations.compare_target,
         deviations.compare_birco_model,
     ),
     "decompose": (
@@ -51,7 +52,10 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
     "multihop": deviations.MULTI_HOP,
     "notes": deviations.MULTI_HOP,
     "query_to_answer": deviations.REWRITING,
-    "query_to_doc": deviations.REWRITING,
+    "query_to_doc": (
+        "the kind of document is in a field of its own, not in the instruction",
+        *deviations.REWRITING,
+    ),
     "rank": (
         "the last window begins at the top, where RankGPT's script may leave out the first few",
         deviations.compare_birco_pool,
@@ -71,17 +75,21 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
     "retrieve": (deviations.compare_bm25,),
     "rewrite": (
         deviations.compare_search,
-        "no rationale is asked for",
+        deviations.compare_rationale,
+        deviations.compare_printed_prompts("twitter", "writing", "congress"),
         deviations.compare_obliq_model,
     ),
     "score": (deviations.compare_thinking, *deviations.POINTWISE),
     "subtask": (
         "a requirement is met from 0 to 10, not or not at all, and its judge is told the objective",
+        "the paper prints no prompt for listing requirements",
         *deviations.POINTWISE,
     ),
     "tournament": (
         deviations.compare_tournament_pool,
         "no reason is asked for beside a place",
+        deviations.compare_printed_prompts("math", "writing"),
+        deviations.compare_solutions,
         "documents that leave in the same round stand by place, which the paper leaves open",
         deviations.compare_obliq_model,
     ),

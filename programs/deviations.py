@@ -153,6 +153,40 @@ def compare_ties(setup: Setup) -> str:
     )
 
 
+def compare_printed_prompts(*tasks: str) -> Callable[[Setup], str]:
+    """Compare the task of a run with those of OBLIQ-Bench for which it prints prompts (appendix D)."""
+
+    def compare(setup: Setup) -> str:
+        if setup.config["task"] in {f"obliq/{task}" for task in tasks}:
+            return ""
+        return "its advice on this task is ours, as the paper prints no prompt for it"
+
+    return compare
+
+
+def compare_rationale(setup: Setup) -> str:
+    """Compare a rewriting with OBLIQ-Bench's, which gives a reason except for Twitter (appendix D.1.5)."""
+    if setup.config["task"] == "obliq/twitter":
+        return ""
+    return "no rationale is asked for"
+
+
+def compare_target(setup: Setup) -> str:
+    """Compare a guess without the corpus with BIRCO's, which has a prompt for each task (appendix L.5)."""
+    if not setup.parameter("target"):
+        return "the paper has prompts for its tasks, and none for others (-P target=)"
+    if setup.parameter("target") == "quotations" and not setup.parameter("works"):
+        return "no work is named, from which the quotations come (-P works=FILE)"
+    return ""
+
+
+def compare_solutions(setup: Setup) -> str:
+    """Compare solutions with the excerpts of OBLIQ-Bench's appendix D.3.6, whose length it leaves open."""
+    if not setup.parameter("solutions"):
+        return ""
+    return f"of each solution it shows {setup.parameter('solution_chars')} characters, the paper an excerpt"
+
+
 def compare_reranking(setup: Setup) -> str:
     """Compare with OBLIQ-Bench's appendix D.5.4, which ends in a reranking."""
     if setup.parameter("rerank"):
@@ -186,10 +220,11 @@ def compare_answer_length(setup: Setup) -> str:
 
 MULTI_HOP: Sequence[Deviation] = (
     compare_search,
-    "the model also sees its earlier searches, may end early, and gives no rationale and no "
-    "summary",
+    "the model also sees its earlier searches, may end early, is told how many hops are left and "
+    "not which one it is, and gives no rationale and no summary",
     "it does not read again what it has read in an earlier hop",
     compare_reranking,
+    compare_printed_prompts("writing", "congress"),
     compare_obliq_model,
 )
 POINTWISE: Sequence[Deviation] = (compare_ties, compare_birco_pool, compare_birco_model)

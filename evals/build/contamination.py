@@ -30,32 +30,35 @@ from evals.build.pipeline import stable_order
 from evals.build.types import Benchmark
 from evals.running import cost_estimate, evaluate
 from evals.running.model_stage import ModelStage
-from evals.running.request import Request, SharedRequest
+from evals.running.request import Request, SharedRequest, hash_input_files
 from evals.running.resolve import check_prices
 from evals.scoring.scored_run import JUDGED
 from evals.text_tables import TextTable, describe_task, model_name, render_terminal
+from programs.base import Program
 from programs.closed_book import ClosedBook, longest_run
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools import cli_options, retrievers
 from tools.cli import positive, print_stdout
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.files import sextant_home
+from tools.files import InputFilePath, sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import plural, queries
-from tools.records import Document, Hit, Query
+from tools.records import Document, Hit, Query, Submission
 from tools.retrievers.base import NullRetriever, Search
 from tools.session import Toolbox
 from tools.text import tokens
 
-# What is guessed -> what the program is told that a document is; {} is the task's own word for it.
+# What is guessed -> the target of the program (programs/closed_book.py), and what it is told that a
+# document is; {} is the task's own word for it.
 KINDS = {
-    "title": "{}, named by its title",
-    "text": "{}",
-    "mask": "{}, of which the words behind the mask are wanted",
+    "title": ("titles", "{}"),
+    "text": ("text", "{}"),
+    "mask": ("quotations", "{}"),
+    "answer": ("text", "{}, which answers a question, or says what is known of it"),
 }
-KINDS["answer"] = "{}, which answers a question, or says what is known of it"
-TITLES = "Somebody describes one document. Wanted is its title."  # what is asked of a document
+QUERY = "query/"  # of ids: a query for which documents are guessed
+DOCUMENT = "document/"  # of ids: a document of which the title is guessed
 ENCODER = "dense"  # by which guesses are compared, without --retriever
 NEARLY = 0.9  # of two titles: how much is common of the letters of their words, put in order
 SAME_COSINE = 0.9
@@ -69,12 +72,40 @@ Nearest = Mapping[
 ]  # query id -> the guess that is nearest to a document wanted for it, and that
 
 
+class MemoryTest(Program):
+    """Guesses of what queries want, and of the title of each document that is given as a query."""
+
+    target: str = ""
+    document: str = ""
+    works: InputFilePath = InputFilePath("")
+
+    def __post_init__(self) -> None:
+        self.wanted = ClosedBook(
+            self.toolbox, target=self.target, document=self.document, works=self.works
+        )
+        self.titles = ClosedBook(self.toolbox, target="title", document=self.document)
+        self.offline = self.wanted.offline  # type: ignore[misc]
+
+    def forward(self, query: Query) -> Submission:
+        """Guess for a query, whose id begins with QUERY, or a document."""
+        return (self.wanted if query.query_id.startswith(QUERY) else self.titles)(query=query)
+
+
 class ContaminationTest:
     """A task that a model is tried on."""
 
-    def __init__(self, request: Request, guess_type: str, sample: int | None) -> None:
-        """`sample` is a number of queries, in the order of a hash; `guess_type` "" depends on the documents."""
+    def __init__(
+        self,
+        request: Request,
+        guess_type: str,
+        sample: int | None,
+        works: str = "",
+    ) -> None:
+        """`sample` is a number of queries, in the order of a hash; `guess_type` "" depends on the
+        documents. `works` is a file with the work that each query quotes.
+        """
         self.request = request
+        self.works = InputFilePath(works)
         self.environment = evaluate.load_task(request)[1]
         judgements = self.environment.judgements[self.environment.headline]
         self.texts = self.environment.documents
@@ -110,13 +141,14 @@ class ContaminationTest:
         self.titled = [document.doc_id for document in chosen if document.title]
 
     def stage(
-        self, role: str, program: ClosedBook | Judge, documents: Corpus, lm: str
+        self, role: str, program: MemoryTest | Judge, documents: Corpus, lm: str
     ) -> ModelStage:
         """Return the stage that asks a model about this task, in a folder next to its runs."""
         config = {
             "task": self.environment.task,
             "data_fingerprint": self.environment.fingerprint,
             "kind": self.kind,
+            "files": hash_input_files({"works": self.works}),
         }
         run_path = run_folder.run_path(
             self.request.runs, config | {"program": role, "lm": {"name": lm}}
@@ -130,17 +162,15 @@ class ContaminationTest:
 
     def guess(self) -> tuple[ModelStage, dict[Query, list[str]]]:
         """Return the stage that guesses, and its inputs (queries, titled texts) -> the wanted documents."""
-        document_noun = KINDS[self.kind].format(
-            self.environment.hints.get("document") or "a document"
-        )
-        program = ClosedBook(Toolbox(self.texts, NullRetriever()), document=document_noun)
+        target, kind = KINDS[self.kind]
+        document = kind.format(self.environment.hints.get("document") or "a document")
+        toolbox = Toolbox(self.texts, NullRetriever())
+        program = MemoryTest(toolbox, target=target, document=document, works=self.works)
         query_inputs = [
-            replace(query, query_id=f"query/{key}", candidates=None)
+            replace(query, query_id=f"{QUERY}{key}", candidates=None)
             for key, query in self.queries.items()
         ]
-        titles = {
-            Query(f"document/{key}", self.texts[key].text, TITLES): [key] for key in self.titled
-        }
+        titles = {Query(f"{DOCUMENT}{key}", self.texts[key].text): [key] for key in self.titled}
         stage = self.stage("guess", program, self.texts, self.request.lm)
         return stage, dict(zip(query_inputs, self.wanted.values(), strict=True)) | titles
 
@@ -155,7 +185,7 @@ class ContaminationTest:
             terms=evaluate.make_resources(self.request),
         )
         for query_id, wanted in self.wanted.items():
-            texts = guesses[f"query/{query_id}"]
+            texts = guesses[f"{QUERY}{query_id}"]
             hits = built.search_many([Search(text, among=wanted) for text in texts], 1)
             if best := [
                 (text, hit)
@@ -225,7 +255,7 @@ class ContaminationTest:
         kept_ids = [
             query.query_id
             for query in self.environment.queries
-            if f"query/{query.query_id}" not in removed
+            if f"{QUERY}{query.query_id}" not in removed
         ]
         if not kept_ids:
             raise UsageError(
@@ -311,23 +341,23 @@ def measure(
         failed += bool(outcome["error"])
     if trial.kind in ("title", "mask"):
         removed = _find_recalled(trial, wanted_of, guesses)
-        verdicts = {key: "same" for key in trial.queries if f"query/{key}" in removed}
+        verdicts = {key: "same" for key in trial.queries if f"{QUERY}{key}" in removed}
     else:
         nearest = trial.find_nearest(guesses)
         verdicts = trial.judge(judge, nearest) if judge else {}
         verdicts |= trial.ask_people(out, nearest, verdicts) if out else {}
         removed = {
-            f"query/{key}": f"the same as {nearest[key][1].doc_id}"
+            f"{QUERY}{key}": f"the same as {nearest[key][1].doc_id}"
             for key, verdict in verdicts.items()
             if verdict == "same"
         }
     # A judged unit is taken out if a text of it is known.
     gone = frozenset(
-        trial.unit_of(name.partition("/")[2]) for name in removed if name.startswith("document/")
+        trial.unit_of(name.partition("/")[2]) for name in removed if name.startswith(DOCUMENT)
     )
     for key, wanted in trial.wanted.items():
         if wanted and all(trial.unit_of(doc_id) in gone for doc_id in wanted):
-            removed.setdefault(f"query/{key}", WANTED_DOCUMENTS_REMOVED)
+            removed.setdefault(f"{QUERY}{key}", WANTED_DOCUMENTS_REMOVED)
     if out:
         trial.write(removed, gone, out)
     counts = Counter(verdicts.get(key, "open") for key in trial.queries)
@@ -370,7 +400,7 @@ def render_contamination(result: Mapping[str, Any]) -> str:
         )
     query_count = result["queries"]
     removed = result["removed"]
-    documents = sum(name.startswith("document/") for name in removed)
+    documents = sum(name.startswith(DOCUMENT) for name in removed)
     unanswerable = sum(reason == WANTED_DOCUMENTS_REMOVED for reason in removed.values())
     rows = [
         (
@@ -425,6 +455,12 @@ def add_options(parser: Any) -> None:
         default="",
         help="what is guessed; titles where documents have some, else mask",
     )
+    add(
+        "--works",
+        default="",
+        metavar="FILE",
+        help='JSON Lines {"_id": QUERY, "work": TITLE}: the work that each masked text quotes',
+    )
     add("--sample", type=positive, metavar="N", help="only measure, on N queries")
     add(
         "--judge",
@@ -457,7 +493,7 @@ def command(arguments: Any) -> int:
     )
     if judges and not arguments.dry_run:
         check_key(arguments.judge, request.headers)
-    trial = ContaminationTest(request, arguments.kind, arguments.sample)
+    trial = ContaminationTest(request, arguments.kind, arguments.sample, arguments.works)
     result = measure(
         trial,
         arguments.judge,

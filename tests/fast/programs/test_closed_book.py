@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from programs.closed_book import TITLE, ClosedBook, longest_run, search_words_of_guess
 from tools.corpus import Corpus
+from tools.errors import UnknownName
 from tools.models import language_model
 from tools.records import Document, Query
 from tools.retrievers.lexical.bm25 import BM25
@@ -139,3 +140,30 @@ def test_of_two_documents_with_the_phrase_the_one_with_more_of_it_is_named(serve
 def test_out_of_searches_the_earlier_guesses_count(server):
     submission = guessed(server, "the salt ledger", "Smoke, Honey", limits=Limits(searches=1))
     assert submission.ranking == ("heading",) and submission.trace.steps[-1].argument == "budget"
+
+
+@pytest.mark.parametrize(
+    ("target", "answer", "texts"),
+    [
+        ("titles", {"guesses": json.dumps(["Smoke & Honey", "A tide"])}, 2),
+        ("title", {"guess": "Smoke & Honey"}, 1),
+        ("text", {"guess": f"They say {LINE}."}, 1),
+        ("quotations", {"guesses": json.dumps([LINE, "bees"])}, 2),
+    ],
+)
+def test_what_is_asked_for_is_the_target_of_the_task(target, answer, texts, server, tmp_path):
+    works = tmp_path / "works.jsonl"
+    works.write_text(json.dumps({"_id": QUERY.query_id, "work": "The Bay of Brine"}))
+    server.answer = lambda prompt: answer
+    with language_model.connect(server.spec).active():
+        program = ClosedBook(Toolbox(CORPUS, BM25(CORPUS)), target=target, works=str(works))
+        submission = program(query=QUERY)
+    assert submission.ranking and len(submission.answer.split("\n")) == texts
+    [prompt] = map(str, server.requests)
+    assert ("The Bay of Brine" in prompt) == (target == "quotations")
+    assert ("[[ ## most ## ]]" in prompt) == (texts > 1)
+
+
+def test_a_target_that_there_is_none_of_is_refused_with_the_nearest():
+    with pytest.raises(UnknownName, match="titles"):
+        ClosedBook(Toolbox(CORPUS, BM25(CORPUS)), target="titels")

@@ -77,11 +77,9 @@ def knows(server, memories):
     def answer(prompt):
         described = " ".join(given(prompt, "description").split())
         told = [guess for text, guess in memories if " ".join(text.split()) == described]
-        return {
-            "guesses": json.dumps(
-                ["Something else entirely", *told, " ".join(described.split()[:9])]
-            )
-        }
+        guesses = ["Something else entirely", *told, " ".join(described.split()[:9])]
+        # Of a document, one title is asked for, and of a query one whole text or several guesses.
+        return {"guesses": json.dumps(guesses), "guess": (told or guesses)[0]}
 
     server.answer = answer
 
@@ -180,7 +178,7 @@ def test_what_is_like_a_wanted_text_is_for_people_to_say_or_for_a_judge(server, 
             texts[" ".join(given(prompt, "description").split())], "A study of snow."
         )
         if "## verdicts ##" not in prompt:
-            return {"guesses": json.dumps(["Nothing in particular.", known])}
+            return {"guess": known}
         shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
         grade = (
             0
