@@ -71,20 +71,24 @@ class DocumentHistory:
 
 
 def read_histories(
-    steps: Iterable[tuple[int, Step]], units: Collection[str], unit_of: Callable[[str], str]
+    steps: Iterable[tuple[int, Step]],
+    units: Collection[str],
+    unit_of: Callable[[str], str] | None,
 ) -> dict[str, DocumentHistory]:
     """Return unit -> the history of its document that came furthest, for those of `units`
     that a step names.
     """
     histories: dict[str, DocumentHistory] = {}
-    unit_of = cache(unit_of)
+    unit_of_document = cache(unit_of) if unit_of else str
     for number, step in steps:
-        for position, doc_id in enumerate(step.doc_ids):
-            if unit_of(doc_id) in units:
-                histories.setdefault(doc_id, DocumentHistory(doc_id)).add(number, step, position)
+        units_of_step = map(unit_of_document, step.doc_ids) if unit_of else step.doc_ids
+        positions = [position for position, unit in enumerate(units_of_step) if unit in units]
+        for position in positions:
+            doc_id = step.doc_ids[position]
+            histories.setdefault(doc_id, DocumentHistory(doc_id)).add(number, step, position)
     furthest: dict[str, DocumentHistory] = {}
     for doc_id, history in histories.items():
-        unit = unit_of(doc_id)
+        unit = unit_of_document(doc_id)
         if unit not in furthest or history.reached > furthest[unit].reached:
             furthest[unit] = history
     return furthest
@@ -118,7 +122,7 @@ def attribute(
                 lengths=lengths,
             )
             naming.append((number, step))
-    histories = read_histories(naming, grades, judgements.unit_of or str)
+    histories = read_histories(naming, grades, judgements.unit_of)
     ranks = {unit: rank for rank, unit in enumerate(ranking, start=1) if unit in grades}
     fate = _fates(rows, failed=outcome["error"] is not None)
     relevant = []

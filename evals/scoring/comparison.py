@@ -40,7 +40,7 @@ from evals.scoring.metrics import (
     ranking_of,
     unordered_depth,
 )
-from evals.scoring.score_run import describe_cuts, query_weights, summarise_column
+from evals.scoring.score_run import describe_cuts, query_weights, summarise_columns
 from evals.scoring.scored_run import (
     ABOUT,
     CONTRACT,
@@ -227,7 +227,9 @@ def fill_metrics(
                 continue
             try:
                 columns[name], weights = _compute_column(run, name, loaded)
-                metrics[name] = summarise_column(columns[name], weights, resampled=resampled)
+                metrics |= summarise_columns(
+                    {name: columns[name]}, {name: weights}, resampled=resampled
+                )
                 if is_custom(name):
                     metric_code[name] = digest_metric_code(name)
             except SextantError as problem:

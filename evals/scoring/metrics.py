@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import repeat
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -320,7 +321,11 @@ def compute(
             return None
         return _compare(name, query_id, rankings, environment)
     judgements = environment.judgements[environment.headline]
-    return apply_metric(name, judge_ranking(rankings[query_id].doc_ids, judgements, query_id))
+    doc_ids = rankings[query_id].doc_ids
+    metric = parse_metric(name)
+    if metric.function in RANKING and judgements.unit_of is None:
+        doc_ids = doc_ids[: metric.depth]  # it depends on no document further down
+    return apply_metric(name, judge_ranking(doc_ids, judgements, query_id))
 
 
 def is_pairwise(name: str) -> bool:
@@ -396,11 +401,11 @@ def judge_units(
 ) -> JudgedRanking:
     """Judge units: `grades` above 0 are for nDCG, `relevant` for recall, `judged` for Judged@k."""
     return JudgedRanking(
-        gains=[grades.get(unit, 0.0) for unit in units],
+        gains=list(map(grades.get, units, repeat(0.0))),
         ideal=sorted(grades.values(), reverse=True),
-        hits=[unit in relevant for unit in units],
+        hits=list(map(relevant.__contains__, units)),
         relevant=len(relevant),
-        judged=[unit in judged for unit in units],
+        judged=list(map(judged.__contains__, units)),
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from evals.scoring.metrics import (
 )
 from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.scored_run import Column, name_retriever
-from evals.scoring.statistics import bootstrap_mean, resampled_mean
+from evals.scoring.statistics import Interval, bootstrap_columns, bootstrap_mean, resampled_mean
 from programs import DIFFERS
 from programs.deviations import describe_deviations
 from tools import files
@@ -270,12 +271,11 @@ def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
     """
     start = f"{encode_trec_id(query_id)}\tQ0\t"
     ends = _line_ends(len(ranking), tag)
-    return "".join(
-        [
-            f"{start}{doc_id}{end}"
-            for doc_id, end in zip(map(encode_trec_id, ranking), ends, strict=True)
-        ]
-    )
+    letters = "".join(ranking)
+    if not letters.isprintable() or " " in letters or "%" in letters:  # else ids stand as they are
+        ranking = list(map(encode_trec_id, ranking))
+    lines = zip(repeat(start, len(ranking)), ranking, ends, strict=True)
+    return "".join(chain.from_iterable(lines))
 
 
 @lru_cache(8)  # rankings of a run are of few lengths
@@ -300,10 +300,8 @@ def _add_values(
 def _summarise(
     values: Values, environment: Environment, *, resampled: bool
 ) -> dict[str, dict[str, Any]]:
-    return {
-        name: summarise_column(column, query_weights(name, environment), resampled=resampled)
-        for name, column in values.items()
-    }
+    weights = {name: query_weights(name, environment) for name in values}
+    return summarise_columns(values, weights, resampled=resampled)
 
 
 def query_weights(name: str, environment: Environment) -> dict[str, int]:
@@ -318,23 +316,42 @@ def query_weights(name: str, environment: Environment) -> dict[str, int]:
     }
 
 
-def summarise_column(
-    column: Column, weights: Mapping[str, int], *, resampled: bool
-) -> dict[str, Any]:
-    """Return a metric's mean with its interval, over the queries for which it is defined;
+def summarise_columns(
+    columns: Mapping[str, Column], weights: Mapping[str, Mapping[str, int]], *, resampled: bool
+) -> dict[str, dict[str, Any]]:
+    """Return each metric's mean with its interval, over the queries for which it is defined;
     None if there are none.
+
+    `weights` has the weights of queries by metric; a metric with none of them has weights of 1.
     """
-    defined = {query_id: value for query_id, value in column.items() if value is not None}
-    if not defined:
-        return {"mean": None, "low": None, "high": None, "queries": 0}
-    values = list(defined.values())
-    weighed = [weights[query_id] for query_id in defined] if weights else None
-    measured: dict[str, Any] = bootstrap_mean(values, weighed)._asdict()
-    if len(defined) < len(column):
-        measured["queries"] = len(defined)
-    if resampled and set(weights.values()) <= {1}:
-        measured["resampled"] = resampled_mean(values)
-    return measured
+    defined = dict[str, dict[str, float]]()
+    intervals = dict[str, Interval]()
+    equally_long = dict[int, list[str]]()  # metrics whose resamples are drawn together
+    for name, column in columns.items():
+        defined[name] = values = {
+            query_id: value for query_id, value in column.items() if value is not None
+        }
+        if weights[name] and values:
+            weight_of_query = weights[name]
+            weighed = [weight_of_query[query_id] for query_id in values]
+            intervals[name] = bootstrap_mean(list(values.values()), weighed)
+        elif values:
+            equally_long.setdefault(len(values), []).append(name)
+    for names in equally_long.values():
+        rows = [list(defined[name].values()) for name in names]
+        intervals |= zip(names, bootstrap_columns(rows), strict=True)
+    summary = dict[str, dict[str, Any]]()
+    for name, column in columns.items():
+        values = defined[name]
+        if not values:
+            summary[name] = {"mean": None, "low": None, "high": None, "queries": 0}
+            continue
+        summary[name] = measured = dict[str, Any](intervals[name]._asdict())
+        if len(values) < len(column):
+            measured["queries"] = len(values)
+        if resampled and set(weights[name].values()) <= {1}:
+            measured["resampled"] = resampled_mean(list(values.values()))
+    return summary
 
 
 _COUNTED = (

@@ -36,18 +36,39 @@ def bootstrap_mean(
     values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None
 ) -> Interval:
     """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13)."""
-    array = np.asarray(values, dtype=np.float64)
-    weight = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
-    mean = float(np.average(array, weights=weight))
-    if len(array) < 2:
-        return Interval(mean, None, None)
-    weighted = array * weight
-    means = []
-    for draws in _draw_queries(len(array), resamples):
-        totals = len(array) if weights is None else weight[draws].sum(axis=1)
-        means.append(weighted[draws].sum(axis=1) / totals)
-    low, high = np.quantile(np.concatenate(means), _BOUNDS)
-    return Interval(mean, float(low), float(high))
+    [interval] = bootstrap_columns([values], weights, resamples=resamples)
+    return interval
+
+
+def bootstrap_columns(
+    columns: Sequence[Sequence[float]],
+    weights: Sequence[float] | None = None,
+    *,
+    resamples: int | None = None,
+) -> list[Interval]:
+    """Return `bootstrap_mean` of each column; all have values for the same number of queries.
+
+    Resamples are drawn once for all columns.
+    """
+    if not columns:
+        return []
+    rows = np.array(columns, dtype=np.float64)  # shape (columns, queries)
+    queries = rows.shape[1]
+    weight = np.ones(queries) if weights is None else np.asarray(weights, dtype=np.float64)
+    means = [float(np.average(row, weights=weight)) for row in rows]
+    if queries < 2:
+        return [Interval(mean, None, None) for mean in means]
+    weighted = rows * weight
+    means_of_blocks = list[np.ndarray]()
+    for draws in _draw_queries(queries, resamples):
+        totals = queries if weights is None else weight.take(draws).sum(axis=1)
+        sums = [row.take(draws).sum(axis=1) for row in weighted]
+        means_of_blocks.append(np.stack(sums) / totals)
+    lows, highs = np.quantile(np.concatenate(means_of_blocks, axis=1), _BOUNDS, axis=1)
+    return [
+        Interval(mean, float(low), float(high))
+        for mean, low, high in zip(means, lows, highs, strict=True)
+    ]
 
 
 def _draw_queries(queries: int, resamples: int | None = None) -> Iterator[np.ndarray]:
@@ -58,8 +79,8 @@ def _draw_queries(queries: int, resamples: int | None = None) -> Iterator[np.nda
     if not resamples:
         resamples = max(2_000, min(10_000, 20_000_000 // queries))
     generator = np.random.default_rng(0)
-    # Resamples of a block: 16 MB of draws for any number of queries.
-    step = max(1, 2_000_000 // queries)
+    # Resamples of a block: 1 MB of draws for any number of queries, which stays in the cache.
+    step = max(1, 128_000 // queries)
     for start in range(0, resamples, step):
         block = min(step, resamples - start)
         yield generator.integers(0, queries, size=(block, queries))
