@@ -1,5 +1,5 @@
 """A run folder: config.json, written once, and outcomes.jsonl, to which each query adds a line as
-it finishes.
+it finishes; lines of queries that finish together are written together.
 
 A folder belongs to a single configuration, and to a single process at a time. Scoring is in
 evals/scoring/score_run.py.
@@ -245,24 +245,29 @@ class RunFolder:
             if errors[query_id].startswith("UnusableAnswer")
         }
 
-    def append(self, outcome: Outcome) -> None:
-        """Append an outcome, and return when it is on disk.
+    def append(self, *outcomes: Outcome) -> None:
+        """Append outcomes, and return when they are on disk.
 
-        RunIncomplete when that is full or broken.
+        RunIncomplete when that is full or broken; the outcomes that were written are in `outcomes`.
         """
+        if not outcomes:
+            return
         path = self.path / "outcomes.jsonl"
-        query_id = outcome["query_id"]
-        line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
-        try:
-            self.outcomes.starts[query_id] = files.append_line(path, sign_line(line, self.digest))
-        except OSError as error:
+        lines = (
+            sign_line(files.dumps(outcome).encode("utf-8", "backslashreplace"), self.digest)
+            for outcome in outcomes
+        )
+        starts, error = files.append_lines(path, lines)
+        query_ids = [outcome["query_id"] for outcome in outcomes]
+        self.outcomes.starts.update(zip(query_ids, starts, strict=False))
+        if error:
             problem = (
-                f"{path}: {error.strerror or error}; query {query_id!r} could not be written and "
-                f"is pending"
+                f"{path}: {error.strerror or error}; query {query_ids[len(starts)]!r} could not be "
+                f"written and is pending"
             )
             raise RunIncomplete(
                 f"{problem}, the {len(self.outcomes)} before it are safe; {files.remedy(error)}"
-            ) from None
+            )
 
     def note_left(self, query_id: str, usage: Usage) -> None:
         """Record the usage of a query that is left pending."""
@@ -498,10 +503,11 @@ def check_ranking(
 
     `known` documents are not looked up again, and new documents are added to it.
     """
-    if len(set(ranking)) < len(ranking):
+    ranked = set(ranking)
+    if len(ranked) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
         raise InvalidRanking(twice, f"is there twice for query {query.query_id!r}")
-    for doc_id in set(ranking).difference(checked or ()):
+    for doc_id in ranked.difference(checked or ()):
         if doc_id not in documents:
             raise InvalidRanking(doc_id, "is not in the corpus")
         if checked is not None:
@@ -509,7 +515,7 @@ def check_ranking(
     if hidden := query.excluded.intersection(ranking):
         reason = f"is excluded for query {query.query_id!r}, so no system may find it"
         raise InvalidRanking(min(hidden, key=ranking.index), reason)
-    if query.candidates is not None and (outside := set(ranking) - query.candidates):
+    if query.candidates is not None and (outside := ranked - query.candidates):
         raise InvalidRanking(
             min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}"
         )

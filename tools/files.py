@@ -17,10 +17,10 @@ import stat
 import tempfile
 import tomllib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TextIO, TypeVar
+from typing import IO, Any, NamedTuple, TextIO, TypeVar
 
 import orjson
 
@@ -182,24 +182,67 @@ def append_line(
 
     On OSError the file is as before.
     """
-    with open_file(
-        path,
-        "ab",
-        mode,
-        buffering=0,
-    ) as file:
-        size = file.seek(0, os.SEEK_END)
+    starts, error = append_lines(path, [line], mode)
+    if error:
+        raise error
+    return starts[0]
+
+
+class AppendedLines(NamedTuple):
+    """The lines that `append_lines` has put on disk."""
+
+    starts: list[int]  # their positions in the file
+    error: OSError | None  # why the next line is not in the file
+
+
+def append_lines(
+    path: Path,
+    lines: Iterable[bytes],
+    mode: int = PRIVATE,
+) -> AppendedLines:
+    """Add lines, and return when they are on disk. If one cannot be written, those before it stay."""
+    starts = list[int]()
+    try:
+        with open_file(
+            path,
+            "ab",
+            mode,
+            buffering=0,
+        ) as file:
+            size = file.seek(0, os.SEEK_END)
+            error = _write_lines(file, size, lines, starts)
+            try:
+                os.fsync(file.fileno())
+                if size == 0:
+                    sync(path.parent)
+            except OSError:
+                starts.clear()
+                with suppress(OSError):
+                    os.ftruncate(file.fileno(), size)
+                raise
+    except OSError as problem:
+        error = problem
+    return AppendedLines(starts, error)
+
+
+def _write_lines(
+    file: IO[Any],
+    end: int,
+    lines: Iterable[bytes],
+    starts: list[int],
+) -> OSError | None:
+    """Write lines at the `end` of a file, and add their positions to `starts`."""
+    for line in lines:
         try:
             if file.write(line + b"\n") <= len(line):
                 raise OSError(0, "only a part of the line could be written; the disk is full")
-            os.fsync(file.fileno())
-            if size == 0:
-                sync(path.parent)
-        except OSError:
+        except OSError as error:
             with suppress(OSError):
-                os.truncate(path, size)
-            raise
-    return size
+                os.ftruncate(file.fileno(), end)
+            return error
+        starts.append(end)
+        end += len(line) + 1
+    return None
 
 
 def replace(

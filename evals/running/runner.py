@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from evals.run_folder import (
     Outcome,
@@ -56,10 +56,19 @@ ALIKE = 5
 GRACE = 3.0
 # Seconds between two looks at what the threads do, where none of them has finished anything
 TICK = 0.1
+# Outcomes that share an fsync, at most: those that are ready when the one before has ended
+WRITTEN_TOGETHER = 64
 
 System = Callable[
     ..., Submission
 ]  # a program or an agent: system(query=...) searches in a session of its own
+
+
+class _Result(NamedTuple):
+    """The end of a query in a thread."""
+
+    query_id: str
+    result: Outcome | Exception
 
 
 class RemoteSystem(ABC):
@@ -92,12 +101,20 @@ def run_queries(
     seconds at most, or not at all at the second signal.
     """
 
-    def take(query_id: str, result: Outcome | Exception) -> None:
-        if isinstance(result, dict):
-            try:
-                folder.append(result)
-            except RunIncomplete as problem:  # which ends the run, after the queries in flight
-                result = problem
+    def take(results: Sequence[_Result]) -> None:
+        outcomes = [result for _, result in results if isinstance(result, dict)]
+        unwritten: RunIncomplete | None = None
+        try:
+            folder.append(*outcomes)
+        except RunIncomplete as problem:  # which ends the run, after the queries in flight
+            unwritten = problem
+        for query_id, result in results:
+            written = query_id in folder.outcomes
+            count(query_id, unwritten if unwritten and not written else result)
+        if faults.ending or faults.in_a_row >= OUTAGE:
+            crew.stopped.set()
+
+    def count(query_id: str, result: Outcome | Exception) -> None:
         if isinstance(result, dict):
             on_outcome(result)
             faults.add_outcome(result["error"])
@@ -109,8 +126,6 @@ def run_queries(
             ):
                 folder.note_left(query_id, usage)
             on_pending(query_id, str(result).strip().partition("\n")[0])
-        if faults.ending or faults.in_a_row >= OUTAGE:
-            crew.stopped.set()
 
     todo = [query for query in queries if query.query_id not in folder.outcomes]
 
@@ -175,10 +190,9 @@ class _WorkerThreads:
         workers: int,
         query_seconds: float,
     ) -> None:
-        self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
-        self.room = threading.Semaphore(
-            workers
-        )  # for what is done, and not on disk: a slow one must not fill memory
+        self.done: queue.SimpleQueue[_Result] = queue.SimpleQueue()
+        # For what is done, and not on disk: a slow one must not fill memory
+        self.room = threading.Semaphore(workers + WRITTEN_TOGETHER)
         self.stopped = threading.Event()
         self._ask = ask
         self._todo = iter(todo)
@@ -211,9 +225,17 @@ class _WorkerThreads:
         for thread, query_id in late.items():
             self.working.discard(thread)
             self.hire()
-            self.done.put(
-                (query_id, TimeoutError(f"the query took longer than {self._query_seconds:g} s"))
-            )
+            overdue = TimeoutError(f"the query took longer than {self._query_seconds:g} s")
+            self.done.put(_Result(query_id, overdue))
+
+    def take_ready(self) -> list["_Result"]:
+        """Return what is done, after a wait of at most TICK if nothing is."""
+        ready = list[_Result]()
+        with suppress(queue.Empty):
+            ready.append(self.done.get(timeout=TICK))
+            while len(ready) < WRITTEN_TOGETHER:
+                ready.append(self.done.get_nowait())
+        return ready
 
     def _work(self) -> None:
         me = threading.current_thread()
@@ -228,23 +250,23 @@ class _WorkerThreads:
                 with self._giving_up:
                     in_time = self._at.pop(me, None)
                 if in_time:
-                    self.done.put((query.query_id, result))
+                    self.done.put(_Result(query.query_id, result))
                 while not (self.room.acquire(timeout=TICK) or self.stopped.is_set()):
                     pass
         finally:  # nobody must wait for this thread forever
             self.working.discard(me)
 
 
-def _collect(crew: _WorkerThreads, take: Callable[[str, Outcome | Exception], None]) -> None:
+def _collect(crew: _WorkerThreads, take: Callable[[Sequence[_Result]], None]) -> None:
     looked = 0.0
     while crew.working or not crew.done.empty():
         check_interrupts()
         if (clock := time.monotonic()) >= looked + TICK:
             looked = clock
             crew.give_up_overdue()
-        with suppress(queue.Empty):
-            take(*crew.done.get(timeout=TICK))
-            crew.room.release()
+        if ready := crew.take_ready():
+            take(ready)
+            crew.room.release(len(ready))
 
 
 def _finish(crew: _WorkerThreads, folder: RunFolder) -> None:
@@ -252,8 +274,8 @@ def _finish(crew: _WorkerThreads, folder: RunFolder) -> None:
         wait_until(lambda: not crew.working, GRACE)
     finally:  # also at the second Ctrl-C
         while not crew.done.empty():
-            if isinstance(result := crew.done.get()[1], dict):
-                folder.append(result)
+            results = [result for _, result in crew.take_ready()]
+            folder.append(*[result for result in results if isinstance(result, dict)])
 
 
 class _FailurePolicy:
@@ -428,7 +450,7 @@ def submission_record(
         "error": None,
     }
     if submission.scores:
-        fields["scores"] = scores = [float(score) for score in submission.scores]
+        fields["scores"] = scores = list(map(float, submission.scores))
         if not all(map(math.isfinite, scores)):
             raise ValueError("a score is not a finite number")
     check_outcome(

@@ -61,6 +61,15 @@ def test_what_is_written_is_its_owners_alone_and_in_a_home_the_umask_decides(tmp
         assert mode == (allowed if path.is_dir() else allowed & 0o666), path
 
 
+def test_lines_before_the_line_that_has_no_room_stay_and_no_part_of_it_does(tmp_path, little_room):
+    path = tmp_path / "lines"
+    with little_room(10_000):
+        starts, error = files.append_lines(path, [b"x" * 4_000, b"y" * 5_000, b"z" * 4_000])
+    assert starts == [0, 4_001] and isinstance(error, OSError)
+    assert [len(line) for line in path.read_bytes().splitlines()] == [4_000, 5_000]
+    assert files.append_lines(path, [b"a", b"b"]) == ([9_002, 9_004], None)
+
+
 def test_a_full_disk_is_told_with_the_file_that_has_no_room_and_nothing_is_left_of_it(
     tmp_path, little_room, capsys
 ):
