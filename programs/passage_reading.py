@@ -34,8 +34,7 @@ def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:
     """Return the query's candidates (those not found last, by id) or else the `most` best documents; this is hop 1."""
     session.hop = 1
     candidates = (query.candidates or frozenset()) - query.excluded
-    snippets = session.search(query.text, most if query.candidates is None else len(candidates))
-    hits = [Hit(snippet.doc_id, snippet.score) for snippet in snippets]
+    hits = session.find_hits(query.text, most if query.candidates is None else len(candidates))
     return hits + [
         Hit(doc_id, UNFOUND) for doc_id in sorted(candidates - {hit.doc_id for hit in hits})
     ]
@@ -49,7 +48,7 @@ def search(
 ) -> list[str] | None:
     """Return the ids of a search's hits, best first; None if the session has no search left."""
     try:
-        return [snippet.doc_id for snippet in session.search(text, k, retriever=retriever)]
+        return [hit.doc_id for hit in session.find_hits(text, k, retriever=retriever)]
     except LimitReached:
         return None
 

@@ -105,7 +105,7 @@ class Pointwise(Program):
         hits: Sequence[Any] = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):
             with suppress(LimitReached):
-                hits = session.search(
+                hits = session.find_hits(
                     query.text,
                     len(pool),
                     retriever=self.ties,

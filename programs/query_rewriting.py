@@ -58,8 +58,8 @@ class Rewrite(Program):
             objective=query.objective,
             description=query.text,
         ).rewritten
-        snippets = session.search(text.strip(), self.depth)
-        return session.submit([snippet.doc_id for snippet in snippets])
+        hits = session.find_hits(text.strip(), self.depth)
+        return session.submit([hit.doc_id for hit in hits])
 
 
 class OneShotRewriter(Program):
@@ -95,10 +95,10 @@ class OneShotRewriter(Program):
             **inputs,
         )
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept).strip()
-        snippets = session.search(
+        hits = session.find_hits(
             text, self.depth, instruction=search_instruction(query, self.instruction)
         )
-        return session.submit([snippet.doc_id for snippet in snippets])
+        return session.submit([hit.doc_id for hit in hits])
 
 
 def search_instruction(query: Query, instruction: str) -> str:

@@ -10,7 +10,7 @@ class Retrieve(Program):
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for the query's own text."""
         session = self.toolbox.open(query)
-        hits = session.search(query.text, self.depth)
+        hits = session.find_hits(query.text, self.depth)
         doc_ids = [hit.doc_id for hit in hits]
         scores = [hit.score for hit in hits]
         return session.submit(doc_ids, scores=scores)

@@ -71,6 +71,11 @@ class Corpus(Mapping[str, Document]):
         """All document ids, in corpus order."""
         return tuple(self)
 
+    @cached_property
+    def places(self) -> Sequence[int]:
+        """The place of every row in the order of the ids."""
+        return _list_places(sorted(range(len(self)), key=self.doc_ids.__getitem__))
+
     def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
         """Yield every document, in corpus order, or the documents in some rows."""
         documents = self._documents.values()
@@ -183,16 +188,19 @@ class StoredCorpus(Corpus):
         total_bytes = os.fstat(self._file.fileno()).st_size
         if len(self._ends) != 4 * documents + 1 or total_bytes != self._ends[-1]:
             raise ValueError(f"{folder} is not whole")
-        # Row of an id; KeyError if there is none.
-        self.row = lru_cache(maxsize=_CACHED_ROWS)(self._find_row)
+        self._find_row = lru_cache(maxsize=_CACHED_ROWS)(self._bisect_row)
         self._read = lru_cache(maxsize=_cache_size(documents, total_bytes))(self._read_document)
 
     def __getitem__(self, doc_id: str) -> Document:
         return self._read(doc_id)
 
     def __contains__(self, doc_id: object) -> bool:
+        if not isinstance(doc_id, str):
+            return False
+        if self._rows is not None:
+            return doc_id in self._rows
         with suppress(KeyError):
-            return isinstance(doc_id, str) and self.row(doc_id) >= 0
+            return self._find_row(doc_id) >= 0
         return False
 
     def __iter__(self) -> Iterator[str]:
@@ -225,7 +233,18 @@ class StoredCorpus(Corpus):
     def __reduce__(self) -> tuple[type[Self], tuple[Path, int, int | None]]:
         return type(self), (self._folder.absolute(), self._start, self._stop)
 
-    def _find_row(self, doc_id: str) -> int:
+    @cached_property
+    def _rows(self) -> dict[str, int] | None:
+        """The row of each id; None for a corpus whose ids are not held."""
+        if self._count > _HELD:
+            return None
+        return dict(zip(self.doc_ids, range(self._count), strict=True))
+
+    def row(self, doc_id: str) -> int:
+        """Return the row of an id. KeyError if there is none."""
+        return self._find_row(doc_id) if self._rows is None else self._rows[doc_id]
+
+    def _bisect_row(self, doc_id: str) -> int:
         key = doc_id.encode("utf-8", "surrogatepass")
         position = bisect_left(self._order, key, key=self._id)
         if position < len(self._order):
@@ -338,9 +357,7 @@ def store(documents: Iterable[Document], folder: Path) -> None:
             ids.write(encoded[0])
             id_ends.append(id_ends[-1] + len(encoded[0]))
     order = array("q", (rows[key] for key in sorted(rows)))
-    places = array("I", bytes(4 * len(rows)))
-    for position, row in enumerate(order):
-        places[row] = position
+    places = _list_places(order)
     numbers = {
         "ends": ends,
         "id_ends": id_ends,
@@ -362,6 +379,14 @@ def store(documents: Iterable[Document], folder: Path) -> None:
         "files": files,
     }
     (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
+
+
+def _list_places(order: Sequence[int]) -> "array[int]":
+    """Return the place of every row; `order` has the rows by place."""
+    places = array("I", bytes(4 * len(order)))
+    for place, row in enumerate(order):
+        places[row] = place
+    return places
 
 
 def open_or_store(folder: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:

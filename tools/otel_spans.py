@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache, partial, wraps
 from importlib import import_module
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from opentelemetry import trace
 
 from tools.cli import print_stderr
 from tools.installation import tell_how_to_install
-from tools.records import Snippet
+from tools.records import Hit, Snippet
 from tools.text import encodable
 
 # What holds where the variables leave it open. A search of k documents has three attributes for
@@ -89,23 +90,22 @@ def _watched(span_kind: str, method: Any) -> Any:
     return call
 
 
-def _describe(output: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
+def _describe(output: Sequence[Snippet | Hit] | str) -> tuple[dict[str, Any], Any]:
     """Return the attributes of a search's or a reading's results, and the form in which
     MLflow shows it.
     """
     if isinstance(output, str):
         return {"tool.name": "read", "output.value": encodable([output])[0]}, output
     attributes = dict[str, Any]()
-    texts = encodable(snippet.text for snippet in output)
-    for index, (snippet, text) in enumerate(zip(output, texts, strict=True)):
-        details = {"id": snippet.doc_id, "content": text, "score": snippet.score}
+    shown = list[dict[str, Any]]()
+    for index, hit in enumerate(output):
+        [content] = encodable([hit.text if isinstance(hit, Snippet) else ""])
+        details = {"id": hit.doc_id, "content": content, "score": hit.score}
         attributes |= {
             f"retrieval.documents.{index}.document.{name}": value for name, value in details.items()
         }
-    return attributes, [
-        {"id": snippet.doc_id, "page_content": snippet.text, "metadata": {"score": snippet.score}}
-        for snippet in output
-    ]
+        shown.append({"id": hit.doc_id, "page_content": content, "metadata": {"score": hit.score}})
+    return attributes, shown
 
 
 @cache
@@ -113,6 +113,7 @@ def watch(session_class: type[SessionClass]) -> type[SessionClass]:
     """Return a class of sessions that make a span of each search and each reading."""
     methods = {
         "search": _watched("RETRIEVER", vars(session_class)["search"]),
+        "find_hits": _watched("RETRIEVER", vars(session_class)["find_hits"]),
         "read": _watched("TOOL", vars(session_class)["read"]),
     }
     return type(f"Watched{session_class.__name__}", (session_class,), methods)

@@ -17,13 +17,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tools import plugins
 from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
-from tools.records import Document, Query, Snippet, Step, Submission, Tool, Usage
+from tools.records import Document, Hit, Query, Snippet, Step, Submission, Tool, Usage
 from tools.text import injection_kind
 from tools.trace import TraceRecorder
 
@@ -280,13 +279,78 @@ class Session(TraceRecorder):
         toolbox; `among` keeps to such as surfaced.
         `hop` is the hop of the search, if other threads may begin the next hop meanwhile.
         """
+        k = operator.index(k)
+        hits = self._retrieve(text, k, retriever, instruction, among)
+        documents = [self._documents[hit.doc_id] for hit in hits]
+        texts = [document.text[: self.limits.snippet_chars] for document in documents]
+        doc_ids = tuple(hit.doc_id for hit in hits)
+        shown = shown and not set(doc_ids) <= set(seen)
+        details: dict[str, Any] = {"hop": hop or 0}
+        if shown:
+            with self._lock:
+                self._shown.update(doc_ids)
+            details |= {
+                "shown": tuple(map(len, texts)),
+                "lengths": tuple(len(document.text) for document in documents),
+            }
+        self._record_search(
+            text,
+            k,
+            doc_ids,
+            retriever,
+            instruction,
+            among,
+            **details,
+        )
+        rows = zip(
+            documents,
+            texts,
+            hits,
+            strict=True,
+        )
+        return [
+            Snippet(document.doc_id, document.title, snippet, hit.score)
+            for document, snippet, hit in rows
+        ]
+
+    def find_hits(
+        self,
+        text: str,
+        k: int,
+        *,
+        instruction: str | None = None,
+        retriever: str = "",
+        among: Collection[str] | None = None,
+    ) -> list[Hit]:
+        """Search as `search` does, for a program that needs ids and scores alone: no document is read."""
+        k = operator.index(k)
+        hits = self._retrieve(text, k, retriever, instruction, among)
+        doc_ids = tuple([hit.doc_id for hit in hits])
+        self._record_search(
+            text,
+            k,
+            doc_ids,
+            retriever,
+            instruction,
+            among,
+        )
+        return hits
+
+    def _retrieve(
+        self,
+        text: str,
+        k: int,
+        retriever: str,
+        instruction: str | None,
+        among: Collection[str] | None,
+    ) -> list[Hit]:
+        """Count a search, and return its hits."""
         if retriever not in self._retrievers:
             raise UsageError(
                 f"the toolbox has no retriever {retriever!r}; give it as one of its others"
             )
         if not isinstance(text, str):
             raise TypeError(f"search takes a text, not {type(text).__name__!r}")
-        k = operator.index(k)
         engine = self._retrievers[retriever]
         query = self._query
         self._take("search", text)
@@ -298,7 +362,7 @@ class Session(TraceRecorder):
                 as_current(self),
                 usage_recorded_elsewhere(),
             ):  # a thread of a program's may have no session
-                hits = engine.search(
+                return engine.search(
                     text, k, instruction=objective, excluded=query.excluded, among=pool
                 )
         except FAULTS as fault:  # of embeddings, a server, an index
@@ -314,36 +378,32 @@ class Session(TraceRecorder):
                 "the query stays pending, and the same command goes on once the retriever works"
             )
             raise self.fault from error
-        documents = [self._documents[hit.doc_id] for hit in hits]
-        texts = [document.text[: self.limits.snippet_chars] for document in documents]
-        doc_ids = tuple(hit.doc_id for hit in hits)
-        shown = shown and not set(doc_ids) <= set(seen)
+
+    def _record_search(
+        self,
+        text: str,
+        k: int,
+        doc_ids: tuple[str, ...],
+        retriever: str,
+        instruction: str | None,
+        among: Collection[str] | None,
+        **details: Any,
+    ) -> None:
+        engine = self._retrievers[retriever]
+        objective = self._query.objective if instruction is None else instruction
         with self._lock:
             self._surfaced.update(doc_ids)
-            self._shown.update(doc_ids if shown else ())
-        details: dict[str, Any] = {
-            "instruction": instruction or "",
-            "cut": engine.left_out(text, objective),
-            "hop": hop or 0,
-        }
-        if shown:
-            details |= {
-                "shown": tuple(map(len, texts)),
-                "lengths": tuple(len(document.text) for document in documents),
-            }
         self._record(
-            "search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **details
+            "search",
+            text,
+            doc_ids,
+            retriever=engine.name,
+            k=k,
+            instruction=instruction or "",
+            cut=engine.left_out(text, objective),
+            among=among is not None,
+            **details,
         )
-        rows = zip(
-            documents,
-            texts,
-            hits,
-            strict=True,
-        )
-        return [
-            Snippet(document.doc_id, document.title, snippet, hit.score)
-            for document, snippet, hit in rows
-        ]
 
     def read(
         self,
@@ -518,11 +578,13 @@ class Session(TraceRecorder):
             raise self._unusable
         if len(set(ranking)) < len(ranking):
             raise ValueError("the ranking names a document twice")
-        if strange := [doc_id for doc_id in ranking if doc_id not in self._surfaced]:
+        if not self._surfaced.issuperset(ranking):
+            strange = next(doc_id for doc_id in ranking if doc_id not in self._surfaced)
             raise ValueError(
-                f"the ranking names {strange[0]!r}, which no search of the session returned"
+                f"the ranking names {strange!r}, which no search of the session returned"
             )
-        if scores and (len(scores) != len(ranking) or any(a < b for a, b in pairwise(scores))):
+        rises = any(map(operator.lt, scores, scores[1:]))
+        if scores and (len(scores) != len(ranking) or rises):
             raise ValueError("the scores must be one a ranked document, and never rise")
         self.join()
         # A program that goes on after a refused search, and ends by itself, was ended by the limit

@@ -8,6 +8,7 @@ from threading import Barrier, Thread
 import pytest
 
 from tools import schemas
+from tools.corpus import Corpus
 from tools.errors import DocumentNotFound, LimitReached
 from tools.records import Query, Trace, Usage, trace_json
 from tools.retrievers import build
@@ -53,6 +54,23 @@ def test_a_pool_is_all_there_is(toolbox):
     )
     with pytest.raises(ValueError, match="no search of the session returned"):
         masked.submit(["d3", "d5"])
+
+
+def test_finding_hits_leaves_the_step_of_a_search_and_reads_no_document(toolbox, corpus):
+    class Unreadable(Corpus):
+        def __getitem__(self, doc_id):
+            raise AssertionError(f"{doc_id} was read")
+
+    searched = toolbox.open(QUERY)
+    snippets = searched.search("blue blood", k=3)
+    unread = Unreadable(corpus.stream())
+    found = Toolbox(unread, build("bm25", corpus)).open(QUERY)
+    hits = found.find_hits("blue blood", 3)
+    assert hits == [(snippet.doc_id, snippet.score) for snippet in snippets]
+    [by_search] = trace_json(searched.trace)["steps"]
+    [by_find] = trace_json(found.trace)["steps"]
+    times = {"started": 0, "seconds": 0}
+    assert by_search | times == by_find | times
 
 
 def test_a_search_among_documents_orders_only_those_that_have_surfaced(toolbox):

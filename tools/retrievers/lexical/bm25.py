@@ -78,8 +78,9 @@ class LexicalRetriever(Retriever):
         """Build or open the index that `key` determines together with the corpus."""
         self._analyzer = analyzer
         self._reading = analyzer.reading()
-        later_first = None if self.ties_by_id else np.arange(len(corpus))[::-1]
-        self.ranker = Ranker(corpus.doc_ids, tie_order=later_first)
+        later_first = np.arange(len(corpus))[::-1]
+        by_id = np.asarray(corpus.places)
+        self.ranker = Ranker(corpus.doc_ids, tie_order=by_id if self.ties_by_id else later_first)
         key = {
             **key,
             "corpus": corpus.fingerprint,
