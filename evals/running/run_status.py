@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from evals.run_folder import Outcome, RunFolder
-from evals.scoring.score_run import query_weights, summarise_column
+from evals.scoring.score_run import query_weights, summarise_columns
 from tools import files
 from tools.errors import BudgetReached, ProviderRefused
 from tools.records import usage_json
@@ -180,7 +180,8 @@ class RunStatus:
         with self._lock:
             values = dict(self._values)
         weights = query_weights(metric, self._environment)
-        mean = summarise_column(values, weights, resampled=False)
+        summary = summarise_columns({metric: values}, {metric: weights}, resampled=False)
+        mean = summary[metric]
         with self._lock:
             self._mean = {key: mean[key] for key in ("mean", "low", "high")}
         took = time.monotonic() - started
