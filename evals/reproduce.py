@@ -57,6 +57,26 @@ def parser() -> CommandParser:
         metavar="FILE",
         help=f"prices of your own, in TOML; {find_page('docs/guide/cost.md')}",
     )
+    add(
+        "--solutions",
+        type=Path,
+        metavar="FILE",
+        help="solutions of documents and queries, in JSON Lines, for OBLIQ-Bench's Tournament+Soln",
+    )
+    add(
+        "--instructions",
+        type=Path,
+        metavar="FILE",
+        help="the instruction of each program of CRUMB's Table 4, in TOML",
+    )
+    add(
+        "--task",
+        action="append",
+        default=[],
+        metavar="TASK",
+        dest="tasks",
+        help="one more task, or data of your own, in a figure over tasks; repeatable",
+    )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add(
         "--dry-run",

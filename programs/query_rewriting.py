@@ -67,6 +67,9 @@ class OneShotRewriter(Program):
     `instruction`.
     """
 
+    # Of the search, for retrievers that were trained with instructions; "" for none.
+    instruction: str = ""
+
     offline: ClassVar = {
         "analysis": rules.heaviest_sentence,
         "brainstorming": rules.rewrite_query,
@@ -134,7 +137,7 @@ class QueryToAnswer(OneShotRewriter):
 
     signature = AnswerRequest
     kept = ("answer",)
-    instruction = "The text is an answer to a question. Find what supports it or bears on it."
+    instruction: str = "The text is an answer to a question. Find what supports it or bears on it."
 
 
 class WriteDocument(dspy.Signature):
@@ -164,7 +167,7 @@ class QueryToDoc(OneShotRewriter):
     offline: ClassVar = {**OneShotRewriter.offline, "document": rules.write_document}
     signature = WriteDocument
     kept = ("document",)
-    instruction = LIKE
+    instruction: str = LIKE
 
     # A description of the task's documents; the model infers it if it is "".
     document: str = ""
@@ -203,7 +206,7 @@ class ReasoningTrace(OneShotRewriter):
     }
     signature = ReasonAboutRequest
     kept = tuple(offline)
-    instruction = (
+    instruction: str = (
         "The text reasons about a question: what a good answer has to contain, a draft of it, an "
         "example of a "
         "document. Find what supports it or bears on it."

@@ -10,8 +10,9 @@ from typing import Any
 import environments
 from evals.papers.dataset_statistics import embed_pool_2d
 from evals.papers.figures import save_figure
+from evals.papers.settings import ReproductionSettings
 from evals.papers.table_layout import lay_out, save_page
-from evals.papers.tables import ReproducedTable, ReproductionSettings
+from evals.papers.tables import ReproducedTable
 from evals.published.sections import PaperTable, find, sections
 from evals.running.candidate_pools import read as read_pool
 from evals.studies.command_result import CommandResult
@@ -36,6 +37,7 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
         parse(conditions["lm"])
     if conditions["retriever"]:
         retrievers.canonicalize(conditions["retriever"])
+    conditions["tasks"] = tuple(conditions.get("tasks", ()))
     table = ReproducedTable(find(name), ReproductionSettings(**conditions))
     if dry_run:
         return _estimate(table)

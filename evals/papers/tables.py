@@ -5,7 +5,7 @@ A run that cannot be made gives its reason to its cells, and the others are made
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,8 @@ from evals.papers.dataset_statistics import (
     reciprocal_ranks,
     word_shares,
 )
-from evals.published.sections import PaperCell, PaperTable
+from evals.papers.settings import ReproductionSettings
+from evals.published.sections import PaperCell, PaperTable, add_tasks
 from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import is_pairwise
 from evals.scoring.random_and_ideal import bound
@@ -34,8 +35,6 @@ from tools import files
 from tools.errors import DataError, SextantError
 from tools.schemas import toml_lines
 
-# Retrievers that need neither key nor weights.
-LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")
 # Metrics that evals.papers.dataset_statistics.reciprocal_ranks gives.
 HARD = ("hard negatives", "other documents")
 MINIATURES = (
@@ -45,65 +44,8 @@ FOLDERS = "a folder's data is not the pinned release: the difference may be that
 SHIPPED = "the authors' own ranking"
 # Half of the last of three decimals.
 ROUNDING = 0.0005
-# Keys of a system that a run does not have.
-OF_SECTIONS = ("name", "row", "also", "tasks", "lacks", "sizes")
 # In MultiConIR's tables: Win(1) less Win(10).
 DECLINE = "Decline"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReproductionSettings:
-    """The conditions under which a table is made."""
-
-    data: str | None
-    limit: int | None
-    # In place of the models of the paper.
-    lm: str
-    # In place of retrievers that need a key or weights.
-    retriever: str
-    runs: Path
-    # Dollars and calls for all of its runs together; None for no limit.
-    budget_usd: float | None = None
-    budget_calls: int | None = None
-    # A file of the user's own.
-    prices: Path | None = None
-    # Else stderr has the live table of a study.
-    quiet: bool = True
-
-    def fields(
-        self,
-        system: Mapping[str, Any],
-    ) -> tuple[dict[str, Any], str]:
-        """Return a system's fields of a request, and the stand-ins among them in words."""
-        settings = {key: value for key, value in system.items() if key not in OF_SECTIONS}
-        substitutes = self._substitutes(settings)
-        stand_ins = [f"{value} for {settings[key]}" for key, value in substitutes.items()]
-        parameters = settings.get("parameters", {})
-        changed: dict[str, Any] = dict(substitutes)
-        if self.retriever and "ties" in parameters:
-            # Of the programs that score.
-            stand_ins.append(f"{self.retriever} for {parameters['ties']}")
-            changed["parameters"] = parameters | {"ties": self.retriever}
-        return settings | changed, "; ".join(stand_ins)
-
-    def _substitutes(
-        self,
-        settings: Mapping[str, Any],
-    ) -> dict[str, str]:
-        """Return the values that stand in for other values of a system, by field."""
-        wanted = dict[str, str]()
-        if "lm" in settings:
-            wanted["lm"] = self.lm
-        retriever = settings.get("retriever", LEXICAL[0])
-        if retriever.partition("(")[0] not in LEXICAL:
-            wanted["retriever"] = self.retriever
-        pool, _, pool_retriever = settings.get(
-            "pool",
-            "",
-        ).partition("(")
-        if pool_retriever and self.retriever:
-            wanted["pool"] = f"{pool}({self.retriever})"
-        return {key: value for key, value in wanted.items() if value and value != settings[key]}
 
 
 class MadeCell(NamedTuple):
@@ -120,7 +62,7 @@ class ReproducedTable:
     """A section as it is made: its runs as a study, and its data when a cell first needs them."""
 
     def __init__(self, section: PaperTable, conditions: ReproductionSettings) -> None:
-        self.section = section
+        self.section = add_tasks(section, conditions.tasks)
         self.conditions = conditions
         self.load = cache(self._load_task)
         self._read = cache(self._read_run)
@@ -164,6 +106,7 @@ class ReproducedTable:
                     )
                 )
             row = asdict(cell)
+            row["task"] = self._name_task(cell)
             row["published"] = row.pop("value")
             row["ours"] = made.value
             row["difference"] = _subtract(made.value, cell.value)
@@ -218,6 +161,8 @@ class ReproducedTable:
         sources = set[str]()
         missing = list[DataError]()
         for task in tasks:
+            if environments.is_place(task):
+                continue
             try:
                 suite_task = environments.resolve(task)
                 sources.add(
@@ -361,9 +306,10 @@ class ReproducedTable:
         result = self.results[repr(planned.request)] if planned else None
         if result and result.folder:
             return self._read(result.folder), stand_ins
-        if result and result.problem and "lacks" not in system:
+        lacks = self.conditions.explain_lack(system)
+        if result and result.problem and not lacks:
             raise result.problem
-        return system.get("lacks") or (result.unfit if result else ""), stand_ins
+        return lacks or (result.unfit if result else ""), stand_ins
 
     def count_failed(self) -> int:
         """Return how many queries the programs of its runs have failed."""
@@ -396,12 +342,20 @@ class ReproducedTable:
                 return run
         return None
 
-    def _load_task(self, task: str, split: str) -> Environment:
-        return environments.load(
-            task,
-            self.conditions.data,
-            split,
-        ).asking(limit=self.conditions.limit)
+    def _load_task(
+        self,
+        task: str,
+        split: str,
+    ) -> Environment:
+        data = None if environments.is_place(task) else self.conditions.data
+        environment = environments.load(task, data, split)
+        return environment.asking(limit=self.conditions.limit)
+
+    def _name_task(self, cell: PaperCell) -> str:
+        """Return the name of a cell's task: own/NAME for the place of the user's data."""
+        if not environments.is_place(cell.task):
+            return cell.task
+        return self.load(cell.task, cell.split).task
 
     def _plan(self) -> list[study_file.StudyCell]:
         """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.published import figures
-from tools.errors import UnknownName
+from tools.errors import UnknownName, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,43 @@ def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[Paper
         for task, values in by_task.items():
             for metric, value in values.items():
                 yield PaperCell(system, task, metric, split, value=value)
-    grid = settings.get("grid", {"tasks": ()})
+    yield from _grid_cells(settings, settings.get("grid", {}).get("tasks", ()))
+
+
+def _grid_cells(settings: Mapping[str, Any], tasks: Iterable[str]) -> Iterator[PaperCell]:
+    """Yield a cell for each of these tasks, each system and each metric of the section's grid."""
+    grid = settings.get("grid", {})
     systems = grid.get("systems") or [system["name"] for system in settings["system"]]
-    for task, system, metric in product(
-        grid["tasks"],
-        systems,
-        grid.get("metrics", ()),
-    ):
-        yield PaperCell(system, task, metric, split)
+    metrics = grid.get("metrics", ())
+    split = settings.get("split", "test")
+    for task, system, metric in product(tasks, systems, metrics):
+        yield PaperCell(
+            system,
+            task,
+            metric,
+            split,
+        )
+
+
+def add_tasks(table: PaperTable, tasks: Iterable[str]) -> PaperTable:
+    """Return a figure with cells for further tasks, without values of the paper.
+
+    UsageError for a table whose tasks are fixed.
+    """
+    if not tasks:
+        return table
+    if not _takes_tasks(table):
+        names = [section.name for section in sections().values() if _takes_tasks(section)]
+        raise UsageError(
+            f"{table.name} takes no further tasks; with --task can be made {', '.join(names)}"
+        )
+    further = _grid_cells(table.about, tasks)
+    return replace(table, cells=(*table.cells, *further))
+
+
+def _takes_tasks(table: PaperTable) -> bool:
+    grid = table.about.get("grid", {})
+    return bool(grid) and "" not in grid.get("systems", ())
 
 
 def _figure_cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[PaperCell]:

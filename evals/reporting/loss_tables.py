@@ -8,17 +8,19 @@ counted once. Runs that an earlier version scored have no row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from evals.reporting.plots import INCHES, figure
+from evals.reporting.plots import INCHES, draw_points, figure
 from evals.reporting.report_page import CsvTable
 from evals.reporting.report_plots import PAPER, Plot, draw
 from evals.reporting.run_groups import Group, System, short_task_name
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import behaviour
 from evals.scoring.reference_runs import LABELS, ReferenceRuns, references_per_program
+from evals.scoring.scored_run import ScoredRun
+from programs import FLOOR
 from tools.errors import DataError
 from tools.number_format import number
 
@@ -64,6 +66,8 @@ _COLOURS = {
     Fate.NOT_SHOWN: "#ca7b5e",
     Fate.NEVER_SURFACED: "#b5523b",
 }
+# The kind of pool that has every relevant document.
+CEILING_POOL = "oracle"
 LOSSES = "What became of relevant documents"
 SEARCHERS = "What searchers do"
 MEAN = "mean of tasks"
@@ -134,6 +138,60 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | Non
         CSV_HEADS,
         NOTES,
     )
+
+
+def plot_gap(groups: Sequence[Group]) -> Plot | None:
+    """A point for each task that was searched, and ranked over pools with all that is relevant.
+
+    As OBLIQ-Bench's Figure 1: below the diagonal, documents are recognised that no search finds.
+    None if there is no such task.
+    """
+    points = list[dict[str, Any]]()
+    metrics = dict[str, None]()
+    for group in groups:
+        for task in group.tasks:
+            runs = group.of_task(task)
+            metric = runs[0].metric
+            searched = best_mean(runs, metric, "")
+            verified = best_mean(runs, metric, CEILING_POOL)
+            if searched is None or verified is None:
+                continue
+            metrics[metric] = None
+            points.append(
+                {
+                    "id": short_task_name(task),
+                    "kind": group.title,
+                    "x": verified,
+                    "y": searched,
+                }
+            )
+    if not points:
+        return None
+    name = ", ".join(metrics)
+    axes = (
+        f"{name} of the best run over an oracle pool",
+        f"{name} of the best search",
+    )
+    caption = (
+        "As OBLIQ-Bench's Figure 1. Below the diagonal, documents are recognised that no search "
+        "finds."
+    )
+    return draw("gap", "Search and verification", caption, lambda: draw_points(points, axes))
+
+
+def best_mean(
+    runs: Sequence[ScoredRun],
+    metric: str,
+    pool: str,
+) -> float | None:
+    """Return the highest mean of the runs over this kind of pool; None if there are none."""
+    means = list[float]()
+    for run in runs:
+        mean = run.mean(metric)
+        is_verifier = pool == "" or run.config["program"] != FLOOR
+        if run.pool == pool and is_verifier and mean is not None:
+            means.append(mean)
+    return max(means, default=None)
 
 
 def _row(group: Group, bounds: ReferenceRuns) -> tuple[list[str], list[str]]:

@@ -4,7 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from evals.reporting.compilations import compilations_table
-from evals.reporting.loss_tables import gap_table, losses_table, plot_losses, systems_table
+from evals.reporting.loss_tables import (
+    gap_table,
+    losses_table,
+    plot_gap,
+    plot_losses,
+    systems_table,
+)
 from evals.reporting.report_page import CsvTable, Report, ReportSection
 from evals.reporting.report_plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.reporting.report_tables import (
@@ -88,7 +94,7 @@ def _shared_sections(
         long={1},
     )
     groups_of_items: list[list[Plot | CsvTable | None]] = [
-        [gap_table(groups, metrics)],
+        [plot_gap(groups), gap_table(groups, metrics)],
         [*map(plot_losses, groups), losses_table(groups)],
         [systems_table(groups)],
         [compilations_table(paths)],

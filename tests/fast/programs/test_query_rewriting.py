@@ -71,6 +71,11 @@ def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_ki
         assert server.requests[0]["temperature"] == 0.0
 
 
+def test_the_instruction_of_a_rewritten_query_is_a_parameter(toolbox, server):
+    submission = answered(QueryToAnswer(toolbox, instruction="Find its like."), server)
+    assert submission.trace.steps[0].instruction == "Find its like."
+
+
 @pytest.mark.parametrize(
     ("program", "kept"),
     [

@@ -15,10 +15,13 @@ import environments
 from environments.base import Judgements
 from evals import import_run, reproduce
 from evals.formats.birco_rankings import find_system
-from evals.papers.tables import ReproducedTable, ReproductionSettings, count_equal
+from evals.papers.figures import gap_points
+from evals.papers.settings import OUR_INSTRUCTION, ReproductionSettings, read_instructions
+from evals.papers.tables import ReproducedTable, count_equal
 from evals.published.sections import sections
 from evals.scoring.metrics import Ranking, apply_metric, compute, judge_ranking
 from evals.scoring.random_and_ideal import bound, expected_random_score
+from tools.errors import SextantError
 
 FOLDERS = {"birco/arguana": "arguana", "birco/clinical_trial": "clinical-trial"}
 
@@ -228,6 +231,78 @@ def test_every_form_of_a_table_has_the_deviations_of_its_rows_below_it(command_o
         for program in ("multihop", "rewrite", "tournament"):
             assert f"{program} differs from the paper" in page.replace("&#39;", "'"), form
         assert "never comparable" in page or form in ("cells", "CSV")
+
+
+def test_solutions_of_the_users_own_make_the_row_that_no_release_can(conditions, tmp_path):
+    name = "Oracle GPT-5.2 Tournament+Soln"
+    [cell, *_] = part("obliq/table3", conditions, name).cells()
+    assert cell["ours"] is None and "--solutions FILE" in cell["remark"]
+    file = tmp_path / "solutions.jsonl"
+    file.write_text('{"_id": "any", "solution": "Let x be 1."}\n')
+    own = {"lm": "offline", "retriever": "bm25", "limit": 1, "solutions": file}
+    [cell, *_] = part("obliq/table3", replace(conditions, **own), name).cells()
+    assert cell["ours"] is not None and f"solutions of {file}" in cell["remark"]
+
+
+def test_rewritten_queries_are_searched_under_the_users_sentences_or_the_table_says_that_they_are_not(
+    conditions, tmp_path
+):
+    systems = {system["name"]: system for system in sections()["crumb/table8"].systems}
+    instructed = systems["GTE Qwen 7B | Query-to-Answer"]
+    settings, remark = conditions.fields(instructed)
+    assert "parameters" not in settings and remark == OUR_INSTRUCTION
+    assert conditions.fields(systems["BM25 | Query-to-Answer"])[1] == ""
+    assert conditions.fields(systems["Lion DS 8B | Query-to-Answer"])[1] == ""
+    file = tmp_path / "table4.toml"
+    file.write_text('query_to_answer = "Given an answer, find items."\n')
+    own = replace(conditions, instructions=file)
+    settings, remark = own.fields(instructed)
+    assert settings["parameters"] == {"instruction": "Given an answer, find items."}
+    assert remark == f"instruction of {file}"
+    assert own.fields(systems["GTE Qwen 7B | Query-to-Doc"])[1] == OUR_INSTRUCTION
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("query_to_anser = 'x'", "query_to_answer"),
+        ("query_to_answer = 3", "has no text for query_to_answer"),
+        ("query_to_answer", "cannot be read as TOML"),
+    ],
+)
+def test_instructions_that_cannot_be_used_are_refused_with_what_to_write(tmp_path, text, reason):
+    file = tmp_path / "table4.toml"
+    file.write_text(text)
+    with pytest.raises(SextantError, match=reason):
+        read_instructions(file)
+
+
+def test_a_figure_over_tasks_takes_the_users_own_and_a_table_does_not(
+    conditions, command_of, own_task, tmp_path
+):
+    own = replace(conditions, lm="offline", retriever="bm25", tasks=(str(own_task),), limit=1)
+    section = replace(sections()["obliq/figure1"], cells=())
+    cells = list(ReproducedTable(section, own).cells())
+    assert {cell["task"] for cell in cells} == {"own/own"}
+    assert len(cells) == 8 and all(cell["ours"] is not None for cell in cells)
+    assert gap_points(cells, "Oracle GPT-5.2 Tournament")[0]["id"] == "own"
+    refused = command_of(reproduce)("obliq/table2", "--task", own_task, "--runs", tmp_path)
+    assert refused.code == 2 and "obliq/figure1" in refused.err
+
+
+@pytest.fixture
+def own_task(tmp_path):
+    """A folder with five documents and a query for each."""
+    folder = tmp_path / "own"
+    (folder / "qrels").mkdir(parents=True)
+    words = ("apple", "budget", "cat", "debate", "elephant")
+    for name in ("corpus", "queries"):
+        rows = [f'{{"_id": "{word}", "text": "{word} words"}}\n' for word in words]
+        (folder / f"{name}.jsonl").write_text("".join(rows))
+    grades = [f"{word}\t{word}\t1\n" for word in words]
+    head = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels" / "test.tsv").write_text(head + "".join(grades))
+    return folder
 
 
 def test_only_values_that_round_alike_count_as_the_papers():

@@ -12,7 +12,7 @@ from results import Result
 from run_folders import make, pooled, retrieve
 
 from evals import report as module
-from evals.reporting import report_plots, report_tables, run_groups
+from evals.reporting import loss_tables, report_plots, report_tables, run_groups
 from evals.scoring import scored_run
 
 DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
@@ -364,6 +364,21 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
         "retrieve over bm25, union pool of 50",
         "tournament over bm25, union pool of 400",
     ]
+
+
+def test_search_and_verification_of_each_task_are_a_point_below_the_tables(folders, tmp_path):
+    folders("floor", {"nDCG@10": [0.1, 0.3]}, {"program": "retrieve"})
+    folders("agent", {"nDCG@10": [0.2, 0.4]})
+    folders("oracle", {"nDCG@10": [0.9, 0.7]}, pooled("oracle", 300))
+    # A bare retriever over a pool verifies nothing.
+    folders("bare", {"nDCG@10": [1.0, 1.0]}, pooled("oracle", 300, program="retrieve"))
+    folders("alone", {"nDCG@10": [0.5, 0.5]}, {"task": "obliq/math"})
+    plot = loss_tables.plot_gap(grouped(tmp_path))
+    assert "congress" in plot.light and "math" not in plot.light
+    assert "nDCG@10 of the best run over an oracle pool" in plot.light
+    runs = grouped(tmp_path)[0].of_task("obliq/congress")
+    assert loss_tables.best_mean(runs, "nDCG@10", "") == pytest.approx(0.3)
+    assert loss_tables.best_mean(runs, "nDCG@10", "oracle") == pytest.approx(0.8)
 
 
 def test_the_same_runs_make_the_same_bytes_in_any_order(folders, command, tmp_path):

@@ -1,0 +1,148 @@
+"""The conditions under which a paper's table is made: its data, the models and retrievers that stand
+in for others, and files of the user's own for texts that no release has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tools import files
+from tools.errors import DataError, UnknownName, UsageError
+from tools.retrievers.neural import model_table
+
+# Retrievers that need neither key nor weights.
+LEXICAL = (
+    "bm25",
+    "bm25s",
+    "rank_bm25",
+    "pool_bm25",
+)
+# Keys of a system that a run does not have.
+OF_SECTIONS = (
+    "name",
+    "row",
+    "also",
+    "tasks",
+    "lacks",
+    "sizes",
+)
+# Programs of CRUMB's Table 4, each of which searches under an instruction of its own.
+REWRITERS = (
+    "query_to_answer",
+    "query_to_doc",
+    "reasoning_trace",
+)
+OUR_INSTRUCTION = (
+    "searched under our wording of the instruction for rewritten queries; --instructions FILE takes "
+    "the sentences of Table 4"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproductionSettings:
+    """The conditions under which a table is made."""
+
+    data: str | None
+    limit: int | None
+    # In place of the models of the paper.
+    lm: str
+    # In place of retrievers that need a key or weights.
+    retriever: str
+    runs: Path
+    # Dollars and calls for all of its runs together; None for no limit.
+    budget_usd: float | None = None
+    budget_calls: int | None = None
+    # Files of the user's own: prices, solutions (OBLIQ-Bench's Tournament+Soln), and an instruction
+    # for each of REWRITERS.
+    prices: Path | None = None
+    solutions: Path | None = None
+    instructions: Path | None = None
+    # Tasks of the user's own, in a figure that can have more tasks.
+    tasks: tuple[str, ...] = ()
+    # Else stderr has the live table of a study.
+    quiet: bool = True
+
+    def fields(
+        self,
+        system: Mapping[str, Any],
+    ) -> tuple[dict[str, Any], str]:
+        """Return a system's fields of a request, and the stand-ins among them in words."""
+        settings = {key: value for key, value in system.items() if key not in OF_SECTIONS}
+        substitutes = self._substitutes(settings)
+        stand_ins = [f"{value} for {settings[key]}" for key, value in substitutes.items()]
+        changed: dict[str, Any] = settings | substitutes
+        parameters = dict(settings.get("parameters", {}))
+        if self.retriever and "ties" in parameters:
+            # Of the programs that score.
+            stand_ins.append(f"{self.retriever} for {parameters['ties']}")
+            parameters["ties"] = self.retriever
+        if self.solutions and "solutions" in parameters:
+            stand_ins.append(f"solutions of {self.solutions}")
+            parameters["solutions"] = str(self.solutions)
+        program = settings.get("program", "")
+        if program in self._own_instructions:
+            parameters["instruction"] = self._own_instructions[program]
+            stand_ins.append(f"instruction of {self.instructions}")
+        elif program in REWRITERS and takes_instruction(changed["retriever"]):
+            stand_ins.append(OUR_INSTRUCTION)
+        if parameters:
+            changed["parameters"] = parameters
+        return changed, "; ".join(stand_ins)
+
+    def explain_lack(self, system: Mapping[str, Any]) -> str:
+        """Return why a system cannot be run; "" if it can, with the user's files."""
+        if self.solutions and "solutions" in system.get("parameters", {}):
+            return ""
+        return str(system.get("lacks", ""))
+
+    @cached_property
+    def _own_instructions(self) -> dict[str, str]:
+        return read_instructions(self.instructions) if self.instructions else {}
+
+    def _substitutes(
+        self,
+        settings: Mapping[str, Any],
+    ) -> dict[str, str]:
+        """Return the values that stand in for other values of a system, by field."""
+        wanted = dict[str, str]()
+        if "lm" in settings:
+            wanted["lm"] = self.lm
+        retriever = settings.get("retriever", LEXICAL[0])
+        if retriever.partition("(")[0] not in LEXICAL:
+            wanted["retriever"] = self.retriever
+        pool = settings.get("pool", "")
+        pool_kind, _, pool_retriever = pool.partition("(")
+        if pool_retriever and self.retriever:
+            wanted["pool"] = f"{pool_kind}({self.retriever})"
+        return {key: value for key, value in wanted.items() if value and value != settings[key]}
+
+
+def read_instructions(file: Path) -> dict[str, str]:
+    """Read the user's instructions for rewritten queries: program = "text", in TOML.
+
+    DataError for a file that cannot be read, UnknownName for another program, UsageError for a
+    value that is no text.
+    """
+    try:
+        texts = files.read_toml(file)
+    except (OSError, ValueError) as error:
+        raise DataError(f"--instructions {file} cannot be read as TOML: {error}") from None
+    for program, text in texts.items():
+        if program not in REWRITERS:
+            raise UnknownName(
+                f"program with an instruction in {file}",
+                program,
+                REWRITERS,
+            )
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError(f'{file} has no text for {program}; give it a line {program} = "..."')
+    return texts
+
+
+def takes_instruction(retriever: str) -> bool:
+    """Return whether a retriever is a model that was trained with instructions."""
+    model = retriever.partition(":")[2].partition("(")[0]
+    row = model_table.rows().get(model)
+    return row is not None and row.instructed
