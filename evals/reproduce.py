@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 from tools.cli import CommandParser, dollars, positive, print_stdout, run_and_leave
+from tools.cli_options import parse_name_value
 from tools.installation import find_page
 
 
@@ -76,6 +77,22 @@ def parser() -> CommandParser:
         metavar="TASK",
         dest="tasks",
         help="one more task, or data of your own, in a figure over tasks; repeatable",
+    )
+    add(
+        "--facets",
+        type=parse_name_value,
+        action="append",
+        default=[],
+        metavar="TASK=FOLDER",
+        help="a build that lists the facets of a task's queries, for BIRCO's Table 4 and H.2",
+    )
+    add(
+        "--contamination",
+        type=parse_name_value,
+        action="append",
+        default=[],
+        metavar="TASK=FILE",
+        help="what evals.build contamination --json printed, for BIRCO's Table 3",
     )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add(

@@ -3,13 +3,15 @@ paper's.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import environments
 from evals.papers.dataset_statistics import embed_pool_2d
 from evals.papers.figures import save_figure
+from evals.papers.measured import CATEGORIES
 from evals.papers.settings import ReproductionSettings
 from evals.papers.table_layout import lay_out, save_page
 from evals.papers.tables import ReproducedTable
@@ -20,7 +22,7 @@ from evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from evals.studies.study_file import list_tasks
 from evals.text_tables import render_terminal
 from tools import retrievers
-from tools.errors import SextantError
+from tools.errors import SextantError, UnknownName
 from tools.models.model_spec import parse
 from tools.models.secrets import get_secret
 from tools.number_format import plural
@@ -37,8 +39,11 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
         parse(conditions["lm"])
     if conditions["retriever"]:
         retrievers.canonicalize(conditions["retriever"])
+    section = find(name)
     conditions["tasks"] = tuple(conditions.get("tasks", ()))
-    table = ReproducedTable(find(name), ReproductionSettings(**conditions))
+    for option in ("facets", "contamination"):
+        conditions[option] = _match_tasks(section, conditions.get(option, ()))
+    table = ReproducedTable(section, ReproductionSettings(**conditions))
     if dry_run:
         return _estimate(table)
     head = table.section.about
@@ -74,6 +79,21 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
     )
 
 
+def _match_tasks(
+    section: PaperTable,
+    given: Iterable[tuple[str, str]],
+) -> dict[str, Path]:
+    """Return the files by the full names of the table's tasks; UnknownName for another task."""
+    tasks = list(dict.fromkeys(cell.task for cell in section.cells))
+    matched = dict[str, Path]()
+    for name, path in given:
+        full_names = [task for task in tasks if name in (task, task.partition("/")[2])]
+        if not full_names:
+            raise UnknownName(f"task of {section.name}", name, tasks)
+        matched[full_names[0]] = Path(path)
+    return matched
+
+
 def _estimate(table: ReproducedTable) -> CommandResult:
     if not table.runs:
         return CommandResult({}, render_terminal(["it takes no run"]))
@@ -99,13 +119,13 @@ def _describe(section: PaperTable) -> dict[str, Any]:
     needs = [section.about.get("needs")]
     names = dict[str, None]()
     for cell in section.cells:
-        system = section.system(cell) if cell.system else {}
-        reason = cell.lacks or system.get("lacks")
-        if reason:
-            lacks.append(reason)
-        if "lacks" not in system:
-            needs += _list_needs(system)
-        if not cell.lacks:
+        for system in section.runs_of(cell) if cell.system else [{}]:
+            reason = cell.lacks or system.get("lacks")
+            if reason:
+                lacks.append(reason)
+            if "lacks" not in system:
+                needs += _list_needs(system)
+        if not cell.lacks and cell.metric not in CATEGORIES:
             names[cell.task] = None
     tasks = dict.fromkeys(task.partition(":")[0] for name in names for task in list_tasks(name))
     return {

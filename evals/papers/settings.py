@@ -3,12 +3,17 @@ in for others, and files of the user's own for texts that no release has.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from evals.papers.difficulty import FACET_COUNT, split_metric
+from evals.papers.measured import CATEGORIES
+from evals.running.request import find_program
+from programs import PROGRAMS
 from tools import files
+from tools.cli_options import list_parameters
 from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers.neural import model_table
 
@@ -28,12 +33,9 @@ OF_SECTIONS = (
     "lacks",
     "sizes",
 )
-# Programs of CRUMB's Table 4, each of which searches under an instruction of its own.
-REWRITERS = (
-    "query_to_answer",
-    "query_to_doc",
-    "reasoning_trace",
-)
+# The parameter of programs that search with a rewritten query under an instruction of its own, as in
+# CRUMB's Table 4.
+INSTRUCTION = "instruction"
 OUR_INSTRUCTION = (
     "searched under our wording of the instruction for rewritten queries; --instructions FILE takes "
     "the sentences of Table 4"
@@ -55,10 +57,13 @@ class ReproductionSettings:
     budget_usd: float | None = None
     budget_calls: int | None = None
     # Files of the user's own: prices, solutions (OBLIQ-Bench's Tournament+Soln), and an instruction
-    # for each of REWRITERS.
+    # for each program that rewrites queries.
     prices: Path | None = None
     solutions: Path | None = None
     instructions: Path | None = None
+    # Results of builds, by task: the folder that has facets, and the measured contamination.
+    facets: Mapping[str, Path] = field(default_factory=dict)
+    contamination: Mapping[str, Path] = field(default_factory=dict)
     # Tasks of the user's own, in a figure that can have more tasks.
     tasks: tuple[str, ...] = ()
     # Else stderr has the live table of a study.
@@ -83,9 +88,9 @@ class ReproductionSettings:
             parameters["solutions"] = str(self.solutions)
         program = settings.get("program", "")
         if program in self._own_instructions:
-            parameters["instruction"] = self._own_instructions[program]
+            parameters[INSTRUCTION] = self._own_instructions[program]
             stand_ins.append(f"instruction of {self.instructions}")
-        elif program in REWRITERS and takes_instruction(changed["retriever"]):
+        elif has_instruction(program) and takes_instruction(changed["retriever"]):
             stand_ins.append(OUR_INSTRUCTION)
         if parameters:
             changed["parameters"] = parameters
@@ -96,6 +101,25 @@ class ReproductionSettings:
         if self.solutions and "solutions" in system.get("parameters", {}):
             return ""
         return str(system.get("lacks", ""))
+
+    def explain_missing_file(
+        self,
+        task: str,
+        metric: str,
+    ) -> str:
+        """Return how to measure a figure that a build gives; "" for another, or if it is given."""
+        if metric in CATEGORIES and task not in self.contamination:
+            return (
+                "measure it with `python -m evals.build contamination --json`, and give what that "
+                "prints with --contamination TASK=FILE"
+            )
+        _, feature = split_metric(metric)
+        if FACET_COUNT in (feature, metric.partition(",")[0]) and task not in self.facets:
+            return (
+                "have a model list them with `python -m evals.build` (the recipe pool, "
+                "facets.kind), and give the build with --facets TASK=FOLDER"
+            )
+        return ""
 
     @cached_property
     def _own_instructions(self) -> dict[str, str]:
@@ -130,15 +154,21 @@ def read_instructions(file: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise DataError(f"--instructions {file} cannot be read as TOML: {error}") from None
     for program, text in texts.items():
-        if program not in REWRITERS:
+        if not has_instruction(program):
             raise UnknownName(
-                f"program with an instruction in {file}",
+                f"program that rewrites queries, in {file}",
                 program,
-                REWRITERS,
+                filter(has_instruction, PROGRAMS),
             )
         if not isinstance(text, str) or not text.strip():
             raise UsageError(f'{file} has no text for {program}; give it a line {program} = "..."')
     return texts
+
+
+@cache
+def has_instruction(program: str) -> bool:
+    """Return whether a program of ours searches under an instruction that is a parameter of it."""
+    return program in PROGRAMS and INSTRUCTION in list_parameters(find_program(program))
 
 
 def takes_instruction(retriever: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.formats.import_run import slugify
-from evals.papers.tables import MINIATURES, count_equal
+from evals.papers.tables import MINIATURES, ROUNDING, count_equal
 from evals.reporting import report_page
 from evals.reporting.report_page import CsvTable, Report, ReportSection
 from evals.text_tables import TextBlock, TextTable, to_latex
@@ -118,6 +118,9 @@ def _number(value: float | str | None, sign: str = "") -> str:
         return value or "-"
     if abs(value) >= 1000:
         return f"{value:{sign},.0f}"
+    if not sign and 0 < abs(value) < ROUNDING:
+        # For example p of a regression.
+        return f"{value:.1e}"
     # "z" writes a difference that is rounded to nothing as +0.000.
     return f"{value:{sign}z.3f}"
 

@@ -5,7 +5,7 @@ A run that cannot be made gives its reason to its cells, and the others are made
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +19,14 @@ from evals.papers.dataset_statistics import (
     compute_statistics,
     reciprocal_ranks,
     word_shares,
+)
+from evals.papers.difficulty import FACET_COUNT, measure_feature, regress, split_metric
+from evals.papers.measured import (
+    CATEGORIES,
+    FACETS,
+    read_category,
+    read_facets,
+    summarise_facets,
 )
 from evals.papers.settings import ReproductionSettings
 from evals.published.sections import PaperCell, PaperTable, add_tasks
@@ -48,7 +56,7 @@ ROUNDING = 0.0005
 DECLINE = "Decline"
 
 
-class MadeCell(NamedTuple):
+class ReproducedCell(NamedTuple):
     """A cell's value of ours, None if there is none."""
 
     value: Value
@@ -97,7 +105,7 @@ class ReproducedTable:
             try:
                 made = self._make(cell)
             except SextantError as problem:
-                made = MadeCell(None, str(problem))
+                made = ReproducedCell(None, str(problem))
                 self.unfinished.append(
                     Unfinished(
                         cell.system or cell.metric,
@@ -161,7 +169,8 @@ class ReproducedTable:
         sources = set[str]()
         missing = list[DataError]()
         for task in tasks:
-            if environments.is_place(task):
+            if task.partition(":")[0] not in environments.tasks():
+                # Its data is the user's own, or in a build.
                 continue
             try:
                 suite_task = environments.resolve(task)
@@ -187,12 +196,15 @@ class ReproducedTable:
             )
         return notes
 
-    def _make(self, cell: PaperCell) -> MadeCell:
+    def _make(self, cell: PaperCell) -> ReproducedCell:
         if cell.lacks:
-            return MadeCell(None, cell.lacks)
+            return ReproducedCell(None, cell.lacks)
+        missing = self.conditions.explain_missing_file(cell.task, cell.metric)
+        if missing:
+            return ReproducedCell(None, missing)
         if not cell.system:
-            return MadeCell(self._describe(cell))
-        measured = list[MadeCell]()
+            return ReproducedCell(self._describe(cell))
+        measured = list[ReproducedCell]()
         for task in list_tasks(cell.task):
             made = self._measure(cell, task)
             if made.value is None:
@@ -217,10 +229,23 @@ class ReproducedTable:
         ):
             remark += ", which gives another value than the paper prints"
         lines = dict.fromkeys(line for made in measured for line in made.deviations)
-        return MadeCell(mean, remark, tuple(lines))
+        return ReproducedCell(mean, remark, tuple(lines))
 
     def _describe(self, cell: PaperCell) -> Value:
+        if cell.metric in CATEGORIES:
+            return read_category(
+                self.conditions.contamination[cell.task],
+                cell.metric,
+            )
         environment = self.load(cell.task, cell.split)
+        if cell.metric in FACETS:
+            counts = read_facets(self.conditions.facets[cell.task])
+            query_ids = [query.query_id for query in environment.queries]
+            return summarise_facets(
+                counts,
+                query_ids,
+                cell.metric,
+            )
         statistic, _, other_task = cell.metric.partition(" ")
         if statistic == "jaccard":
             return weighted_jaccard(
@@ -234,25 +259,58 @@ class ReproducedTable:
             )
         return compute_statistics(environment, [cell.metric])[cell.metric]
 
-    def _measure(self, cell: PaperCell, task: str) -> MadeCell:
+    def _measure(self, cell: PaperCell, task: str) -> ReproducedCell:
         """Return a cell's value on a task, None if it is undefined."""
         system = self.section.system(cell)
         if "bound" in system:
-            return MadeCell(
+            return ReproducedCell(
                 bound(
                     system["bound"],
                     cell.metric,
                     self.load(task, cell.split),
                 )
             )
+        if "mean_of" in system:
+            return self._regress(cell, task)
         run, stand_ins = self._find(cell, task)
         if isinstance(run, str):
-            return MadeCell(None, run)
+            return ReproducedCell(None, run)
         deviations = (run.deviations,) if run.deviations else ()
-        return MadeCell(
+        return ReproducedCell(
             self._read_value(run, cell, task),
             stand_ins,
             deviations,
+        )
+
+    def _regress(
+        self,
+        cell: PaperCell,
+        task: str,
+    ) -> ReproducedCell:
+        """Return a figure of the regression of the mean of several systems on a feature."""
+        figure, feature = split_metric(cell.metric)
+        columns = list[Mapping[str, float | None]]()
+        remarks = dict[str, None]()
+        deviations = dict[str, None]()
+        for system in self.section.runs_of(cell):
+            of_system = replace(cell, system=system["name"])
+            run, remark = self._find(of_system, task)
+            if isinstance(run, str):
+                return ReproducedCell(None, run)
+            columns.append(run.columns[run.metric])
+            remarks[remark] = None
+            deviations[run.deviations] = None
+        if feature == FACET_COUNT:
+            values: Mapping[str, float] = read_facets(self.conditions.facets[task])
+        else:
+            values = measure_feature(self.load(task, cell.split), feature)
+        line = regress(values, columns)
+        if line is None:
+            return ReproducedCell(None, "the feature is the same for all of its queries")
+        return ReproducedCell(
+            line[figure],
+            "; ".join(filter(None, remarks)),
+            tuple(filter(None, deviations)),
         )
 
     def _read_value(self, run: ScoredRun, cell: PaperCell, task: str) -> float | None:
@@ -381,6 +439,8 @@ class ReproducedTable:
         """
         metrics = dict[str, None]()
         for cell in self._asked_cells():
+            if split_metric(cell.metric)[0]:
+                continue
             if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric):
                 metrics[cell.metric] = None
         return list(metrics)
@@ -388,10 +448,14 @@ class ReproducedTable:
     def _asked_cells(self) -> list[PaperCell]:
         return [cell for cell in self.section.cells if cell.system and not cell.lacks]
 
+    def _asked_systems(self) -> Iterator[tuple[PaperCell, Mapping[str, Any]]]:
+        for cell in self._asked_cells():
+            for system in self.section.runs_of(cell):
+                yield cell, system
+
     def _plan_rows(self) -> list[dict[str, Any]]:
         rows = dict[tuple[str, str], dict[str, Any]]()
-        for cell in self._asked_cells():
-            system = self.section.system(cell)
+        for cell, system in self._asked_systems():
             if "program" not in system:
                 continue
             row = {

@@ -47,6 +47,14 @@ class PaperTable:
     systems: tuple[Mapping[str, Any], ...]
     cells: tuple[PaperCell, ...] = ()
 
+    def runs_of(self, cell: PaperCell) -> list[Mapping[str, Any]]:
+        """Return the systems whose runs a cell takes: one, or those whose mean it is of."""
+        system = self.system(cell)
+        names = system.get("mean_of", ())
+        if not names:
+            return [system]
+        return [self.system(replace(cell, system=name)) for name in names]
+
     def system(self, cell: PaperCell) -> Mapping[str, Any]:
         """Return the system that makes a cell; UnknownName if there is none."""
         for system in self.systems:
@@ -115,11 +123,15 @@ def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[Paper
         "": settings.get("statistics", {}),
         **settings.get("published", {}),
     }
+    printed = set[tuple[str, str, str]]()
     for system, by_task in by_system.items():
         for task, values in by_task.items():
             for metric, value in values.items():
+                printed.add((system, task, metric))
                 yield PaperCell(system, task, metric, split, value=value)
-    yield from _grid_cells(settings, settings.get("grid", {}).get("tasks", ()))
+    for cell in _grid_cells(settings, settings.get("grid", {}).get("tasks", ())):
+        if (cell.system, cell.task, cell.metric) not in printed:
+            yield cell
 
 
 def _grid_cells(settings: Mapping[str, Any], tasks: Iterable[str]) -> Iterator[PaperCell]:

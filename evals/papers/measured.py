@@ -1,0 +1,88 @@
+"""Figures of BIRCO's tables that `evals.build` measures: facets of queries (Table 4), and queries that
+a model answers by heart (Table 3).
+
+    python -m evals.build contamination --task ir_datasets:beir/nq --kind answer --sample 100 --json > nq.json
+    python -m evals.reproduce birco/table3 --contamination beir/nq=nq.json
+    python -m evals.build run FOLDER      # the recipe `pool` with facets.kind, of task:birco/relic
+    python -m evals.reproduce birco/table4 --facets birco/relic=FOLDER
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tools import files
+from tools.errors import DataError
+
+# The folder of a build's finished benchmark (evals/build/release.py).
+RELEASE = "release"
+# A category of Table 3 -> its name in the output of `build contamination`.
+CATEGORIES = {
+    "C0": "same",
+    "C1": "other",
+    "C2": "worse",
+}
+# Statistics of Table 4 over the numbers of facets.
+FACETS: Mapping[str, Callable[[Sequence[int]], float]] = {
+    "facets, mean": fmean,
+    "facets, most": max,
+    "facets, least": min,
+}
+# Of a file of JSON
+_LARGEST = 1 << 28
+
+
+def read_category(file: Path, metric: str) -> float:
+    """Return the share of queries in a category, from what `build contamination --json` printed.
+
+    DataError for another file.
+    """
+    try:
+        text = files.read_input(file, _LARGEST).decode(errors="replace")
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+    result = files.read_object(text) or {}
+    counts: Mapping[str, Any] = result.get("categories", {})
+    total = sum(counts.values())
+    name = CATEGORIES[metric]
+    if not total or name not in counts:
+        raise DataError(f"{file} is not what `build contamination --json` prints")
+    return float(counts[name] / total)
+
+
+def read_facets(folder: Path) -> dict[str, int]:
+    """Return the number of facets by query, from the release of a build with the recipe `pool`.
+
+    DataError for a build that has listed none.
+    """
+    file = folder / RELEASE / "provenance.jsonl"
+    counts = dict[str, int]()
+    try:
+        for line in files.iter_lines(file):
+            row = files.read_object(line.decode(errors="replace")) or {}
+            facets = row.get("facets")
+            if facets:
+                counts[str(row["query_id"])] = len(facets)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+    if not counts:
+        raise DataError(
+            f"{file} has no facets; set facets.kind in recipe.toml, and run the build again"
+        )
+    return counts
+
+
+def summarise_facets(
+    counts: Mapping[str, int],
+    query_ids: Collection[str],
+    metric: str,
+) -> float:
+    """Return a statistic of FACETS over the queries whose facets were counted.
+
+    DataError if these are other queries.
+    """
+    counted = [counts[query_id] for query_id in query_ids if query_id in counts]
+    if not counted:
+        raise DataError("the build has facets of other queries; build it of the same task")
+    return float(FACETS[metric](counted))
