@@ -59,11 +59,11 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_stdout(json.dumps(result) + "\n")
         return 0
-    from evals import text_tables  # rich: not for --help or --json
-    from evals.reporting import comparison_tables  # rich: not for --help or --json
+    from evals.reporting import comparison_tables  # not for --help or --json
+    from tools.result_table import FORMS  # as above
 
     form = "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"
-    print_stdout(text_tables.FORMS[form](comparison_tables.lay_out_comparison(result)))
+    print_stdout(FORMS[form](comparison_tables.lay_out_comparison(result)))
     return 0
 
 

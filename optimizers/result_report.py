@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_rows
-from evals.text_tables import TextBlock, TextTable, render_terminal
 from optimizers.result_summary import SHORT, shorten
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from tools import plugins
 from tools.cli import print_stdout, strip_control_characters
 from tools.errors import UsageError
 from tools.number_format import number, queries
+from tools.result_table import ResultTable, TextBlock, render_terminal
 
 ROWS = 12  # candidates in the table; learnt.json has all
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
@@ -91,7 +91,7 @@ def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[TextBlock]:
     for row in rows:
         remark = "" if row.get("compiled_on", True) else ", not compiled on"
         named.append({**row, "metric": f"{row['task']}{remark}"})
-    return [TextTable(title, ["task", *HEADS], metric_rows(named))]
+    return [ResultTable(title, ["task", *HEADS], metric_rows(named))]
 
 
 def _headings(learnt: Mapping[str, Any]) -> list[str]:
@@ -124,7 +124,7 @@ def _headings(learnt: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _candidates(learnt: Mapping[str, Any]) -> TextTable:
+def _candidates(learnt: Mapping[str, Any]) -> ResultTable:
     is_tuned = any(row["parameters"] for row in learnt["candidates"])
     has_folds = any("change" in row for row in learnt["candidates"])
     heads = ["candidate", "validation", "95 % interval"]
@@ -154,7 +154,7 @@ def _candidates(learnt: Mapping[str, Any]) -> TextTable:
         cells.append(number(row["list_usd"], "${:.4f}"))
         rows.append(cells)
     names = (0, 4) if is_tuned else (0,)
-    return TextTable("", heads, rows, names=names)
+    return ResultTable("", heads, rows, names=names)
 
 
 def _candidate_name(row: Mapping[str, Any], kept_candidate: str) -> str:

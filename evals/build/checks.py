@@ -34,6 +34,7 @@ from environments.base import POOLED, EmptySplit, Environment
 from evals.build import condition_ladders, pool_comparison, recipe, release
 from evals.build.pipeline import stable_order
 from evals.judging import llm_judge
+from evals.run_descriptions import describe_task, model_name
 from evals.running import cost_estimate, evaluate
 from evals.running.request import Request
 from evals.running.resolve import check_prices
@@ -41,7 +42,6 @@ from evals.scoring import scored_run
 from evals.scoring.metrics import measure_unjudged
 from evals.scoring.statistics import Interval, bootstrap_mean, holm, paired
 from evals.scoring.text_similarity import compare
-from evals.text_tables import TextTable, describe_task, model_name, render_terminal
 from programs import FLOOR, VERIFIER
 from programs.llm_tasks.relevance_judge import HIGHEST
 from tools import cli_options, retrievers
@@ -50,6 +50,7 @@ from tools.errors import DataError, UnknownName, UsageError
 from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import number, plural, queries
+from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.expressions import Expressions
 from tools.text import sentences
 
@@ -655,7 +656,7 @@ def render_checks(result: Mapping[str, Any]) -> str:
     return render_terminal(
         [
             *lines,
-            TextTable(
+            ResultTable(
                 "",
                 ["", "figure", "value", "at", "is", "says"],
                 rows,

@@ -28,12 +28,12 @@ from evals import run_folder
 from evals.build import checks, human_review, release
 from evals.build.pipeline import stable_order
 from evals.build.types import Benchmark
+from evals.run_descriptions import describe_task, model_name
 from evals.running import cost_estimate, evaluate
 from evals.running.model_stage import ModelStage
 from evals.running.request import Request, SharedRequest, hash_input_files
 from evals.running.resolve import check_prices
 from evals.scoring.scored_run import JUDGED
-from evals.text_tables import TextTable, describe_task, model_name, render_terminal
 from programs.base import Program
 from programs.closed_book import ClosedBook, longest_run
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
@@ -45,6 +45,7 @@ from tools.files import InputFilePath, sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import plural, queries
 from tools.records import Document, Hit, Query, Submission
+from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import NullRetriever, Search
 from tools.session import Toolbox
 from tools.text import tokens
@@ -439,7 +440,7 @@ def render_contamination(result: Mapping[str, Any]) -> str:
     return render_terminal(
         [
             *lines,
-            TextTable("", ["", "number", "of", "share"], cells),
+            ResultTable("", ["", "number", "of", "share"], cells),
             *written,
             f"guesses: {result['guesses']}",
         ]

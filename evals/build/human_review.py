@@ -27,11 +27,11 @@ from evals.formats.export_run import compact
 from evals.run_folder import check_output
 from evals.scoring.agreement import agree
 from evals.scoring.statistics import Interval
-from evals.text_tables import TextTable, render_terminal
 from tools import files, schemas
 from tools.cli import CommandParser, print_stderr, print_stdout
 from tools.errors import DataError, UsageError
 from tools.number_format import number, plural
+from tools.result_table import ResultTable, render_terminal
 
 Value = (
     str | list[str]
@@ -509,7 +509,7 @@ def command(arguments: Any) -> int:
     print_stdout(
         render_terminal(
             [
-                TextTable("", ["sheet", *counts, *figures], rows),
+                ResultTable("", ["sheet", *counts, *figures], rows),
                 *undefined,
                 *result["below"],
                 describe(folder),

@@ -13,11 +13,12 @@ from typing import Any
 from environments.base import Environment
 from evals.build.recipes.pool import find_own, list_triplets, make_pools, relevant_ids
 from evals.papers import dataset_statistics
+from evals.run_descriptions import describe_task
 from evals.scoring.metrics import Ranking, compute
-from evals.text_tables import TextTable, describe_task, render_terminal
 from tools.errors import UsageError
 from tools.number_format import number, queries
 from tools.records import Query
+from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import Retriever, Search
 
 # Metrics of BIRCO's Table 9, and the documents that they see.
@@ -135,4 +136,4 @@ def render_pool_comparison(environment: Environment, rows: Sequence[Mapping[str,
         figures = [number(row.get(head), formats.get(head, "{:.4f}"), "-") for head in heads[1:]]
         cells.append([row["pools"], *figures])
     heading = f"{describe_task(task)}  {queries(len(environment.queries))}"
-    return render_terminal([heading, TextTable("", heads, cells)])
+    return render_terminal([heading, ResultTable("", heads, cells)])

@@ -15,7 +15,6 @@ from evals.running.cost_estimate import LEVELS
 from evals.running.request import SharedRequest
 from evals.running.resolve import check_prices
 from evals.studies.run_cells import FIGURES
-from evals.text_tables import TextTable, render_terminal
 from programs.build_stages import STAGES
 from programs.build_stages.stage_program import Role
 from tools import files, plugins, retrievers
@@ -23,6 +22,7 @@ from tools.cli import print_stderr
 from tools.errors import FAULTS, DataError, RunBusy, SextantError, UnknownName, UsageError
 from tools.models.model_spec import check_key, price_is_known
 from tools.number_format import number
+from tools.result_table import ResultTable, render_terminal
 
 ROLES = get_args(Role)
 Range = list[float] | None  # low, likely, high; None if a price is not known
@@ -223,7 +223,7 @@ def render_build(result: Result) -> str:
         "model",
         "list price",
     ]
-    lines: list[Any] = [TextTable("", heads, rows, (0, 3, 5))]
+    lines: list[Any] = [ResultTable("", heads, rows, (0, 3, 5))]
     if any(row["lm"] == "offline" for row in result["stages"]):
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
@@ -312,14 +312,14 @@ def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
     return _add(ranges)
 
 
-def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> TextTable:
+def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
     total = {key: _add([ranges[key] for ranges in sums.values()]) for key in FIGURES}
     rows = list[list[str]]()
     for name, ranges in {**sums, "all": total}.items():
         cells = [_levels(ranges[key], digits) for key, digits in FIGURES.items()]
         rows.append([name, *cells])
     heads = ["stage", "calls", "tokens in", "tokens out", "list price", "hours"]
-    return TextTable("", heads, rows, (0,))
+    return ResultTable("", heads, rows, (0,))
 
 
 def _add(ranges: Sequence[Range]) -> Range:

@@ -24,6 +24,7 @@ import environments
 from environments.base import Environment, Judgements
 from evals import run_folder
 from evals.judging.judge_correction import draw_true_grades, interval_of, measure_judge
+from evals.run_descriptions import describe_task
 from evals.run_folder import load_environment
 from evals.running import cost_estimate
 from evals.running.model_stage import OF_RUNS, ModelStage, digest
@@ -31,13 +32,13 @@ from evals.running.request import SharedRequest, parse_parameters
 from evals.scoring import scored_run
 from evals.scoring.agreement import agree
 from evals.scoring.metrics import collapse_to_units, is_pairwise, measure_unjudged
-from evals.text_tables import TextTable, describe_task, render_terminal
 from programs.compiled import read as read_compiled
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools.cli import print_stderr
 from tools.errors import SextantError, UsageError
 from tools.number_format import number, plural
 from tools.records import Query, total, usage_from_json, usage_json
+from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
 
@@ -597,7 +598,7 @@ def render_judgements(result: Result) -> str:
         _run_cells(row, row["by"][name][metric], metric, left_out, mean)
         for row, left_out, mean in by_run
     ]
-    table = TextTable(f"{metric} by each of the judgements", heads, rows)
+    table = ResultTable(f"{metric} by each of the judgements", heads, rows)
     notes = [
         "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure",
         "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the "

@@ -29,10 +29,10 @@ from evals.scoring.behaviour import (
     observe_run,
     read_same_queries,
 )
-from evals.text_tables import TextTable, render_terminal
 from programs.llm_tasks.loss_explainer import CAUSES, Explainer
 from tools.number_format import plural
 from tools.records import Query
+from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
 
@@ -178,7 +178,7 @@ def render_loss_causes(result: Result) -> str:
                 ]
             )
     title = f"why documents of a sample were lost, as {result['named_by']} reads the steps"
-    table: TextTable | str = "no document was lost"
+    table: ResultTable | str = "no document was lost"
     if rows:
-        table = TextTable(title, ["cause", *labels], rows)
+        table = ResultTable(title, ["cause", *labels], rows)
     return render_terminal(["", table, result["folder"]])

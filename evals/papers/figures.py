@@ -22,8 +22,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from evals.reporting.plots import Table, draw_points, draw_table, pdf, svg
-from evals.text_tables import to_csv
 from tools import files as disk
+from tools.result_table import to_csv
 
 SIDES = ("published", "ours")
 

@@ -20,12 +20,12 @@ from evals.running.candidate_pools import read as read_pool
 from evals.studies.command_result import CommandResult
 from evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from evals.studies.study_file import list_tasks
-from evals.text_tables import render_terminal
 from tools import retrievers
 from tools.errors import SextantError, UnknownName
 from tools.models.model_spec import parse
 from tools.models.secrets import get_secret
 from tools.number_format import plural
+from tools.result_table import render_terminal
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 

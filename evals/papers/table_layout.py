@@ -12,9 +12,9 @@ from evals.formats.import_run import slugify
 from evals.papers.tables import MINIATURES, ROUNDING, count_equal
 from evals.reporting import report_page
 from evals.reporting.report_page import CsvTable, Report, ReportSection
-from evals.text_tables import TextBlock, TextTable, to_latex
 from tools import files as disk
 from tools.number_format import plural
+from tools.result_table import ResultTable, TextBlock, to_latex
 
 HEADS = [
     "system",
@@ -60,7 +60,7 @@ def _lay_out_task(
     result: Mapping[str, Any],
     task: str,
     numbers: dict[str, int],
-) -> TextTable:
+) -> ResultTable:
     """Return the table of a task; remarks that `numbers` lacks get their number there."""
     cells = _cells_of(result, task)
     rows = list[list[str]]()
@@ -81,7 +81,7 @@ def _lay_out_task(
             numbers,
         ),
     ]
-    return TextTable(
+    return ResultTable(
         task,
         HEADS,
         rows,
@@ -198,7 +198,7 @@ def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _to_csv_table(
-    stem: str, table: TextTable, cells: Sequence[Cell], numbers: Mapping[str, int]
+    stem: str, table: ResultTable, cells: Sequence[Cell], numbers: Mapping[str, int]
 ) -> CsvTable:
     """Return a table of the page; its CSV file has the texts of the remarks in each row."""
     rows = list[list[str]]()

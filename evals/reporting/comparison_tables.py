@@ -1,24 +1,17 @@
 """The output of `compare`, `curves` and `replay`, laid out as lines and tables
-(evals/text_tables.py prints them).
+(tools/result_table.py prints them).
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
 from evals.scoring.metrics import is_lower_better
-from evals.text_tables import (
-    BoldCell,
-    TextBlock,
-    TextTable,
-    describe_system,
-    describe_task,
-    render_terminal,
-    to_csv,
-)
 from tools.number_format import abbreviate, count_failed, number, plural, queries
+from tools.result_table import Cell, ResultTable, TextBlock, render_terminal, to_csv
 
 Result = dict[str, Any]
 HEADS = (
@@ -135,7 +128,7 @@ def _compare(
     rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
     table_note = ". ".join([context, *explained])
     blocks: list[TextBlock] = [
-        TextTable(
+        ResultTable(
             title,
             ["metric", *HEADS],
             rows,
@@ -158,7 +151,7 @@ def _compare(
         title = f"queries that moved most in {moved[0]['metric']}"
         heads = ["query", "baseline", "run", "change"]
         blocks.append(
-            TextTable(
+            ResultTable(
                 title,
                 heads,
                 cells,
@@ -201,7 +194,7 @@ def _metric_row(row: Result, most_queries: int) -> list[str]:
     if means[0] != means[1]:
         run_is_higher = row["mean"] > row["baseline_mean"]
         better = int(run_is_higher is not is_lower_better(row["metric"]))
-        means[better] = BoldCell(means[better])
+        means[better] = Cell(means[better], bold=True)
     return [
         name,
         *means,
@@ -252,7 +245,7 @@ def _losses(losses: Result, note: str) -> list[TextBlock]:
         )
     title = f"R@{cutoff}: what became of relevant documents, {queries(query_count)}"
     heads = ["fate", "baseline", "run", "change", "95 % interval"]
-    shares = TextTable(title, heads, rows, note=note)
+    shares = ResultTable(title, heads, rows, note=note)
     flows = losses["flows"]
     return (
         [
@@ -264,7 +257,7 @@ def _losses(losses: Result, note: str) -> list[TextBlock]:
     )
 
 
-def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> TextTable:
+def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> ResultTable:
     rows = []
     for row in flows[:FLOWS]:
         documents = row["documents"]
@@ -283,7 +276,7 @@ def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> T
     suffix = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
     title = f"documents that changed their fate{suffix}"
     heads = ["documents", "baseline", "run", "queries", "e.g."]
-    return TextTable(
+    return ResultTable(
         title,
         heads,
         rows,
@@ -310,10 +303,10 @@ def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
             ]
         )
     heads = ["metric", *repeated]
-    return [TextTable("standard deviation of the mean between repeats", heads, rows)]
+    return [ResultTable("standard deviation of the mean between repeats", heads, rows)]
 
 
-def _cost(rows: list[Result], labels: list[str], task: str) -> TextTable:
+def _cost(rows: list[Result], labels: list[str], task: str) -> ResultTable:
     heads = [
         "",
         "calls",
@@ -338,7 +331,7 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> TextTable:
             count_failed(row["failed"], row["queries"], row["repeats"], "run"),
         ]
         cells.append(row_cells)
-    return TextTable("a query cost on average", heads, cells, note=task)
+    return ResultTable("a query cost on average", heads, cells, note=task)
 
 
 def render_curves(result: Result) -> str:
@@ -362,7 +355,7 @@ def render_curves(result: Result) -> str:
     return render_terminal(blocks)
 
 
-def _curves_table(axis: str, curves: Result) -> TextTable:
+def _curves_table(axis: str, curves: Result) -> ResultTable:
     budgets = curves["budgets"]
     columns = _choose_columns(budgets)
     best = list[float]()
@@ -385,7 +378,7 @@ def _curves_table(axis: str, curves: Result) -> TextTable:
         )
         rows.append(cells)
     amounts = [_amount(axis, budgets[column]) for column in columns]
-    return TextTable("", [curves["words"], *amounts, "at its end", "after"], rows)
+    return ResultTable("", [curves["words"], *amounts, "at its end", "after"], rows)
 
 
 def _starred(mean: float, *, is_best: bool) -> str:
@@ -505,7 +498,7 @@ def _describe_searches(result: Result) -> str:
     )
 
 
-def _surfaced_table(counts: dict[str, int]) -> TextTable:
+def _surfaced_table(counts: dict[str, int]) -> ResultTable:
     labels = {
         "both": "then and now",
         "only_then": "only then",
@@ -523,7 +516,7 @@ def _surfaced_table(counts: dict[str, int]) -> TextTable:
                 f"{count / total:.4f}",
             ]
         )
-    return TextTable("", ["relevant documents that surfaced", "documents", "share"], rows)
+    return ResultTable("", ["relevant documents that surfaced", "documents", "share"], rows)
 
 
 def _describe_recall(recall: Result) -> str:
@@ -538,7 +531,7 @@ def _describe_recall(recall: Result) -> str:
     )
 
 
-def _hops_table(hops: Sequence[Result]) -> TextTable:
+def _hops_table(hops: Sequence[Result]) -> ResultTable:
     rows = []
     for hop in hops:
         row = [
@@ -553,10 +546,10 @@ def _hops_table(hops: Sequence[Result]) -> TextTable:
             ]
         rows.append(row)
     heads = ["hop", "searches", "first then", "recall so far", "first now", "recall so far"]
-    return TextTable("", heads, rows)
+    return ResultTable("", heads, rows)
 
 
-def _moved(moved: Sequence[Result], when: str) -> TextTable:
+def _moved(moved: Sequence[Result], when: str) -> ResultTable:
     rows = []
     for row in sorted(
         moved,
@@ -577,7 +570,7 @@ def _moved(moved: Sequence[Result], when: str) -> TextTable:
                 str(at["rank"]),
             ]
         )
-    return TextTable(
+    return ResultTable(
         "",
         [
             "query",

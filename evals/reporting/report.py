@@ -14,18 +14,18 @@ from evals.reporting.loss_tables import (
 from evals.reporting.report_page import CsvTable, Report, ReportSection
 from evals.reporting.report_plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.reporting.report_tables import (
-    ResultTable,
+    FigureTable,
     explain_missing_published,
     make_tables,
     sweep_table,
     sweep_tasks,
 )
 from evals.reporting.run_groups import Group, group_runs, short_task_name
+from evals.run_descriptions import model_name
 from evals.run_folder import check_file
 from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import check_metric
 from evals.scoring.scored_run import ScoredRun, find_scored_runs
-from evals.text_tables import model_name
 from tools.errors import DataError, UnknownName
 from tools.number_format import number, plural
 
@@ -125,7 +125,7 @@ def _warnings(run: ScoredRun) -> Iterator[str]:
 def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
     tables = make_tables(group, metrics)
     headlines = {run.metric for run in group.runs}
-    items: list[ResultTable | CsvTable | Plot | None] = []
+    items: list[FigureTable | CsvTable | Plot | None] = []
     for table in sorted(tables, key=lambda table: table.title not in headlines):
         items.append(table)
         if table.title in (metrics or headlines):

@@ -17,12 +17,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from evals import text_tables as tables
 from evals.formats.export_run import fill_folder
 from evals.reporting.report_plots import Plot
-from evals.reporting.report_tables import HEADS, ResultCell, ResultColumn, ResultTable
+from evals.reporting.report_tables import HEADS, FigureTable, ResultCell, ResultColumn
 from evals.reporting.run_groups import printable, short_task_name
 from tools import files as disk
+from tools import result_table as tables
 from tools.errors import UsageError
 
 GENERATOR = "sextant evals.report"
@@ -52,7 +52,7 @@ class ReportSection:
 
     stem: str
     title: str
-    items: Sequence[ResultTable | CsvTable | Plot]
+    items: Sequence[FigureTable | CsvTable | Plot]
     notes: list[str] = field(default_factory=list)
 
 
@@ -78,7 +78,7 @@ class Report:
         ]
 
     @property
-    def tables(self) -> list[ResultTable | CsvTable]:
+    def tables(self) -> list[FigureTable | CsvTable]:
         """All its tables."""
         return [
             item
@@ -175,7 +175,7 @@ _HEAD = [
 _HEAD += ["source", "note", "resampled_mean", "resampled_error", "answers"]
 
 
-def to_csv(table: ResultTable | CsvTable) -> str:
+def to_csv(table: FigureTable | CsvTable) -> str:
     """Return a table as CSV, with all that is known of its figures."""
     if isinstance(table, CsvTable):
         rows: list[Sequence[object]] = [

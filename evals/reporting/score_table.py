@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.reference_runs import list_bounds
-from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from programs import SCHEMES
 from tools import pool_kinds
 from tools.cli import print_stdout
 from tools.number_format import number, ordinal, plural, queries
+from tools.result_table import ResultTable, TextBlock, render_terminal
 
 # Characters of a waterfall that stand for all of the recall.
 BAR = 30
@@ -55,7 +56,7 @@ def _headings(scores: Scores) -> Iterator[str]:
         yield f"pools of {pool['size']} {content}, from {', '.join(pool['of'])}"
 
 
-def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> TextTable:
+def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> ResultTable:
     """Return a row for each metric.
 
     "nDCG@10 [gold]" is the metric nDCG@10 by the judgements "gold", which get a column.
@@ -104,7 +105,7 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: Scores) -> TextTa
                 *(number(mean, unknown="") for mean in means),
             ]
         )
-    return TextTable("", heads, rows)
+    return ResultTable("", heads, rows)
 
 
 def _metric_cells(name: str, value: dict[str, Any]) -> list[str]:
@@ -126,7 +127,7 @@ def _resampled(means: dict[str, float] | None) -> str:
     return f"{means['mean']:.4f} +- {means['error']:.4f}" if means else ""
 
 
-def _losses_table(losses: dict[str, Any]) -> TextTable:
+def _losses_table(losses: dict[str, Any]) -> ResultTable:
     cutoff = losses["cutoff"]
     shares = losses["at"][str(cutoff)]
     documents = losses["documents"]
@@ -153,7 +154,7 @@ def _losses_table(losses: dict[str, Any]) -> TextTable:
         "documents",
         "",
     ]
-    return TextTable(
+    return ResultTable(
         "",
         heads,
         rows,

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from environments.base import Environment
 from evals import run_folder
+from evals.run_descriptions import describe_system, describe_task
 from evals.running.evaluate import LoadedRun, connect, load_run, make_system
 from evals.running.identity import code_identity, run_conditions
 from evals.running.ready import PreparedRun
 from evals.running.request import SYSTEMS, Request, SharedRequest
 from evals.running.resolve import ResolvedRequest, try_construct
 from evals.running.runner import answer_query
-from evals.text_tables import TextTable, describe_system, describe_task, render_terminal
 from programs.base import Program
 from tools import retrievers, session
 from tools.corpus import Corpus
@@ -50,6 +50,7 @@ from tools.models.prices import Price
 from tools.number_format import queries
 from tools.pool_kinds import read_kind
 from tools.records import Query, Usage, total, usage_from_json
+from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import Retriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.text import TermStatistics
@@ -151,7 +152,7 @@ def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ())
         ["list price", *(usd or ("price unknown", "", ""))],
         ["time", *map(_clock, estimate["hours"].values())],
     ]
-    table = TextTable("", ["to expect", "low", "likely", "high"], rows)
+    table = ResultTable("", ["to expect", "low", "likely", "high"], rows)
     return render_terminal([*headings, table, *_footings(estimate), *estimate["notes"]])
 
 

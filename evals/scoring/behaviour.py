@@ -13,15 +13,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
 from evals.scoring.budget_curves import query_trajectory
 from evals.scoring.metrics import check_metric, is_pairwise
-from evals.text_tables import TextBlock, TextTable, describe_system, describe_task, render_terminal
 from tools import schemas
 from tools.errors import UsageError
 from tools.number_format import number as format_number
+from tools.result_table import ResultTable, TextBlock, render_terminal
 from tools.text import content_words
 
 Result = dict[str, Any]  # what `compare_behaviour` returns and --json prints
@@ -405,15 +406,15 @@ def render_behaviour(result: Result) -> str:
     return render_terminal(blocks)
 
 
-def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> TextTable:
+def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:
     rows = list[list[str]]()
     for key, label in FIGURES.items():
         means = [format_number(run["figures"][key]["mean"], unknown="-") for run in runs]
         rows.append([label, *means])
-    return TextTable("", ["mean", *labels], rows)
+    return ResultTable("", ["mean", *labels], rows)
 
 
-def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> TextTable:
+def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:
     cutoff = runs[0]["cutoff"]
     rows = list[list[str]]()
     for key, label in KINDS.items():
@@ -421,10 +422,10 @@ def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> TextTable:
         if any(counts):
             rows.append([label.format(k=cutoff), *map(str, counts)])
     title = f"relevant documents not among the first {cutoff}"
-    return TextTable(title, ["by the first that is so", *labels], rows)
+    return ResultTable(title, ["by the first that is so", *labels], rows)
 
 
-def _costs_table(run: Result, label: str) -> TextTable:
+def _costs_table(run: Result, label: str) -> ResultTable:
     rows = list[list[str]]()
     for key, costs in run["costs"].items():
         cells = list[str]()
@@ -433,10 +434,10 @@ def _costs_table(run: Result, label: str) -> TextTable:
             cells.append(f"{costs.get(name, 0):,.{decimals}f}")
         rows.append([key, *cells])
     title = f"{label}: by hop, by model calls so far, and by kind of step"
-    return TextTable(title, ["", *COSTS], rows)
+    return ResultTable(title, ["", *COSTS], rows)
 
 
-def _pair_table(pair: Result, labels: Sequence[str]) -> TextTable:
+def _pair_table(pair: Result, labels: Sequence[str]) -> ResultTable:
     first, second = (labels[number] for number in pair["runs"])
     documents = pair["documents"]
     title = (
@@ -451,4 +452,4 @@ def _pair_table(pair: Result, labels: Sequence[str]) -> TextTable:
     for key, label in shares.items():
         if key in pair:
             rows.append([label, *(f"{value:.4f}" for value in pair[key])])
-    return TextTable(title, ["", first, second, "both together"], rows)
+    return ResultTable(title, ["", first, second, "both together"], rows)

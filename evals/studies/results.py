@@ -28,10 +28,10 @@ from evals.reporting.report_plots import (
     draw_panel,
 )
 from evals.reporting.report_tables import (
+    FigureTable,
     ResultCell,
     ResultColumn,
     ResultRow,
-    ResultTable,
     stratified,
 )
 from evals.reporting.run_groups import short_task_name
@@ -42,12 +42,10 @@ from evals.scoring.statistics import bootstrap_mean
 from evals.studies import significance
 from evals.studies.run_cells import CellResult
 from evals.studies.study_file import StudyFile
-from evals.text_tables import BoldCell, TextTable, to_latex
-from evals.text_tables import (
-    render_terminal as render_terminal,  # which evals/study.py takes from here
-)
 from tools import files as disk
 from tools.number_format import count_failed, number, plural
+from tools.result_table import Cell, ResultTable, to_latex
+from tools.result_table import render_terminal as render_terminal
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "
@@ -185,7 +183,7 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[st
     return [f"Failed queries, which have the worst value of each metric: {'; '.join(failures)}"]
 
 
-def lay_out(results: StudyResults) -> ResultTable:
+def lay_out(results: StudyResults) -> FigureTable:
     """Return the table of the study: rows by tasks, and the mean over tasks of a row that has
     all of them.
     """
@@ -200,7 +198,7 @@ def lay_out(results: StudyResults) -> ResultTable:
             _mark_column(results, column, {row.label: row.cells[index] for row in rows})
     notes = _table_notes(results, families)
     bounds = _bounds(results, columns)
-    return ResultTable(
+    return FigureTable(
         "study",
         results.study.name,
         columns,
@@ -396,7 +394,7 @@ def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> Any:
     return None if None in amounts else sum(amounts)
 
 
-def lay_out_costs(results: StudyResults) -> TextTable:
+def lay_out_costs(results: StudyResults) -> ResultTable:
     """Return cost and seconds of the rows, for the terminal."""
     table = _cost_table(results)
     seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
@@ -411,7 +409,7 @@ def lay_out_costs(results: StudyResults) -> TextTable:
         ]
         for cells, took in zip(table.rows, seconds.values(), strict=True)
     ]
-    return TextTable("", [*table.names, "seconds"], rows)
+    return ResultTable("", [*table.names, "seconds"], rows)
 
 
 def _seconds_table(results: StudyResults) -> CsvTable:
@@ -436,7 +434,7 @@ def _seconds_table(results: StudyResults) -> CsvTable:
     )
 
 
-def _draw(results: StudyResults, table: ResultTable) -> tuple[list[Plot], dict[str, str | bytes]]:
+def _draw(results: StudyResults, table: FigureTable) -> tuple[list[Plot], dict[str, str | bytes]]:
     """Return the plots of means and of differences, and the files of both in the widths of
     papers.
     """
@@ -518,12 +516,12 @@ def list_missing(cell_results: Sequence[CellResult]) -> list[CsvTable]:
     )
 
 
-def lay_out_plainly(table: ResultTable | CsvTable) -> TextTable:
+def lay_out_plainly(table: FigureTable | CsvTable) -> ResultTable:
     """Return a table of a report as a table for the terminal or LaTeX."""
     note = ". ".join(table.notes)
     if isinstance(table, CsvTable):
         rows = [row[: len(table.names)] for row in table.rows]
-        return TextTable(
+        return ResultTable(
             table.title,
             table.names,
             rows,
@@ -541,13 +539,13 @@ def lay_out_plainly(table: ResultTable | CsvTable) -> TextTable:
                 *map(_plain_cell, row.cells),
             ]
         )
-    return TextTable(table.title, heads, shown, note=note)
+    return ResultTable(table.title, heads, shown, note=note)
 
 
 def _plain_cell(cell: ResultCell | None) -> str:
     if cell is None:
         return ""
-    return BoldCell(cell.text) if cell.best else cell.text
+    return Cell(cell.text, bold=True) if cell.best else cell.text
 
 
 def write(results: StudyResults, runs: Path) -> Path | None:

@@ -36,7 +36,6 @@ from evals.scoring.random_and_ideal import KINDS, bound
 from evals.scoring.scored_run import ScoredRun, read_scored_run
 from evals.studies.cell_states import CellStates
 from evals.studies.study_file import StudyCell
-from evals.text_tables import TextBlock, TextTable
 from tools import retrievers
 from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
 from tools.errors import (
@@ -55,6 +54,7 @@ from tools.errors import (
 from tools.interrupts import check_interrupts
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import plural
+from tools.result_table import ResultTable, TextBlock
 from tools.retrievers.base import Retriever
 
 # Seconds until cells that other processes are at are looked at again.
@@ -520,7 +520,7 @@ def lay_out_ahead(estimate: dict[str, Any]) -> list[TextBlock]:
     return blocks
 
 
-def _states_table(cells: Sequence[dict[str, Any]], causes: Sequence[str]) -> TextTable:
+def _states_table(cells: Sequence[dict[str, Any]], causes: Sequence[str]) -> ResultTable:
     # row -> task -> states, which seeds often share.
     matrix = dict[str, dict[str, dict[str, None]]]()
     tasks = list(dict.fromkeys(cell["task"] for cell in cells))
@@ -538,10 +538,10 @@ def _states_table(cells: Sequence[dict[str, Any]], causes: Sequence[str]) -> Tex
                 *("; ".join(by_task.get(task, ())) for task in tasks),
             ]
         )
-    return TextTable("", ["", *tasks], rows, range(len(tasks) + 1))
+    return ResultTable("", ["", *tasks], rows, range(len(tasks) + 1))
 
 
-def _cost_table(estimate: dict[str, Any]) -> TextTable:
+def _cost_table(estimate: dict[str, Any]) -> ResultTable:
     cells = estimate["cells"]
     rows = [
         [
@@ -564,7 +564,7 @@ def _cost_table(estimate: dict[str, Any]) -> TextTable:
         ]
     )
     heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
-    return TextTable("low, likely and high:", heads, rows, (0, 1))
+    return ResultTable("low, likely and high:", heads, rows, (0, 1))
 
 
 def _figures(row: dict[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ MAY_IMPORT = {
 # From the bottom up: each may import those before it.
 LAYERS_OF_EVALS = (
     "run_schemas",
-    "text_tables",
+    "run_descriptions",
     "run_folder",
     "scoring",
     "running",

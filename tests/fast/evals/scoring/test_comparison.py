@@ -15,8 +15,8 @@ from scipy import stats as scipy_stats
 
 from evals import compare as module
 from evals.scoring.comparison import compare
-from evals.text_tables import TextTable, render_terminal
 from tools.errors import DataError, RunIncomplete, UnknownName, UsageError
+from tools.result_table import ResultTable, render_terminal
 
 
 @pytest.fixture
@@ -522,7 +522,9 @@ def hostile(made):
 
 def test_the_terminal_shows_names_as_they_are():
     name = f"[bold]x[/] :warning: {HOSTILE} [y]\\"
-    assert render_terminal([name, TextTable(name, [name, "mean"], [[name, "1"]])]).count(name) == 4
+    assert (
+        render_terminal([name, ResultTable(name, [name, "mean"], [[name, "1"]])]).count(name) == 4
+    )
 
 
 def test_markdown_shows_names_as_they_are_in_the_same_tables(hostile, command):

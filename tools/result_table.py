@@ -1,0 +1,227 @@
+"""A table of results, and its forms: terminal, Markdown, LaTeX, HTML, CSV, a data frame of pandas.
+
+Ids, paths and names come from data: in each form they are text, without markup, control characters
+or further columns. tools/terminal.py fits a table to the width of a terminal.
+"""
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from tools.cli import print_stdout, spell_in, strip_control_characters
+from tools.terminal import Cell, Grid, draw, paragraph, terminal_width
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """A table. The columns in `names` hold words, the others numbers."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: Sequence[int] = (0,)
+    # Words that a reader needs if the table stands alone.
+    note: str = ""
+
+    def __str__(self) -> str:
+        return self.to_terminal()
+
+    def __repr__(self) -> str:
+        return self.to_terminal().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_terminal(self, width: int | None = None) -> str:
+        """Return the table as text of at most `width` characters a line; None is the terminal's."""
+        return render_terminal([self], width)
+
+    def to_markdown(self) -> str:
+        """Return the table as GitHub's Markdown."""
+        return to_markdown([self])
+
+    def to_latex(self) -> str:
+        """Return the table as a float with booktabs' rules."""
+        return to_latex([self])
+
+    def to_csv(self) -> str:
+        """Return heads and rows as CSV, with values in place of their texts where they are known."""
+        return to_csv([self.heads, *map(list, self._values())])
+
+    def to_html(self) -> str:
+        """Return the table as HTML, as a notebook shows it."""
+        heads = "".join(f"<th>{_in_html(head)}</th>" for head in self.heads)
+        lines = ["<table>"]
+        if self.title:
+            lines.append(f"<caption>{_in_html(self.title)}</caption>")
+        lines.append(f"<thead><tr>{heads}</tr></thead>")
+        lines.append("<tbody>")
+        for row in self.rows:
+            cells = "".join(self._html_cell(column, text) for column, text in enumerate(row))
+            lines.append(f"<tr>{cells}</tr>")
+        lines += ["</tbody>", "</table>"]
+        return "\n".join(lines)
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame of pandas, with values where they are known. ImportError without pandas."""
+        import pandas  # an optional library
+
+        return pandas.DataFrame(list(self._values()), columns=list(self.heads))
+
+    def _html_cell(self, column: int, text: str) -> str:
+        side = "left" if column in self.names else "right"
+        content = _embolden(text, _in_html(text), "<b>", "</b>")
+        return f'<td style="text-align: {side}">{content}</td>'
+
+    def _values(self) -> Iterable[list[Any]]:
+        for row in self.rows:
+            yield [_value(text) for text in row]
+
+
+TextBlock = str | ResultTable
+
+
+def _value(text: str) -> Any:
+    if isinstance(text, Cell) and text.value is not None:
+        return text.value
+    return str(text)
+
+
+def _in_html(text: str) -> str:
+    return escape(strip_control_characters(text))
+
+
+def render_terminal(blocks: Iterable[TextBlock], width: int | None = None) -> str:
+    """Return lines and tables as they are printed on stdout; `width` None is that of the terminal."""
+    width = width or terminal_width()
+    lines = list[str]()
+    for block in blocks:
+        if isinstance(block, str):
+            lines.append(f"{paragraph(block, width)}\n")
+            continue
+        if block.title:
+            lines.append(f"{paragraph(block.title, width)}\n")
+        lines.append(draw(Grid(block.heads, block.rows, block.names), width))
+    return spell_in(sys.stdout.encoding or "utf-8", "".join(lines))
+
+
+def show(blocks: Iterable[TextBlock], kept: str = "") -> None:
+    """Print lines and tables on stdout; `kept` says where else they are, as in print_stdout."""
+    print_stdout(render_terminal(blocks), kept)
+
+
+def to_markdown(content: Sequence[TextBlock]) -> str:
+    """Return lines and tables as Markdown; the notes of tables are left out, because the lines say
+    the same.
+    """
+    blocks = [""]
+    for block in content:
+        if isinstance(block, ResultTable):
+            title = [f"**{in_markdown(block.title)}**"] if block.title else []
+            blocks += [*title, _markdown_rows(block)]
+            continue
+        text = in_markdown(block)
+        if blocks[-1] and text and not blocks[-1].endswith("|"):
+            blocks[-1] += f"\\\n{text}"
+        else:
+            blocks.append(text)
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _markdown_rows(table: ResultTable) -> str:
+    rule = [":---" if index in table.names else "---:" for index in range(len(table.heads))]
+    rows = [[in_markdown(head) for head in table.heads], rule]
+    for row in table.rows:
+        rows.append([_embolden(cell, in_markdown(cell), "**", "**") for cell in row])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def in_markdown(text: str) -> str:
+    """Return text that GitHub shows as it is: signs with a meaning there have a backslash, also
+    the bar between cells.
+    """
+    text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", strip_control_characters(text))
+    # So has the sign that begins a list, or the point after its number.
+    return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
+
+
+def to_latex(content: Sequence[TextBlock]) -> str:
+    """Return floats with captions and booktabs' rules; lines are comments, because a paper
+    has its own words.
+    """
+    blocks = [
+        _float(block)
+        if isinstance(block, ResultTable)
+        else f"% {strip_control_characters(block)}".rstrip()
+        for block in content
+        if block
+    ]
+    return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
+
+
+def _float(grid: ResultTable) -> str:
+    def cell(text: str, column: int) -> str:
+        return _embolden(text, _in_latex(text, number=column not in grid.names), "\\textbf{", "}")
+
+    caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
+    columns = "".join("l" if column in grid.names else "r" for column in range(len(grid.heads)))
+    rows = [" & ".join(cell(text, column) for column, text in enumerate(row)) for row in grid.rows]
+    head = f"{' & '.join(map(_in_latex, grid.heads))} \\\\"
+    begin = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule"
+    end = "\\bottomrule\n\\end{tabular}\n\\end{table}"
+    return "\n".join(
+        [
+            begin,
+            head,
+            "\\midrule",
+            *(f"{row} \\\\" for row in rows),
+            end,
+        ]
+    )
+
+
+_NAMED = {
+    "\\": "backslash",
+    "~": "asciitilde",
+    "^": "asciicircum",
+    "<": "less",
+    ">": "greater",
+    "|": "bar",
+}
+_LATEX = str.maketrans(
+    {sign: f"\\text{name}{{}}" for sign, name in (_NAMED | {"`": "asciigrave"}).items()}
+    | {sign: f"{{{sign}}}" for sign in "[]*"}  # after the end of a row they would be an argument
+    | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\N{REPLACEMENT CHARACTER}": "?"}
+)
+
+
+def _in_latex(text: str, *, number: bool = False) -> str:
+    escaped = strip_control_characters(text).translate(_LATEX)
+    if number:
+        return re.sub(r"(?<!\w)([-+])(?=[\d.])", r"$\1$", escaped).replace("\\textless{}", "$<$")
+    # Two in a row would become a dash.
+    return re.sub(r"-(?=-)", "-{}", escaped)
+
+
+def _embolden(cell: str, text: str, start: str, end: str) -> str:
+    return f"{start}{text}{end}" if isinstance(cell, Cell) and cell.bold else text
+
+
+def to_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+FORMS: dict[str, Callable[[Sequence[TextBlock]], str]] = {
+    "terminal": render_terminal,
+    "markdown": to_markdown,
+    "latex": to_latex,
+}

@@ -1,0 +1,254 @@
+"""Text for a terminal: paragraphs, lists of names and tables, fitted to its width.
+
+Lines break between words. A table that is too wide first wraps its columns of words; then rows
+become columns, or the table is drawn in parts, each with the first column. In a file or a pipe,
+which have no width, paragraphs and tables stay whole; $COLUMNS gives them one.
+"""
+
+import io
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+from tools.cli import is_terminal, spell_in, strip_control_characters
+
+# Characters of a line of help and of lists, where the width is not known, as argparse has it.
+WIDTH = 80
+# Characters between the columns of a table, the widest that fits first.
+GAPS = (3, 2, 1)
+# Characters of a word that a column of words keeps whole in a table that is too wide.
+LONGEST_WORD = 30
+# Characters of a line on which a name of a list stands before its text.
+TERM_WIDTH = 24
+# Characters of a column of words that is worth reading.
+NARROW = 12
+
+
+class Cell(str):
+    """The text of a cell, with the value that it shows, if that is known, and whether it is bold."""
+
+    __slots__ = ("bold", "value")
+    value: Any
+    bold: bool
+
+    def __new__(cls, text: str, value: Any = None, *, bold: bool = False) -> Self:
+        """Return a text with a value; a text without one is its own value."""
+        cell = super().__new__(cls, text)
+        cell.value = value
+        cell.bold = bold
+        return cell
+
+
+class Grid(NamedTuple):
+    """Heads and rows of a table; the columns in `names` hold words, the others numbers."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: Sequence[int]
+
+    def columns(self) -> list[list[str]]:
+        """Return the cells of each column, its head first."""
+        return [list(column) for column in zip(self.heads, *self.rows, strict=True)]
+
+    def select(self, columns: Sequence[int]) -> "Grid":
+        """Return the table with some of its columns."""
+        rows = [[row[column] for column in columns] for row in self.rows]
+        names = [place for place, column in enumerate(columns) if column in self.names]
+        return Grid([self.heads[column] for column in columns], rows, names)
+
+    def transpose(self) -> "Grid":
+        """Return the table with a column for each row, and a row for each column."""
+        first, *others = self.columns()
+        has_words = any(len(row[column].split()) > 2 for row in self.rows for column in self.names)
+        names = range(len(first)) if has_words else (0,)
+        return Grid(first, others, names)
+
+
+def terminal_width() -> int | None:
+    """Return the characters of a line on stdout; None in a file or a pipe, if $COLUMNS says none."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdigit() and int(named):
+        return int(named)
+    return shutil.get_terminal_size().columns or WIDTH if is_terminal(sys.stdout) else None
+
+
+def wrap(text: str, width: int | None, first: str = "", further: str = "") -> str:
+    """Return a text in lines of at most `width`, broken between words, with what each line begins with."""
+    if width is None:
+        return first + text
+    if not text:
+        return first.rstrip()
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def paragraph(text: str, width: int | None) -> str:
+    """Return a line of output; where it is broken, it goes on two characters further in."""
+    text = strip_control_characters(text)
+    indent = " " * (len(text) - len(text.lstrip()))
+    return wrap(text.lstrip(), width, indent, f"{indent}  ")
+
+
+def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> str:
+    """Return names with texts beside them, a name a line; a long name has its text below it.
+
+    An item without a name goes on with the text of the one before.
+    """
+    width = width or terminal_width() or WIDTH
+    rows = list(items)
+    short = [len(name) for name, _ in rows if len(name) <= TERM_WIDTH]
+    longest = max(short, default=0)
+    margin = " " * (longest + 4)
+    lines = list[str]()
+    for row in rows:
+        name, text = map(strip_control_characters, row)
+        first = f"  {name:<{longest}}  "
+        if len(first) > len(margin):
+            lines.append(f"  {name}")
+            first = margin
+        lines.append(wrap(text, width, first, margin))
+    return "\n".join(lines)
+
+
+def draw(grid: Grid, width: int | None) -> str:
+    """Return a table as text of at most `width` characters a line, in as many parts as that takes."""
+    if width is None:
+        return _draw_part(grid, FittedWidths(_natural_widths(grid), GAPS[0]))
+    parts = list[str]()
+    for part in _fit(grid, width):
+        widths = _fit_widths(part, width) or FittedWidths(_natural_widths(part), GAPS[-1])
+        parts.append(_draw_part(part, widths))
+    return "".join(parts)
+
+
+class FittedWidths(NamedTuple):
+    """The characters of each column of a table, and between two of them."""
+
+    columns: list[int]
+    gap: int
+
+    @property
+    def total(self) -> int:
+        """Return the characters of a line, with one at each end."""
+        return sum(self.columns) + self.gap * (len(self.columns) - 1) + 2
+
+
+def _fit(grid: Grid, width: int) -> list[Grid]:
+    """Return the table, or the parts that it is drawn in; rows become columns where that is shorter."""
+    if _fit_widths(grid, width):
+        return [grid]
+    choices = [_split(grid, width), _split(grid.transpose(), width)]
+    return min(choices, key=_count_lines)
+
+
+def _count_lines(parts: Sequence[Grid]) -> int:
+    return sum(len(part.rows) + 4 for part in parts)
+
+
+def _split(grid: Grid, width: int) -> list[Grid]:
+    """Return parts that fit, each with the first column and as many others as there is room for."""
+    parts = list[Grid]()
+    chosen = list[int]()
+    for column in range(1, len(grid.heads)):
+        if chosen and not _fit_widths(grid.select([0, *chosen, column]), width):
+            parts.append(grid.select([0, *chosen]))
+            chosen = []
+        chosen.append(column)
+    parts.append(grid.select([0, *chosen]))
+    return parts
+
+
+def _fit_widths(grid: Grid, width: int) -> FittedWidths | None:
+    """Return widths with which a table fits; None if there are none.
+
+    Heads and columns of words give way, the widest first, but never to less than their longest word.
+    """
+    natural = _natural_widths(grid)
+    for gap in GAPS:
+        fitted = FittedWidths(natural, gap)
+        if fitted.total <= width:
+            return fitted
+    least = _least_widths(grid)
+    for gap in GAPS[1:]:
+        if FittedWidths(least, gap).total <= width:
+            return FittedWidths(_shrink(natural, least, width - 2 - gap * (len(least) - 1)), gap)
+    return None
+
+
+def _shrink(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    widths = list(natural)
+    while sum(widths) > room:
+        shrinking = [index for index, size in enumerate(widths) if size > least[index]]
+        widest = max(shrinking, key=widths.__getitem__)
+        widths[widest] -= 1
+    return widths
+
+
+def _natural_widths(grid: Grid) -> list[int]:
+    return [max(map(_cell_width, column)) for column in grid.columns()]
+
+
+def _least_widths(grid: Grid) -> list[int]:
+    """Return the widths of columns whose heads, and whose cells if they are words, are wrapped."""
+    least = list[int]()
+    for index, (head, *cells) in enumerate(grid.columns()):
+        widest = max(map(_cell_width, cells), default=0)
+        if index in grid.names and (head or index == 0):
+            # A word that is longer than that is an id or a path, and may be broken.
+            longest = min(_longest_word(cells), LONGEST_WORD)
+            widest = max(longest, min(widest, NARROW))
+        least.append(max(widest, _longest_word([head])))
+    return least
+
+
+def _longest_word(cells: Iterable[str]) -> int:
+    return max((_cell_width(word) for cell in cells for word in cell.split()), default=0)
+
+
+def _cell_width(text: str) -> int:
+    from rich.cells import cell_len  # not for --help
+
+    return cell_len(strip_control_characters(text))
+
+
+def _draw_part(grid: Grid, widths: FittedWidths) -> str:
+    """Return a table as rich draws it, in the colours of stdout. Text of the data is never markup."""
+    import rich.box  # not for --help
+    from rich.console import Console  # as above
+    from rich.table import Table  # as above
+
+    real = Console()
+    padding = {3: (0, 1), 2: (0, 1, 0, 0), 1: (0, 0)}[widths.gap]
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding)
+    for index, head in enumerate(grid.heads):
+        side: Any = "left" if index in grid.names else "right"
+        table.add_column(
+            _styled(head, real.encoding),
+            justify=side,
+            width=widths.columns[index],
+            overflow="fold",
+        )
+    for row in grid.rows:
+        table.add_row(*(_styled(cell, real.encoding) for cell in row))
+    # Rich writes into a text, so that it meets no closed pipe.
+    text = io.StringIO()
+    as_real: Any = {"force_terminal": real.is_terminal, "color_system": real.color_system}
+    console = Console(file=text, highlight=False, soft_wrap=True, width=widths.total, **as_real)
+    console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def _styled(text: str, encoding: str) -> Any:
+    from rich.text import Text  # not for --help
+
+    style = "bold" if isinstance(text, Cell) and text.bold else ""
+    return Text(spell_in(encoding, strip_control_characters(text)), style=style)
