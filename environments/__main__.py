@@ -7,7 +7,6 @@ Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
 import argparse
 import json
 import shlex
-import textwrap
 from typing import Any
 
 import environments
@@ -20,13 +19,13 @@ from tools.cli import (
     print_stderr,
     print_stdout,
     run_and_leave,
-    strip_control_characters,
 )
 from tools.cli_options import parse_name_value
 from tools.errors import DataError, UsageError
 from tools.files import expand_user_path, sextant_home
 from tools.plugins import TASKS, list_names
 from tools.records import Query
+from tools.result_table import DefinitionList, ResultTable, TerminalBlock, render_terminal, show
 from tools.session import Toolbox
 
 SHOWN = 280  # characters of a text in a card or a search result
@@ -143,7 +142,6 @@ def _list(arguments: argparse.Namespace) -> None:
         print_stdout(json.dumps(rows) + "\n")
         return
     heads = [
-        "suite",
         "task",
         "documents",
         "dev",
@@ -153,16 +151,15 @@ def _list(arguments: argparse.Namespace) -> None:
         "paper's documents",
         "queries",
     ]
-    keys = [*heads[:7], "paper_documents", "paper_queries"]
-    cells = [heads, *(["-" if row[key] is None else str(row[key]) for key in keys] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    sides = "".join("<" if head in ("suite", "task", "metric", "data") else ">" for head in heads)
-    for line in cells:
-        print_stdout("  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() + "\n")
-    print_stdout("\nmini: bundled, invented, not comparable with published figures\n")
-    for task, origin in list_names({}, TASKS).items():
-        print_stdout(f"{strip_control_characters(task)}: {strip_control_characters(origin)}\n")
+    keys = [*heads[1:6], "paper_documents", "paper_queries"]
+    cells = list[list[str]]()
+    for row in rows:
+        figures = ["-" if row[key] is None else str(row[key]) for key in keys]
+        cells.append([f"{row['suite']}/{row['task']}", *figures])
+    names = [heads.index(head) for head in ("task", "metric", "data")]
+    lines = [f"{task}: {origin}" for task, origin in list_names({}, TASKS).items()]
+    note = "mini: bundled, invented, not comparable with published figures"
+    show([ResultTable("", heads, cells, names), note, *lines])
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -202,38 +199,26 @@ def _card_text(facts: dict[str, Any]) -> str:
             for name, text in rows.items()
             if name not in ("paper", "licence", "release", "variants")
         }
-    lines = [facts["task"], ""]
-    for name, text in rows.items():
-        lines += textwrap.wrap(
-            strip_control_characters(text),
-            110,
-            initial_indent=f"{name:<12}",
-            subsequent_indent=" " * 12,
-        )
+    lines: list[TerminalBlock] = [facts["task"], "", DefinitionList(list(rows.items()))]
     for number, sample in enumerate(facts["samples"], start=1):
         lines += [
             "",
-            f"sample {number}: query {strip_control_characters(sample['query_id'])}",
+            f"sample {number}: query {sample['query_id']}",
             _quote(sample["query"]),
         ]
         for label in ("relevant", "irrelevant"):
             if sample[label]:
                 lines += [
-                    f"  {label}: {strip_control_characters(sample[label]['doc_id'])}",
+                    f"  {label}: {sample[label]['doc_id']}",
                     _quote(sample[label]["text"]),
                 ]
-    return "\n".join(lines) + "\n"
+    return render_terminal(lines)
 
 
 def _quote(text: str) -> str:
-    flat = strip_control_characters(" ".join(text.split()))
+    flat = " ".join(text.split())
     cut = flat if len(flat) <= SHOWN else flat[:SHOWN].rsplit(" ", 1)[0] + " ..."
-    return textwrap.fill(
-        cut,
-        110,
-        initial_indent="    ",
-        subsequent_indent="    ",
-    )
+    return f"    {cut}"
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
@@ -251,10 +236,8 @@ def _check(arguments: argparse.Namespace) -> None:
     for finding in task_card.run_checks(arguments.task, arguments.data, dict(arguments.column)):
         findings.append(finding)
         if not arguments.json:
-            print_stdout(
-                f"{'ok   ' if finding.fine else 'WRONG'}  {strip_control_characters(finding.what)}: "
-                f"{strip_control_characters(finding.said)}\n"
-            )
+            state = "ok   " if finding.fine else "WRONG"
+            show([f"{state}  {finding.what}: {finding.said}"])
     if arguments.json:
         print_stdout(json.dumps([finding._asdict() for finding in findings]) + "\n")
     if wrong := [finding for finding in findings if not finding.fine]:
@@ -294,9 +277,7 @@ def _search(arguments: argparse.Namespace) -> None:
         )
         if not arguments.json:
             judged = "" if grade is None else f"  judged {grade:g}"
-            print_stdout(
-                f"{rank:>3}  {strip_control_characters(hit.doc_id)}  {hit.score:.3f}{judged}\n{_quote(hit.text)}\n"
-            )
+            show([f"{rank:>3}  {hit.doc_id}  {hit.score:.3f}{judged}", _quote(hit.text)])
     if arguments.json:
         print_stdout(json.dumps(rows) + "\n")
     elif not rows:
@@ -314,7 +295,7 @@ def _init(arguments: argparse.Namespace) -> None:
     text, findings = custom.draft_benchmark_toml(folder.resolve(), dict(arguments.column))
     path.write_text(text, encoding="utf-8")
     for line in (*findings, f"wrote {path}; every line of it may be changed or left out"):
-        print_stdout(f"{strip_control_characters(line)}\n")
+        show([line])
     for command in ("environments check", "evals.run --program multihop --task"):
         print_stdout(f"  python -m {command} {shlex.quote(arguments.task)}\n")
 

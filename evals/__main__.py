@@ -13,7 +13,9 @@ from pathlib import Path
 from tools import installation
 from tools.cli import CommandParser, print_stderr, print_stdout, run_and_leave, run_command, spell
 from tools.errors import UnknownName
+from tools.terminal import definitions
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 # A name -> what `python -m` is given for it, a module and its sub-command if any, and what the
 # command does.
 COMMANDS = {
@@ -84,10 +86,13 @@ def run_by_name(name: str, arguments: list[str], typed: str) -> None:
 
 def list_commands(typed: str) -> str:
     """Return a line for each command: its name, the module behind it, and a description."""
-    lines = [f"usage: {typed} COMMAND ...     each command has --help", ""]
+    rows = list[tuple[str, str]]()
     for name, (started_by, description) in COMMANDS.items():
-        lines.append(f"  sextant {name:<11} python -m {started_by:<20} {description}")
-    return "\n".join(lines)
+        # A command is not broken between its words.
+        module_command = f"python -m {started_by}".replace(" ", NO_BREAK)
+        rows.append((name, f"{description} ({module_command})"))
+    head = f"usage: {typed} COMMAND ...     each command has --help"
+    return f"{head}\n\n{definitions(rows)}".replace(NO_BREAK, " ")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ from tools.plugins import (
     load_object,
     resolve,
 )
+from tools.result_table import DefinitionList, show
+from tools.terminal import first_sentence
 
 _TABLE = FOLDERS | SERVICES
 
@@ -165,12 +167,12 @@ def _list_formats(*, as_json: bool) -> None:
     for name, package in list_names(_TABLE, FORMATS).items():
         summary = package
         if not package:
-            summary = (inspect.getdoc(_load_format(name)) or "").partition("\n")[0]
+            summary = first_sentence(inspect.getdoc(_load_format(name)))
         summaries[name] = summary
     if as_json:
         print_stdout(json.dumps(summaries) + "\n")
     else:
-        print_stdout("".join(f"{name:<15}{summary}\n" for name, summary in summaries.items()))
+        show([DefinitionList(list(summaries.items()))])
 
 
 if __name__ == "__main__":

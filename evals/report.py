@@ -14,6 +14,7 @@ from pathlib import Path
 from evals.compare import add_comparison_options
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.number_format import plural
+from tools.result_table import show
 
 
 def parser() -> CommandParser:
@@ -83,7 +84,7 @@ def command(arguments: argparse.Namespace) -> int:
     lines += [
         f"{plural(len(result.tables), 'table')}, {plural(len(result.plots), 'plot')}: {index}"
     ]
-    print_stdout("".join(f"{run_groups.printable(line)}\n" for line in lines))
+    show([run_groups.printable(line) for line in lines])
     return 0
 
 

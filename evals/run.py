@@ -39,6 +39,8 @@ from tools.errors import (
 from tools.installation import find_page
 from tools.interrupts import is_interrupted
 from tools.number_format import plural
+from tools.result_table import DefinitionList, TerminalBlock, show
+from tools.terminal import first_sentence
 
 if TYPE_CHECKING:
     from evals.running.evaluate import LoadedRun, Result
@@ -263,7 +265,7 @@ def show_programs(*, as_json: bool) -> None:
     packages name the package.
     """
     rows = list[dict[str, Any]]()
-    lines = list[str]()
+    blocks = list[TerminalBlock]()
     installed = {
         name: origin
         for name, origin in plugins.list_names(SYSTEMS, plugins.PROGRAMS).items()
@@ -274,12 +276,12 @@ def show_programs(*, as_json: bool) -> None:
         ("agent", AGENTS),
         ("installed program", installed),
     ):
-        lines += [f"{label}s"] * bool(table)
+        items = list[tuple[str, str]]()
         for name in table:
             values = dict[str, Any]()
             try:
                 constructor = find_program(name)
-                description = (inspect.getdoc(constructor) or "").partition("\n")[0]
+                description = first_sentence(inspect.getdoc(constructor))
                 values = {
                     key: parameter.default
                     for key, parameter in list_parameters(constructor).items()
@@ -290,17 +292,21 @@ def show_programs(*, as_json: bool) -> None:
                 f"{description} ({installed[name]})".strip() if name in installed else description
             )
             rows.append({"name": name, "kind": label, "about": description, "parameters": values})
-            lines.append(f"  {strip_control_characters(name):<18}{description}")
+            items.append((name, description))
             plain = {
                 key: str(value).lower() if isinstance(value, bool) else value
                 for key, value in values.items()
             }
             if values:
-                lines.append(
-                    f"  {'':<18}-P {' '.join(f'{key}={value}' for key, value in plain.items())}"
-                )
-    lines.append("your own: --program FILE.py:NAME or package.module:NAME")
-    print_stdout(json.dumps(rows) + "\n" if as_json else "\n".join(lines) + "\n")
+                pairs = [f"{key}={value}" for key, value in plain.items()]
+                items.append(("", f"-P {' '.join(pairs)}"))
+        if items:
+            blocks += [f"{label}s", DefinitionList(items)]
+    blocks.append("your own: --program FILE.py:NAME or package.module:NAME")
+    if as_json:
+        print_stdout(json.dumps(rows) + "\n")
+    else:
+        show(blocks)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tools import plugins
 from tools.cli import print_stdout, strip_control_characters
 from tools.errors import UsageError
 from tools.number_format import number, queries
-from tools.result_table import ResultTable, TextBlock, render_terminal
+from tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
 
 ROWS = 12  # candidates in the table; learnt.json has all
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
@@ -54,20 +54,20 @@ def show_table(*, as_json: bool) -> None:
             table[name] = {"what": row.summary, "options": dict(row.options)}
         print_stdout(json.dumps(table) + "\n")
         return
-    width = max(map(len, rows))
-    lines = []
+    items = list[tuple[str, str]]()
     for name, row in rows.items():
-        lines.append(f"{name:<{width}}  {row.summary}")
+        items.append((name, row.summary))
         if accepted := _accepted_options(row):
-            lines.append(f"{'':<{width}}  {' '.join(accepted)}")
-    lines += [strip_control_characters(f"{name:<{width}}  {faults[name]}") for name in faults]
-    lines += [
-        "",
-        "values at --budget light|medium|heavy; one that stands alone is for all three",
-        "your own: --optimizer FILE.py:NAME or package.module:NAME",
-        "",
-    ]
-    print_stdout("\n".join(lines))
+            items.append(("", " ".join(accepted)))
+    items += faults.items()
+    show(
+        [
+            DefinitionList(items),
+            "",
+            "values at --budget light|medium|heavy; one that stands alone is for all three",
+            "your own: --optimizer FILE.py:NAME or package.module:NAME",
+        ]
+    )
 
 
 def _accepted_options(row: Teleprompter) -> list[str]:

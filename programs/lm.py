@@ -26,6 +26,7 @@ from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
 from tools.number_format import number
 from tools.records import Usage, usage_from_json, usage_json
+from tools.result_table import show
 from tools.text import message_text
 
 _USABLE = "fault = '' AND outputs IS NOT NULL"
@@ -174,7 +175,7 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
         lines += map(_call_line, calls)
     else:
         lines += [_run_line(run, books) for run, books in runs.items()]
-    print_stdout("".join(f"{strip_control_characters(line)}\n" for line in lines))
+    show(lines)
 
 
 def _sum_by_model(

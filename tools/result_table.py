@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools.cli import print_stdout, spell_in, strip_control_characters
-from tools.terminal import Cell, Grid, draw, paragraph, terminal_width
+from tools.terminal import Cell, Grid, definitions, draw, paragraph, terminal_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,14 @@ class ResultTable:
             yield [_value(text) for text in row]
 
 
+class DefinitionList(NamedTuple):
+    """Names with texts beside them, a name a line."""
+
+    items: Sequence[tuple[str, str]]
+
+
 TextBlock = str | ResultTable
+TerminalBlock = TextBlock | DefinitionList
 
 
 def _value(text: str) -> Any:
@@ -96,7 +103,7 @@ def _in_html(text: str) -> str:
     return escape(strip_control_characters(text))
 
 
-def render_terminal(blocks: Iterable[TextBlock], width: int | None = None) -> str:
+def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -> str:
     """Return lines and tables as they are printed on stdout; `width` None is that of the terminal."""
     width = width or terminal_width()
     lines = list[str]()
@@ -104,13 +111,16 @@ def render_terminal(blocks: Iterable[TextBlock], width: int | None = None) -> st
         if isinstance(block, str):
             lines.append(f"{paragraph(block, width)}\n")
             continue
+        if isinstance(block, DefinitionList):
+            lines.append(f"{definitions(block.items, width)}\n")
+            continue
         if block.title:
             lines.append(f"{paragraph(block.title, width)}\n")
         lines.append(draw(Grid(block.heads, block.rows, block.names), width))
     return spell_in(sys.stdout.encoding or "utf-8", "".join(lines))
 
 
-def show(blocks: Iterable[TextBlock], kept: str = "") -> None:
+def show(blocks: Iterable[TerminalBlock], kept: str = "") -> None:
     """Print lines and tables on stdout; `kept` says where else they are, as in print_stdout."""
     print_stdout(render_terminal(blocks), kept)
 

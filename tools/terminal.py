@@ -92,10 +92,21 @@ def wrap(text: str, width: int | None, first: str = "", further: str = "") -> st
 
 
 def paragraph(text: str, width: int | None) -> str:
-    """Return a line of output; where it is broken, it goes on two characters further in."""
+    """Return a line of output; where it is broken, it goes on under its beginning.
+
+    A line that is not indented goes on two characters further in.
+    """
     text = strip_control_characters(text)
     indent = " " * (len(text) - len(text.lstrip()))
-    return wrap(text.lstrip(), width, indent, f"{indent}  ")
+    return wrap(text.lstrip(), width, indent, indent or "  ")
+
+
+def first_sentence(text: str | None) -> str:
+    """Return the first sentence of a docstring, in one line."""
+    first_paragraph, _, _ = (text or "").partition("\n\n")
+    line = " ".join(first_paragraph.split())
+    sentence, ended, _ = line.partition(". ")
+    return f"{sentence}." if ended else line
 
 
 def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> str:
@@ -143,28 +154,35 @@ class FittedWidths(NamedTuple):
 
 
 def _fit(grid: Grid, width: int) -> list[Grid]:
-    """Return the table, or the parts that it is drawn in; rows become columns where that is shorter."""
+    """Return the table, or the parts that it is drawn in; rows become columns if that takes fewer."""
     if _fit_widths(grid, width):
         return [grid]
-    choices = [_split(grid, width), _split(grid.transpose(), width)]
-    return min(choices, key=_count_lines)
-
-
-def _count_lines(parts: Sequence[Grid]) -> int:
-    return sum(len(part.rows) + 4 for part in parts)
+    choices = [_split(grid, width)]
+    if _count_keys(grid) == 1:
+        choices.append(_split(grid.transpose(), width))
+    return min(choices, key=len)
 
 
 def _split(grid: Grid, width: int) -> list[Grid]:
-    """Return parts that fit, each with the first column and as many others as there is room for."""
+    """Return parts that fit, each with the columns that name its rows and as many others as there is
+    room for.
+    """
+    keys = _count_keys(grid)
     parts = list[Grid]()
-    chosen = list[int]()
-    for column in range(1, len(grid.heads)):
-        if chosen and not _fit_widths(grid.select([0, *chosen, column]), width):
-            parts.append(grid.select([0, *chosen]))
-            chosen = []
+    chosen = list(range(keys))
+    for column in range(keys, len(grid.heads)):
+        if len(chosen) > keys and not _fit_widths(grid.select([*chosen, column]), width):
+            parts.append(grid.select(chosen))
+            chosen = list(range(keys))
         chosen.append(column)
-    parts.append(grid.select([0, *chosen]))
+    parts.append(grid.select(chosen))
     return parts
+
+
+def _count_keys(grid: Grid) -> int:
+    """Return how many columns of words at the beginning tell the rows apart: at most two."""
+    labels = {row[0] for row in grid.rows}
+    return 2 if len(labels) < len(grid.rows) and 1 in grid.names else 1
 
 
 def _fit_widths(grid: Grid, width: int) -> FittedWidths | None:

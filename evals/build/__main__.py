@@ -17,6 +17,8 @@ from tools import cli_options, plugins
 from tools.cli import Command, CommandParser, positive, print_stdout, run_and_leave
 from tools.errors import UsageError
 from tools.plugins import list_names
+from tools.result_table import DefinitionList, show
+from tools.terminal import first_sentence
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {
@@ -153,13 +155,14 @@ def list_recipes(arguments: argparse.Namespace) -> int:
     """Print every recipe, with its purpose, and those of installed packages."""
     from evals.build.recipe import RECIPES  # not for --help
 
+    items = list[tuple[str, str]]()
     for name, package in list_names(RECIPES, plugins.RECIPES).items():
         purpose = package
         if name in RECIPES:
             module = import_module(RECIPES[name].partition(":")[0])
-            first_line, _, _ = (module.__doc__ or "").partition("\n")
-            purpose = first_line.partition(": ")[2]
-        print_stdout(f"{name:<13} {purpose}\n")
+            purpose = first_sentence(module.__doc__).partition(": ")[2]
+        items.append((name, purpose))
+    show([DefinitionList(items)])
     return 0
 
 

@@ -25,7 +25,7 @@ from tools.errors import SextantError, UnknownName
 from tools.models.model_spec import parse
 from tools.models.secrets import get_secret
 from tools.number_format import plural
-from tools.result_table import render_terminal
+from tools.result_table import DefinitionList, TerminalBlock, render_terminal
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
@@ -34,7 +34,7 @@ def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> Co
     """Make the table called `name`, or the list of tables; a dry run estimates the cost."""
     if name is None:
         rows = [_describe(section) for section in sections().values()]
-        return CommandResult({"sections": rows}, "".join(map(_list, rows)))
+        return CommandResult({"sections": rows}, render_terminal(_list(rows)))
     if conditions["lm"]:
         parse(conditions["lm"])
     if conditions["retriever"]:
@@ -177,8 +177,17 @@ def _why_not(need: str) -> str:
     return ""
 
 
-def _list(row: Mapping[str, Any]) -> str:
-    lines = [f"{row['name']:<18} {row['title']} ({plural(row['cells'], 'cell')})"]
+def _list(rows: Iterable[Mapping[str, Any]]) -> list[TerminalBlock]:
+    items = list[tuple[str, str]]()
+    for row in rows:
+        first, *others = _describe_lines(row)
+        items.append((row["name"], first))
+        items += [("", line) for line in others]
+    return [DefinitionList(items)]
+
+
+def _describe_lines(row: Mapping[str, Any]) -> list[str]:
+    lines = [f"{row['title']} ({plural(row['cells'], 'cell')})"]
     available = [need for need, reason in row["needs"].items() if not reason]
     unavailable = [need for need, reason in row["needs"].items() if reason]
     missing = [task for task, fetched in row["data"].items() if not fetched]
@@ -194,4 +203,4 @@ def _list(row: Mapping[str, Any]) -> str:
         lines.append(f"{plural(count, 'cell')} cannot be run: {reason}")
     if row["why"]:
         lines.append(f"it cannot be made: {row['why']}")
-    return f"\n{' ' * 19}".join(lines) + "\n"
+    return lines

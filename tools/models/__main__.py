@@ -44,6 +44,7 @@ from tools.models.speed import Speed
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.openai_client import OpenAIClient
 from tools.records import total
+from tools.result_table import DefinitionList, show
 
 REQUESTS = 9  # at most, as an answer that cannot be used is asked for again
 # Of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
@@ -103,10 +104,11 @@ def command(arguments: argparse.Namespace) -> int:
             )
     else:
         findings = check(spec, settings)
-    lines = "\n".join(
-        f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in findings.items()
-    )
-    print_stdout((json.dumps(findings) if arguments.json else lines) + "\n")
+    if arguments.json:
+        print_stdout(json.dumps(findings) + "\n")
+    else:
+        items = [(name.replace("_", " "), _show(value)) for name, value in findings.items()]
+        show([DefinitionList(items)])
     return 0
 
 

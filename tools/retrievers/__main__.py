@@ -29,8 +29,11 @@ from tools.cli import (
 from tools.errors import DataError, UsageError
 from tools.files import sextant_home
 from tools.installation import find_page
+from tools.number_format import plural
+from tools.result_table import DefinitionList, ResultTable, TerminalBlock, show
 from tools.retrievers import FILLS, RETRIEVERS, build, canonicalize, contract, index_store, lookup
 from tools.retrievers.neural.model_table import rows
+from tools.terminal import first_sentence
 
 
 def parser() -> CommandParser:
@@ -127,27 +130,24 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_stdout(json.dumps({"kinds": kinds, "models": models}) + "\n")
         return
-    lines = ["kinds"]
+    items = list[tuple[str, str]]()
     for retriever in kinds:
-        description = strip_control_characters(f"{retriever['what']} {retriever['from']}")
-        lines.append(f"  {retriever['form']:<22} {description}".rstrip())
+        items.append((retriever["form"], f"{retriever['what']} {retriever['from']}".rstrip()))
         if retriever["options"]:
             options = ", ".join(f"{name}={value}" for name, value in retriever["options"].items())
-            lines.append(f"  {'':<22} options: {options}")
+            items.append(("", f"options: {options}"))
     guide = find_page("docs/guide/retriever.md")
-    lines.append(
-        f"  {'FILE.py:CLASS':<22} A class of your own, also as package.module:CLASS; {guide}"
-    )
-    lines += [
-        "",
+    items.append(("FILE.py:CLASS", f"A class of your own, also as package.module:CLASS; {guide}"))
+    title = (
         "models of the papers, and some more; every other sentence-transformers model works by "
-        "its folder",
-    ]
+        "its folder"
+    )
+    blocks: list[TerminalBlock] = ["kinds", DefinitionList(items), "", title]
     for model in models:
         instructed = "  (takes instructions)" if model["instructed"] else ""
-        lines.append(f"  {model['expression']}{instructed}")
-        lines.append(f"      {model['unsupported'] or model['needs']}")
-    print_stdout("\n".join(lines) + "\n")
+        blocks.append(f"  {model['expression']}{instructed}")
+        blocks.append(f"      {model['unsupported'] or model['needs']}")
+    show(blocks)
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _describe(name: str) -> dict[str, Any]:
             if retriever_type.variadic:
                 parts = ["A", "B", "..."]
             form = f"{name}({','.join(parts)})"
-    summary = (inspect.getdoc(retriever_type.constructor) or "").partition("\n")[0]
+    summary = first_sentence(inspect.getdoc(retriever_type.constructor))
     options = {option: _default(parameter) for option, parameter in retriever_type.options.items()}
     return {
         "name": name,
@@ -199,7 +199,7 @@ def _check(arguments: argparse.Namespace) -> None:
         checks.append({"check": duty, "wrong": deviation})
         if not arguments.json:
             line = f"WRONG  {duty}: {deviation}" if deviation else f"ok     {duty}"
-            print_stdout(strip_control_characters(line) + "\n")
+            show([line])
     if arguments.json:
         print_stdout(json.dumps({"retriever": str(spec), "checks": checks}) + "\n")
     if broken := [check for check in checks if check["wrong"]]:
@@ -221,16 +221,17 @@ def _indexes(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_stdout(json.dumps([index._asdict() for index in indexes]) + "\n")
         return
+    cells = list[list[str]]()
     for index in indexes:
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
-        name = strip_control_characters(index.name)
-        options = strip_control_characters(_options_of(index))
-        line = f"{name:<32} {decimal(index.bytes):>9}  {day}  {options} {_state_of(index)}"
-        print_stdout(line.rstrip() + "\n")
+        built = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
+        notes = f"{_options_of(index)} {_state_of(index)}".strip()
+        cells.append([index.name, decimal(index.bytes), built, notes])
+    if indexes:
+        show([ResultTable("", ["index", "size", "built", "options"], cells, names=(0, 2, 3))])
     total = decimal(sum(index.bytes for index in indexes))
     folder = sextant_home() / "indexes"
     if indexes:
-        print_stderr(f"{len(indexes)} indexes, {total}, in {folder}")
+        print_stderr(f"{plural(len(indexes), 'index', 'indexes')}, {total}, in {folder}")
     else:
         print_stderr(f"no indexes in {folder}")
 

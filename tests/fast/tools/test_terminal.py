@@ -1,0 +1,116 @@
+"""Text for a terminal is fitted to its width, and no word of it is broken or lost."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.result_table import Cell, DefinitionList, ResultTable, render_terminal
+from tools.terminal import first_sentence, paragraph
+
+WORDS = st.text("abcdefghij", min_size=1, max_size=9)
+SENTENCES = st.lists(WORDS, min_size=1, max_size=8).map(" ".join)
+WIDE = ResultTable(
+    "Sixty metrics",
+    ["system", *(f"metric {number}" for number in range(60))],
+    [[f"system {letter}", *(f"0.{number:04}" for number in range(60))] for letter in "abc"],
+)
+
+
+@st.composite
+def tables(draw):
+    columns = draw(st.integers(1, 12))
+    row = st.lists(SENTENCES, min_size=columns, max_size=columns)
+    rows = draw(st.lists(row, min_size=1, max_size=6))
+    names = draw(st.sets(st.integers(0, columns - 1))) | {0}
+    return ResultTable(draw(SENTENCES), draw(row), rows, sorted(names))
+
+
+@given(tables(), st.integers(60, 120))
+def test_no_line_of_a_table_is_wider_than_the_terminal_if_its_words_are_not(table, width):
+    short = [[word.split()[0] for word in row] for row in table.rows]
+    fitting = ResultTable(table.title, table.heads, short, table.names)
+    assert all(len(line) <= width for line in fitting.to_terminal(width).splitlines())
+
+
+@given(tables(), st.integers(60, 120))
+def test_every_word_of_a_table_is_printed_whole(table, width):
+    printed = re.findall(r"\w+", table.to_terminal(width))
+    for text in (table.title, *table.heads, *(cell for row in table.rows for cell in row)):
+        for word in text.split():
+            assert word in printed
+
+
+def test_rows_become_columns_where_a_table_has_many_columns():
+    lines = WIDE.to_terminal(80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 70
+    assert [line.split() for line in lines if "metric 59" in line] == [
+        ["metric", "59", "0.0059", "0.0059", "0.0059"]
+    ]
+
+
+def test_a_table_that_fits_in_neither_way_is_drawn_in_parts_that_each_name_their_rows():
+    heads = ["", *(f"system {number}" for number in range(7))]
+    rows = [[f"metric {row}", *["0.1234 [0.1, 0.2]"] * 7] for row in range(30)]
+    lines = ResultTable("", heads, rows).to_terminal(80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(" metric 7 ") for line in lines) == 3
+
+
+def test_a_part_names_its_rows_by_two_columns_if_one_does_not_tell_them_apart():
+    rows = [["a", task, *["0.123456789"] * 12] for task in ("one", "two")]
+    heads = ["system", "task", *map(str, range(12))]
+    printed = ResultTable("", heads, rows * 9, (0, 1)).to_terminal(80)
+    assert len(re.findall("^ a +(?:one|two) ", printed, re.M)) == 3 * 18
+
+
+def test_a_file_or_a_pipe_gets_a_row_of_a_table_in_a_line(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = WIDE.to_terminal().splitlines()
+    assert len(lines) == 8
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, WIDE.to_terminal().splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_list_has_its_texts_beside_the_names_and_below_long_ones(width):
+    items = [("short", "a text of some words " * 6), ("a-name-of-more-than-24-characters", "text")]
+    lines = render_terminal([DefinitionList(items)], width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("  short  a text")
+    assert all(line.startswith("         ") for line in lines[1:-2])
+    assert lines[-2:] == ["  a-name-of-more-than-24-characters", "         text"]
+
+
+def test_a_path_in_a_line_is_never_broken():
+    path = "/a/path/" + "of-many-parts/" * 9
+    assert path in paragraph(f"run: {path}", 40)
+
+
+def test_a_broken_line_goes_on_further_in():
+    assert paragraph("one two three", 8) == "one two\n  three"
+    assert paragraph("  one two three", 10) == "  one two\n  three"
+
+
+def test_the_first_sentence_of_a_docstring_stands_in_a_line():
+    assert first_sentence("Go up\nand down. Then stop.\n\nNo more.") == "Go up and down."
+    assert first_sentence("Go up") == "Go up"
+    assert first_sentence(None) == ""
+
+
+def test_a_table_is_html_in_a_notebook_and_text_of_the_data_is_no_markup():
+    table = ResultTable("<b>", ["a", "b"], [["<script>", Cell("0.5000", 0.5, bold=True)]])
+    html = table._repr_html_()
+    assert "<script>" not in html and "&lt;script&gt;" in html
+    assert "<b>0.5000</b>" in html and "<caption>&lt;b&gt;</caption>" in html
+
+
+def test_a_data_frame_and_csv_have_the_values_behind_the_texts():
+    pandas = pytest.importorskip("pandas")
+    table = ResultTable("", ["system", "mean"], [["x", Cell("0.1235", 0.12345)], ["y", "-"]])
+    frame = table.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["mean"].tolist() == [0.12345, "-"]
+    assert table.to_csv() == "system,mean\nx,0.12345\ny,-\n"
