@@ -15,9 +15,12 @@ def model_name(name: str, program: str = "") -> str:
 
 def describe_task(scores: dict[str, Any]) -> str:
     """Return the task, split and judgements of a run, and whether its data is invented."""
-    text = f"{scores['task']}  {scores['split']} split"
-    if scores.get("judgements", "gold") != "gold":
-        text += f", {scores['judgements']} judgements"
+    task = scores["task"]
+    split = scores["split"]
+    judgements = scores.get("judgements", "gold")
+    text = f"{task}  {split} split"
+    if judgements != "gold":
+        text += f", {judgements} judgements"
     data = scores["data"]
     if data == "mini":
         data = "mini: bundled, invented; not comparable with published figures"
@@ -26,11 +29,18 @@ def describe_task(scores: dict[str, Any]) -> str:
 
 def describe_system(scores: dict[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
-    model = model_name(scores["lm"], scores["program"])
-    system = f"{scores['program']} over {scores['retriever']}, model: {model}"
-    if compiled := scores.get("compiled"):
-        system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
-        if "edited" in compiled:
-            file = strip_control_characters(compiled["file"])
-            system += f", prompts: {file} (edited: {compiled['edited']})"
+    program = scores["program"]
+    retriever = scores["retriever"]
+    model = model_name(scores["lm"], program)
+    system = f"{program} over {retriever}, model: {model}"
+    compiled = scores.get("compiled")
+    if not compiled:
+        return system
+    optimizer = compiled["optimizer"]
+    digest = compiled["digest"]
+    system += f", compiled by {optimizer} ({digest})"
+    if "edited" in compiled:
+        edited = compiled["edited"]
+        file = strip_control_characters(compiled["file"])
+        system += f", prompts: {file} (edited: {edited})"
     return system

@@ -62,8 +62,10 @@ class ResultTable:
         lines.append(f"<thead><tr>{heads}</tr></thead>")
         lines.append("<tbody>")
         for row in self.rows:
-            cells = "".join(self._html_cell(column, text) for column, text in enumerate(row))
-            lines.append(f"<tr>{cells}</tr>")
+            lines.append("<tr>")
+            for column, text in enumerate(row):
+                lines.append(self._html_cell(column, text))
+            lines.append("</tr>")
         lines += ["</tbody>", "</table>"]
         return "\n".join(lines)
 
@@ -84,7 +86,7 @@ class ResultTable:
 
 
 class DefinitionList(NamedTuple):
-    """Names with texts beside them, a name a line."""
+    """Names with their texts, a name a line."""
 
     items: Sequence[tuple[str, str]]
 

@@ -55,15 +55,24 @@ class Grid(NamedTuple):
 
     def select(self, columns: Sequence[int]) -> "Grid":
         """Return the table with some of its columns."""
-        rows = [[row[column] for column in columns] for row in self.rows]
-        names = [place for place, column in enumerate(columns) if column in self.names]
-        return Grid([self.heads[column] for column in columns], rows, names)
+        rows = list[list[str]]()
+        for row in self.rows:
+            rows.append([row[column] for column in columns])
+        names = list[int]()
+        for place, column in enumerate(columns):
+            if column in self.names:
+                names.append(place)
+        heads = [self.heads[column] for column in columns]
+        return Grid(heads, rows, names)
 
     def transpose(self) -> "Grid":
         """Return the table with a column for each row, and a row for each column."""
         first, *others = self.columns()
-        has_words = any(len(row[column].split()) > 2 for row in self.rows for column in self.names)
-        names = range(len(first)) if has_words else (0,)
+        names: Sequence[int] = (0,)
+        for row in self.rows:
+            for column in self.names:
+                if len(row[column].split()) > 2:
+                    names = range(len(first))
         return Grid(first, others, names)
 
 
@@ -72,7 +81,9 @@ def terminal_width() -> int | None:
     named = os.environ.get("COLUMNS", "")
     if named.isdigit() and int(named):
         return int(named)
-    return shutil.get_terminal_size().columns or WIDTH if is_terminal(sys.stdout) else None
+    if not is_terminal(sys.stdout):
+        return None
+    return shutil.get_terminal_size().columns or WIDTH
 
 
 def wrap(text: str, width: int | None, first: str = "", further: str = "") -> str:
@@ -97,8 +108,14 @@ def paragraph(text: str, width: int | None) -> str:
     A line that is not indented goes on two characters further in.
     """
     text = strip_control_characters(text)
-    indent = " " * (len(text) - len(text.lstrip()))
-    return wrap(text.lstrip(), width, indent, indent or "  ")
+    words = text.lstrip()
+    indent = " " * (len(text) - len(words))
+    return wrap(
+        words,
+        width,
+        first=indent,
+        further=indent or "  ",
+    )
 
 
 def first_sentence(text: str | None) -> str:
@@ -110,13 +127,14 @@ def first_sentence(text: str | None) -> str:
 
 
 def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> str:
-    """Return names with texts beside them, a name a line; a long name has its text below it.
+    """Return names with their texts, a name a line; a long name has its text below it.
 
     An item without a name goes on with the text of the one before.
     """
     width = width or terminal_width() or WIDTH
     rows = list(items)
-    short = [len(name) for name, _ in rows if len(name) <= TERM_WIDTH]
+    lengths = [len(name) for name, _ in rows]
+    short = [length for length in lengths if length <= TERM_WIDTH]
     longest = max(short, default=0)
     margin = " " * (longest + 4)
     lines = list[str]()
@@ -126,17 +144,27 @@ def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> s
         if len(first) > len(margin):
             lines.append(f"  {name}")
             first = margin
-        lines.append(wrap(text, width, first, margin))
+        lines.append(
+            wrap(
+                text,
+                width,
+                first=first,
+                further=margin,
+            )
+        )
     return "\n".join(lines)
 
 
 def draw(grid: Grid, width: int | None) -> str:
     """Return a table as text of at most `width` characters a line, in as many parts as that takes."""
     if width is None:
-        return _draw_part(grid, FittedWidths(_natural_widths(grid), GAPS[0]))
+        natural = FittedWidths(_natural_widths(grid), GAPS[0])
+        return _draw_part(grid, natural)
     parts = list[str]()
     for part in _fit(grid, width):
-        widths = _fit_widths(part, width) or FittedWidths(_natural_widths(part), GAPS[-1])
+        widths = _fit_widths(part, width)
+        if widths is None:
+            widths = FittedWidths(_natural_widths(part), GAPS[-1])
         parts.append(_draw_part(part, widths))
     return "".join(parts)
 
@@ -150,7 +178,8 @@ class FittedWidths(NamedTuple):
     @property
     def total(self) -> int:
         """Return the characters of a line, with one at each end."""
-        return sum(self.columns) + self.gap * (len(self.columns) - 1) + 2
+        gaps = len(self.columns) - 1
+        return sum(self.columns) + self.gap * gaps + 2
 
 
 def _fit(grid: Grid, width: int) -> list[Grid]:
@@ -167,13 +196,15 @@ def _split(grid: Grid, width: int) -> list[Grid]:
     """Return parts that fit, each with the columns that name its rows and as many others as there is
     room for.
     """
-    keys = _count_keys(grid)
+    keys = list(range(_count_keys(grid)))
+    others = range(len(keys), len(grid.heads))
     parts = list[Grid]()
-    chosen = list(range(keys))
-    for column in range(keys, len(grid.heads)):
-        if len(chosen) > keys and not _fit_widths(grid.select([*chosen, column]), width):
+    chosen = list(keys)
+    for column in others:
+        wider = grid.select([*chosen, column])
+        if len(chosen) > len(keys) and not _fit_widths(wider, width):
             parts.append(grid.select(chosen))
-            chosen = list(range(keys))
+            chosen = list(keys)
         chosen.append(column)
     parts.append(grid.select(chosen))
     return parts
@@ -182,7 +213,10 @@ def _split(grid: Grid, width: int) -> list[Grid]:
 def _count_keys(grid: Grid) -> int:
     """Return how many columns of words at the beginning tell the rows apart: at most two."""
     labels = {row[0] for row in grid.rows}
-    return 2 if len(labels) < len(grid.rows) and 1 in grid.names else 1
+    has_repeats = len(labels) < len(grid.rows)
+    if has_repeats and 1 in grid.names:
+        return 2
+    return 1
 
 
 def _fit_widths(grid: Grid, width: int) -> FittedWidths | None:
@@ -198,17 +232,22 @@ def _fit_widths(grid: Grid, width: int) -> FittedWidths | None:
     least = _least_widths(grid)
     for gap in GAPS[1:]:
         if FittedWidths(least, gap).total <= width:
-            return FittedWidths(_shrink(natural, least, width - 2 - gap * (len(least) - 1)), gap)
+            return _shrink(FittedWidths(natural, gap), least, width)
     return None
 
 
-def _shrink(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    widths = list(natural)
-    while sum(widths) > room:
-        shrinking = [index for index, size in enumerate(widths) if size > least[index]]
+def _shrink(fitted: FittedWidths, least: Sequence[int], width: int) -> FittedWidths:
+    """Return widths of a table that has just `width`; the widest column gives way first."""
+    widths = list(fitted.columns)
+    excess = fitted.total - width
+    for _ in range(excess):
+        shrinking = list[int]()
+        for index, size in enumerate(widths):
+            if size > least[index]:
+                shrinking.append(index)
         widest = max(shrinking, key=widths.__getitem__)
         widths[widest] -= 1
-    return widths
+    return FittedWidths(widths, fitted.gap)
 
 
 def _natural_widths(grid: Grid) -> list[int]:
@@ -229,7 +268,10 @@ def _least_widths(grid: Grid) -> list[int]:
 
 
 def _longest_word(cells: Iterable[str]) -> int:
-    return max((_cell_width(word) for cell in cells for word in cell.split()), default=0)
+    words = list[str]()
+    for cell in cells:
+        words += cell.split()
+    return max(map(_cell_width, words), default=0)
 
 
 def _cell_width(text: str) -> int:
@@ -245,7 +287,8 @@ def _draw_part(grid: Grid, widths: FittedWidths) -> str:
     from rich.table import Table  # as above
 
     real = Console()
-    padding = {3: (0, 1), 2: (0, 1, 0, 0), 1: (0, 0)}[widths.gap]
+    paddings: dict[int, Any] = {3: (0, 1), 2: (0, 1, 0, 0), 1: (0, 0)}
+    padding = paddings[widths.gap]
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding)
     for index, head in enumerate(grid.heads):
         side: Any = "left" if index in grid.names else "right"
@@ -256,17 +299,29 @@ def _draw_part(grid: Grid, widths: FittedWidths) -> str:
             overflow="fold",
         )
     for row in grid.rows:
-        table.add_row(*(_styled(cell, real.encoding) for cell in row))
+        cells = [_styled(cell, real.encoding) for cell in row]
+        table.add_row(*cells)
     # Rich writes into a text, so that it meets no closed pipe.
     text = io.StringIO()
-    as_real: Any = {"force_terminal": real.is_terminal, "color_system": real.color_system}
-    console = Console(file=text, highlight=False, soft_wrap=True, width=widths.total, **as_real)
+    as_real: Any = {
+        "force_terminal": real.is_terminal,
+        "color_system": real.color_system,
+    }
+    console = Console(
+        file=text,
+        highlight=False,
+        soft_wrap=True,
+        width=widths.total,
+        **as_real,
+    )
     console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    lines = text.getvalue().splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _styled(text: str, encoding: str) -> Any:
     from rich.text import Text  # not for --help
 
-    style = "bold" if isinstance(text, Cell) and text.bold else ""
-    return Text(spell_in(encoding, strip_control_characters(text)), style=style)
+    is_bold = isinstance(text, Cell) and text.bold
+    shown = spell_in(encoding, strip_control_characters(text))
+    return Text(shown, style="bold" if is_bold else "")
