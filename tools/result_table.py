@@ -14,7 +14,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from tools.cli import print_stdout, spell_in, strip_control_characters
-from tools.terminal import Cell, Grid, definitions, draw, paragraph, terminal_width
+from tools.terminal import Cell as Cell
+from tools.terminal import Grid, definitions, draw, paragraph, terminal_width
 
 
 @dataclass(frozen=True, slots=True)
