@@ -9,7 +9,7 @@ _FILES = {
     "query_writing": ("write", "rephrase", "distinct"),
     "recollection": ("recollect", "open", "harden", "unique"),
     "author_removal": ("scrub",),
-    "conditions": ("conditions", "query_of_k", "covers", "spoil", "meets"),
+    "conditions": ("conditions", "query_of_k", "prose", "covers", "spoil", "meets"),
     "pools": ("facets", "objective"),
 }
 STAGES = {

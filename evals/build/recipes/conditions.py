@@ -31,6 +31,17 @@ from tools.text import sentences
 REPAIRS = 2
 # The only answer of people by which a changed sentence stays: it reads well.
 UNTOUCHED = ["fluent"]
+# Two queries of each style (appendix B, Table 5), in our words.
+LIST_EXAMPLES = [
+    "Wanted: a book that meets these conditions: 1. It is set in a lighthouse. 2. Its narrator is "
+    "a child. 3. It was first printed in 1931.",
+    "Wanted: a case report in which all of this holds: 1. The patient is over seventy. 2. The pain "
+    "began after a fall.",
+]
+PROSE_EXAMPLES = [
+    "I am looking for a book first printed in 1931 that is set in a lighthouse and told by a child.",
+    "Is there a case report about somebody over seventy whose pain began after a fall?",
+]
 # Faults of the passages that a judge is shown, by name; no other change helps these two.
 HOPELESS = {
     "original": "the sentence does not meet it",
@@ -51,6 +62,12 @@ class LadderSettings:
     features: Annotated[
         str, "what it is looked for by: author, year, plot; symptoms, diagnosis, outcome"
     ] = ""
+    list_examples: Annotated[
+        list[str], "queries that list conditions, as examples for the writer"
+    ] = field(default_factory=lambda: list(LIST_EXAMPLES))
+    prose_examples: Annotated[list[str], "the same in prose"] = field(
+        default_factory=lambda: list(PROSE_EXAMPLES)
+    )
     number: Annotated[int, "conditions of a document; those with fewer sentences are left out"] = 10
     strategy: Annotated[
         Literal["key", "decoy"],
@@ -80,7 +97,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     prose = dict[str, str]()
     for doc_id, query in queries.items():
         conditions[doc_id] = [squeeze(condition) for condition in query["conditions"]]
-        prose[doc_id] = query["prose"]
+        prose[doc_id] = query.get("prose", "")
     changed = _spoil(build, originals, conditions)
     ladders = dict(_make_ladders(build, originals, changed))
     build.count("ladder", len(queries), len(ladders))
@@ -122,21 +139,25 @@ def _count_documents(build: BuildPipeline) -> int:
 
 
 def _write(build: BuildPipeline, originals: Texts) -> dict[str, Fields]:
-    """Return the conditions of each document, and a query in prose for all of them."""
-    domain = build.recipe.ladder.domain
-    inputs = {doc_id: {"domain": domain, "sentences": texts} for doc_id, texts in originals.items()}
+    """Return the conditions of each document, and a query in prose for all of them if it is used."""
+    ladder: LadderSettings = build.recipe.ladder
+    inputs = dict[str, Fields]()
+    for doc_id, texts in originals.items():
+        inputs[doc_id] = {"domain": ladder.domain, "sentences": texts}
+    writes = {"query_of_k": {"examples": ladder.list_examples}}
+    if ladder.protocol == "format":
+        writes["prose"] = {"examples": ladder.prose_examples}
 
     def show(doc_id: str, query: Fields) -> StageInput:
         numbered = [(str(number), text) for number, text in enumerate(originals[doc_id], start=1)]
-        wordings = [
-            "\n".join(query["conditions"]),
-            query["prose"],
-        ]
+        wordings = ["\n".join(query["conditions"])]
+        if "prose" in query:
+            wordings.append(query["prose"])
         return StageInput(doc_id, {"queries": wordings}, numbered)
 
     return _repair_until_right(
         build,
-        "query_of_k",
+        writes,
         "covers",
         inputs,
         show,
@@ -178,7 +199,7 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
 
     spoiled = _repair_until_right(
         build,
-        "spoil",
+        {"spoil": {}},
         "meets",
         inputs,
         show,
@@ -219,25 +240,29 @@ def _review_changes(
 
 def _repair_until_right(
     build: BuildPipeline,
-    writes: str,
+    writes: Mapping[str, Fields],
     judges: str,
     inputs: Mapping[str, Fields],
     show: Callable[[str, Fields], StageInput],
     units_per_document: int,
 ) -> dict[str, Fields]:
-    """Return the drafts of the stage `writes` in which the stage `judges` finds no fault.
+    """Return the drafts of the stages `writes` in which the stage `judges` finds no fault.
 
-    `show` turns a draft into a unit for the judge. A draft with a fault is written again, up to
-    `REPAIRS` times.
+    Each stage that writes has inputs of its own, and outputs that are a part of a draft. `show`
+    turns a draft into a unit for the judge. A draft with a fault is written again, up to `REPAIRS`
+    times.
     """
     most = (1 + REPAIRS) * _count_documents(build) * units_per_document
     history = dict.fromkeys(inputs, "")  # drafts so far, and the fault of each
     right = dict[str, Fields]()
     for _ in range(1 + REPAIRS):
-        units = [
-            StageInput(name, {**inputs[name], "wrong": past}) for name, past in history.items()
-        ]
-        drafts = {unit.key: answer for unit, answer in build.ask(writes, units, most) if answer}
+        drafts: dict[str, Fields] = {name: {} for name in history}
+        for stage, further in writes.items():
+            units = list[StageInput]()
+            for name in drafts:
+                units.append(StageInput(name, {**inputs[name], **further, "wrong": history[name]}))
+            answers = build.ask(stage, units, most)
+            drafts = {unit.key: drafts[unit.key] | answer for unit, answer in answers if answer}
         to_judge = [show(name, draft) for name, draft in drafts.items()]
         before = history
         history = {}
@@ -253,7 +278,7 @@ def _repair_until_right(
                 right[name] = draft
     for name, past in history.items():
         build.drop(judges, name, f"not right after {REPAIRS} repairs", past)
-    for stage in (writes, judges):
+    for stage in (*writes, judges):
         build.count(stage, len(inputs), len(right))
     return right
 

@@ -58,7 +58,10 @@ class Author:
 
     def _conditions(self, prompt):
         names = [min(self.of(one["text"])) for one in json.loads(given(prompt, "sentences"))]
-        return {"conditions": names, "prose": f"I look for {' and '.join(names)}."}
+        return {"conditions": names}
+
+    def _prose(self, prompt):
+        return {"prose": f"I look for {' and '.join(self._conditions(prompt)['conditions'])}."}
 
     def _stated(self, prompt):
         queries = json.loads(given(prompt, "queries"))
@@ -233,7 +236,7 @@ def test_what_the_forms_forbid_is_asked_for_once_more_and_then_dropped(
     assert (
         "It is a film." in rows["b1"]["evidence"] and rows["b3"]["evidence"].count("a red car") == 3
     )
-    wrong = [given(prompt, "wrong") for prompt in prompts(server) if asked(prompt) == "conditions"]
+    wrong = [given(prompt, "wrong") for prompt in prompts(server) if asked(prompt) == "prose"]
     assert [one.count("a red car") for one in wrong if "a red car" in one] == [1, 2]
 
 
@@ -314,7 +317,9 @@ def test_without_a_model_both_protocols_are_tasks_with_the_metrics_of_the_releas
     )
     made = load(place)
     calls = {row["stage"]: row["usage"]["calls"] for row in found["stages"] if row["usage"]}
-    assert calls == {"conditions": 9, "query_of_k": 9, "covers": 9, "spoil": 54, "meets": 54}
+    expected = {"conditions": 9, "query_of_k": 9, "covers": 9, "spoil": 54, "meets": 54}
+    # Queries with k conditions are lists.
+    assert calls == expected | ({"prose": 9} if protocol == "format" else {})
     figures = run(
         "--program", "retrieve", "--split", "all", "--json", "--task", place / "release"
     ).json["metrics"]
@@ -384,3 +389,18 @@ def test_the_miniatures_records_are_ladders_but_for_two_conditions_of_two_senten
     rows = [row for task in tasks for row in check_ladders(task)]
     assert len(rows) == 15 and [step for row in rows for step in row.steps if step != 1] == [2, 2]
     assert not any(row.foreign or row.repeated for row in rows)
+
+
+def test_each_style_is_a_call_with_two_examples_of_it(make, author, texts, server):
+    make(author, texts[:1])
+    asked_for = {
+        asked(prompt): json.loads(given(prompt, "examples"))
+        for prompt in prompts(server)
+        if asked(prompt) in ("conditions", "prose")
+    }
+    assert {style: len(examples) for style, examples in asked_for.items()} == {
+        "conditions": 2,
+        "prose": 2,
+    }
+    assert all("1. " in one for one in asked_for["conditions"])
+    assert not any("1. " in one for one in asked_for["prose"])
