@@ -177,7 +177,8 @@ def new(arguments: argparse.Namespace) -> int:
     values = [("corpus.path", arguments.corpus)]
     if arguments.follow_links:
         values.append(("corpus.follow_links", "true"))
-    settings = recipe.change(recipe_class(), [*values, *arguments.set])
+    values += arguments.set
+    settings = recipe.change(recipe.change(recipe_class(), values).preset(), values)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     text = recipe.write_toml(recipe.portable_name(arguments.recipe), settings)
     path.write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 from evals.build.ingest import CorpusSettings, CutSettings
 from evals.build.text_cleaning import CleanSettings
@@ -80,6 +80,10 @@ class Recipe:
     models: ModelsSettings = field(default_factory=ModelsSettings)
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     release: ReleaseSettings = field(default_factory=ReleaseSettings)
+
+    def preset(self) -> Self:
+        """Return the recipe with other defaults, where some of its values ask for them."""
+        return self
 
 
 def load_recipe_class(name: str) -> type[Recipe]:

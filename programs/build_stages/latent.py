@@ -64,11 +64,11 @@ class ExtractAttributes(dspy.Signature):
     further: dict[str, str] = dspy.InputField(
         desc="what else is to be written down, by name; there may be nothing"
     )
+    label_words: str = dspy.InputField(desc="how many words a label has")
     passages: list[Passage] = dspy.InputField(desc="what is to be read")
     found: list[Extracted] = dspy.OutputField(
-        desc="one for every passage: its id; the attribute; a label of three to eight words for "
-        "it; the further fields "
-        "in their order"
+        desc="one for every passage: its id; the attribute; a label for it; the further fields in "
+        "their order"
     )
 
 

@@ -9,9 +9,9 @@ in the corpus, as near misses. docs/decisions/building.md says how this differs 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 from evals.build import pool_judging, queries
 from evals.build.human_review import Item
@@ -68,6 +68,7 @@ class ExtractSettings:
 
     batch: Annotated[int, "documents in a call; 1 for long ones"] = 15
     chars: Annotated[int, "characters of each document that are read; 0 all"] = 0
+    label_words: Annotated[str, "how many words a label has"] = "three to eight"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,60 @@ class LatentRecipe(Recipe):
     write: queries.WriteSettings = field(default_factory=queries.WriteSettings)
     judge: pool_judging.GradingSettings = field(default_factory=pool_judging.GradingSettings)
     pool: pool_judging.PoolingSettings = field(default_factory=pool_judging.PoolingSettings)
+
+    def preset(self) -> Self:
+        """Return the recipe with the values of the paper's task that has its lens, if any."""
+        sections = PRESETS.get(self.attribute.lens, {})
+        changed = {
+            name: replace(getattr(self, name), **values) for name, values in sections.items()
+        }
+        return replace(self, **changed)
+
+
+# What the paper's tasks have in place of the defaults, by lens and section: `new` writes it into
+# recipe.toml.
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    # Section 4 and appendix D.1
+    "stance": {
+        "screen": {
+            "kinds": {
+                "implied": "it takes a position that it does not state",
+                "stated": "it states its position or feeling outright",
+                "news": "it reports or passes on news",
+            },
+            "eligible": ["implied"],
+        },
+        "group": {"merge": 0, "validate": 0},
+        "write": {"words": [10, 15]},
+    },
+    # Appendix D.2: a conversation a call, whose labels are collapsed as they are
+    "failure": {
+        "extract": {"batch": 1},
+        "group": {"relabel": False, "merge": 0, "validate": 0},
+        "write": {"style": "a researcher's: Find conversations where the AI ..."},
+    },
+    # Appendix D.3.1: six fields, of which the attribute and its label are two
+    "proof": {
+        "attribute": {
+            "further": {
+                "skeleton": (
+                    "the outline of the proof, in no words of its field: count pairs in two ways, "
+                    "compare the sums; or: take the smallest counterexample, make a smaller one"
+                ),
+                "insight": "in a sentence, the observation that unlocks the problem",
+                "family": (
+                    "algebra, combinatorics, geometry, number theory, real analysis, linear "
+                    "algebra, probability or game theory"
+                ),
+                "difficulty": "easy, medium or hard",
+            },
+            "private": ["solution"],
+        },
+        "extract": {"batch": 1, "label_words": "at most twenty"},
+        "group": {"relabel": False},
+        "write": {"of": "member"},
+    },
+}
 
 
 class AttributeNote(NamedTuple):
@@ -234,6 +289,7 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
     inputs = {
         "attribute": wording,
         "further": dict(attribute.further),
+        "label_words": settings.label_words,
     }
     units = (
         StageInput(batch[0], inputs, build.passages(batch, settings.chars, attribute.private))

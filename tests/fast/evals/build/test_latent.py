@@ -8,6 +8,8 @@ from building.knowing import Knowing
 from openai_server import OpenAIServer, annotate
 
 from environments import __main__ as environments_command
+from evals.build import __main__ as build_command
+from evals.build.recipe import read_recipe
 from evals.running.resolve import RunRetrievers
 from tools.errors import BudgetReached, DataError, UnknownName
 from tools.models.run_resources import RunResources
@@ -173,3 +175,37 @@ def test_a_query_with_which_people_find_fault_is_dropped_and_asks_nothing_again(
     build(folder, server.spec)
     assert len(load(folder).queries) == before - 1 and len(server.requests) == sent
     assert "people find fault with it" in (folder / "dropped.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lens", "words", "batch", "kinds", "further"),
+    [("stance", [10, 15], 15, 3, 0), ("failure", [10, 60], 1, 0, 0), ("proof", [10, 60], 1, 0, 4)],
+)
+def test_a_new_recipe_of_a_lens_has_the_values_of_the_paper_unless_they_are_given(
+    lens, words, batch, kinds, further, tmp_path, command_of
+):
+    made, lens_is = command_of(build_command), ("--set", f"attribute.lens={lens}")
+    about = ("--recipe", "latent", "--corpus", "task:obliq/twitter", *lens_is)
+    assert made("new", tmp_path / "papers", *about).code == 0
+    recipe = read_recipe(tmp_path / "papers")[1]
+    assert (recipe.write.words, recipe.extract.batch) == (words, batch)
+    assert len(recipe.screen.kinds) == kinds and {*recipe.screen.eligible} <= {*recipe.screen.kinds}
+    # The attribute and its label are fields, too: six of a proof.
+    assert len(recipe.attribute.further) == further
+    assert recipe.attribute.private == ["solution"] * (lens == "proof")
+    made("new", tmp_path / "own", *about, "--set", "write.words=[3, 9]", "--set", "extract.batch=2")
+    own = read_recipe(tmp_path / "own")[1]
+    assert (own.write.words, own.extract.batch) == ([3, 9], 2)
+    assert own.screen.kinds.keys() == recipe.screen.kinds.keys()
+
+
+def test_a_build_from_a_new_recipe_about_a_stance_screens_and_writes_ten_words(
+    tmp_path, command_of
+):
+    made = command_of(build_command)
+    corpus = ("--corpus", "task:obliq/twitter", "--set", "attribute.lens=stance")
+    made("new", tmp_path / "own", "--recipe", "latent", *corpus)
+    found = made("run", tmp_path / "own")
+    assert found.code == 0 and "screen" in found.out
+    queries = [json.loads(line) for line in (tmp_path / "own/release/queries.jsonl").open()]
+    assert queries and all(len(row["text"].split()) <= 15 for row in queries)
