@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from evals.reporting.verdicts import describe_verdict, round_p
 from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
@@ -93,25 +94,8 @@ def _verdicts(result: Result, labels: list[str]) -> list[str]:
     sentences = list[str]()
     for row in result["comparisons"]:
         if row["metric"] == result["metric"] and row["queries"]:
-            sentences.append(_verdict(row, name_of[row["run"]], baseline))
+            sentences.append(describe_verdict(row, name_of[row["run"]], baseline))
     return sentences
-
-
-def _verdict(row: Result, name: str, baseline: str) -> str:
-    metric = row["metric"]
-    if row["p_holm"] is None:
-        return f"{metric} of {name} and {baseline} is not tested"
-    p = _round_p(row["p_holm"])
-    equals = "" if p.startswith("<") else "= "
-    test = f"(p {equals}{p} by Holm, {queries(row['queries'])})"
-    if row["p_holm"] >= ALPHA:
-        power = number(row["detectable"], "; one of {:.3f} would have been, in 80 % of cases", "")
-        return (
-            f"no difference between {name} and {baseline} in {metric} could be shown {test}{power}"
-        )
-    better = "worse" if (row["difference"] > 0) is is_lower_better(metric) else "better"
-    size = f"{abs(row['difference']):.3f}"
-    return f"{name} is {better} than {baseline} by {size} {metric} {test}"
 
 
 def _compare(
@@ -199,8 +183,8 @@ def _metric_row(row: Result, most_queries: int) -> list[str]:
         name,
         *means,
         _interval(row),
-        _round_p(row["p"]),
-        _round_p(row["p_holm"]),
+        round_p(row["p"]),
+        round_p(row["p_holm"]),
         f"{row['wins']}/{row['ties']}/{row['losses']}",
         number(row["detectable"], "{:.3f}", "-"),
     ]
@@ -221,12 +205,6 @@ def _interval(row: Result) -> str:
 def _round(value: float, digits: int, sign: str = "-") -> str:
     # There is no minus before a zero.
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
-
-
-def _round_p(p: float | None) -> str:
-    if p is None:  # not tested
-        return "-"
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _losses(losses: Result, note: str) -> list[TextBlock]:
@@ -527,7 +505,7 @@ def _describe_recall(recall: Result) -> str:
     won = f"{test['wins']} queries won, {test['ties']} tied, {test['losses']} lost"
     return (
         f"recall of all that surfaced: {recall['then']:.4f} then, {recall['now']:.4f} now: "
-        f"{change}, p {_round_p(test['p'])}; {won}"
+        f"{change}, p {round_p(test['p'])}; {won}"
     )
 
 

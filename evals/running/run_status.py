@@ -167,7 +167,7 @@ class RunStatus:
             }
 
     def _measure(self, *, last: bool = False) -> None:
-        """Compute the running mean anew, if that is due or this is the `last` time."""
+        """Compute the running mean again, if that is due or this is the `last` time."""
         started = time.monotonic()
         if started < self._measure_next and not last:
             return

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -658,3 +658,32 @@ def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) 
             if start is not end
         ],
     }
+
+
+def compare_pairs(paths: Sequence[Path], metric: str = "", *, force: bool = False) -> list[Result]:
+    """Compare each pair of the systems of run folders in a metric, by default that of the first run.
+
+    A row is as in `compare`, with "baseline" for the earlier system. p is adjusted for all pairs
+    (Holm). UsageError for runs that were not asked the same, unless `force`.
+    """
+    runs, problems = fill_metrics(
+        [read_scored_run(path) for path in paths], [metric] if metric else []
+    )
+    if problems:
+        raise problems[0]
+    systems = _group(runs, paths)
+    _check_contracts(runs, force=force)
+    name = metric or runs[0].metric
+    pairs = list(combinations(systems, 2))
+    rows = list[Result]()
+    for baseline, system in pairs:
+        row = _compare_metric(baseline, system, name, len(pairs))
+        row["baseline"] = baseline.name
+        if not _is_tested(baseline, system, name):
+            row["p"] = None
+        rows.append(row)
+    tested = [row for row in rows if row["p"] is not None]
+    adjusted = holm([row["p"] for row in tested])
+    for row, p in zip(tested, adjusted, strict=True):
+        row["p_holm"] = p
+    return rows

@@ -5,7 +5,7 @@ call, and the data of each panel.
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
@@ -16,8 +16,10 @@ from evals import run_folder
 from evals.run_schemas import FATE_LABELS
 from evals.scoring import reference_runs, scored_run
 from evals.scoring.attribution import fate_at
+from evals.viewer.comparisons import COMPARISONS
 from evals.viewer.loaded_run import Answer, DocumentTexts, LoadedRun, plain_json
 from evals.viewer.panels import PANELS, Panel
+from evals.viewer.remarks import Remarks, RemarkWriter, Subject, find_file, name_run, read_remarks
 from evals.viewer.run_list import describe_groups, describe_time
 from evals.viewer.study_tables import read_studies
 from evals.viewer.unfinished import UnfinishedRun
@@ -72,7 +74,8 @@ class _RunEntry(NamedTuple):
 
 class ViewerApi:
     """The answers to the page's requests, by path: runs.json, live.json, run/ID.json,
-    run/ID/query/QUERY.json, run/ID/call/KEY.json and run/ID/PANEL/ARGUMENT.json.
+    run/ID/query/QUERY.json, run/ID/call/KEY.json, run/ID/PANEL/ARGUMENT.json, and of several runs
+    compare/ID,ID/METRIC.json, curves/ID,ID/METRIC.json and behaviours/ID,ID/all.json.
 
     With `exported`, an answer waits for the corpus. `texts` and `prompts` are whether there are
     texts of documents, and model calls. `chosen` takes the queries of a run and returns the
@@ -97,6 +100,7 @@ class ViewerApi:
         self.prompts = prompts
         self.panels = {panel.name: panel for panel in panels}
         self._texts = DocumentTexts(wait=exported, documents=texts)
+        self._remark_writer = RemarkWriter()
         self._lock = threading.Lock()
         # Once given, the id of a folder stays.
         self._ids: dict[Path, str] = {}
@@ -118,6 +122,9 @@ class ViewerApi:
         if path == "live.json":
             self._scan()
             return plain_json(self._describe_live())
+        match = re.fullmatch(rf"({'|'.join(COMPARISONS)})/(.*)/([^/]*)\.json", path, re.DOTALL)
+        if match:
+            return self._compare(match[1], match[2].split(","), unquote(match[3]))
         match = self._route.fullmatch(path)
         if match is None:
             raise NotFound(f"there is no {path[:200]!r}")
@@ -129,6 +136,23 @@ class ViewerApi:
         if subject == "call":
             return self._call(run_id, unquote(argument))
         return self._panel(run_id, self.panels[subject], unquote(argument))
+
+    def add_remark(self, path: str, body: bytes) -> bytes:
+        """Write a remark on the run of `path`, "run/ID/remark", and return it as JSON.
+
+        NotFound for another path, UsageError for a body that is no remark.
+        """
+        match = re.fullmatch(r"run/(.*)/remark", path, re.DOTALL)
+        entry = self._entries.get(match[1]) if match else None
+        if entry is None:
+            raise NotFound(f"there is no run at {path[:200]!r}")
+        return plain_json(self._remark_writer.add(entry.path, body))
+
+    def _read_remarks(self, paths: Iterable[Path]) -> dict[Path, Remarks]:
+        """Return the remarks on the runs in these folders."""
+        files = {find_file(path) for path in paths}
+        remarks = {file: read_remarks(file) for file in files}
+        return {path: remarks[find_file(path)].get(name_run(path), {}) for path in paths}
 
     @property
     def _readable(self) -> dict[str, LoadedRun]:
@@ -208,11 +232,16 @@ class ViewerApi:
         unreadable = [] if self._exported else self.unreadable
         readable = self._readable
         groups = describe_groups([loaded.run for loaded in readable.values()])
+        remarks = self._read_remarks([loaded.run.path for loaded in readable.values()])
         answer = {
             "title": ", ".join(titles),
             "exported": self._exported,
             "runs": [
-                _summarize(run_id, loaded) | groups[loaded.run.name]
+                {
+                    **_summarize(run_id, loaded),
+                    **groups[loaded.run.name],
+                    **_describe_remarks(loaded, remarks[loaded.run.path]),
+                }
                 for run_id, loaded in readable.items()
             ],
             **({} if self._exported else self._describe_live()),
@@ -237,6 +266,8 @@ class ViewerApi:
             live = {"id": run_id, **unfinished.describe()}
             return plain_json({"id": run_id, "live": live, "no_scores": str(problem)})
         answer = _describe_run(loaded) | self._relate(run_id, loaded) | {"id": run_id}
+        remarks = self._read_remarks([loaded.run.path])
+        answer["remarks"] = _list_remarks(loaded, remarks[loaded.run.path])
         if unfinished := self._unfinished.get(run_id):
             answer["live"] = {"id": run_id, **unfinished.describe()}
         elif not self._exported:
@@ -284,6 +315,13 @@ class ViewerApi:
                 f"{path} has no call {key[:16]!r}; was it cleared, or the run moved, or replayed?"
             )
         return plain_json(call)
+
+    def _compare(self, kind: str, run_ids: Sequence[str], metric: str) -> bytes:
+        """Answer a question about several runs; `metric` is "all" for the headline metric."""
+        runs = [self._open(unquote(run_id)).run for run_id in dict.fromkeys(run_ids)]
+        if len(runs) < 2:
+            raise UsageError("one run has nothing to be compared with; choose two or more")
+        return plain_json(COMPARISONS[kind](runs, "" if metric == "all" else metric))
 
     def _panel(self, run_id: str, panel: Panel, argument: str) -> bytes:
         loaded = self._open(run_id)
@@ -406,6 +444,29 @@ def _summarize(run_id: str, loaded: LoadedRun) -> Answer:
         "imported": bool(run.config.get("imported")),
         "unusable": sum(run.scores.get("unusable", {}).values()),
         **describe_time(run.path),
+    }
+
+
+def _list_remarks(loaded: LoadedRun, remarks: Remarks) -> list[Answer]:
+    """Return the remarks on the run's queries that are shown, and on their steps."""
+    listed = list[Answer]()
+    for subject, remark in remarks.items():
+        if subject.query_id in loaded.named:
+            keys = ("query_id", "step", "label", "note", "time")
+            listed.append({key: remark.get(key) for key in keys})
+    return listed
+
+
+def _describe_remarks(loaded: LoadedRun, remarks: Remarks) -> Answer:
+    """Return the name, tags and note of a run on the page, and how many remarks it has."""
+    of_run = remarks.get(Subject(None, None), {})
+    return {
+        "named": {
+            "name": of_run.get("name", ""),
+            "tags": of_run.get("tags", []),
+            "note": of_run.get("note", ""),
+        },
+        "remarks": len(_list_remarks(loaded, remarks)),
     }
 
 

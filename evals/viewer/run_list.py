@@ -4,7 +4,7 @@ one system apart.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,8 @@ from evals.scoring.scored_run import ScoredRun, contract_differences
 
 # Of a contract, what the head of a group says in any case.
 _SAID = {"task", "split", "queries"}
+# Characters of a value in the head of a group.
+LONGEST = 40
 
 
 def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
@@ -24,7 +26,8 @@ def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
     """
     groups: dict[str, list[ScoredRun]] = defaultdict(list)
     for run in runs:
-        groups[json.dumps([run.contract, run.metric], sort_keys=True)].append(run)
+        key = json.dumps([run.contract, run.metric], sort_keys=True)
+        groups[key].append(run)
     largest: dict[str, ScoredRun] = {}
     for members in sorted(groups.values(), key=len, reverse=True):
         largest.setdefault(_said_of(members[0]), members[0])
@@ -32,28 +35,50 @@ def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
     for members in groups.values():
         settings = name_settings(members)
         usual = largest[_said_of(members[0])]
-        asked = "" if usual in members else _describe_difference(usual, members[0])
+        asked = ""
+        if usual not in members:
+            asked = _describe_difference(usual, members[0])
         for run in members:
-            described[run.name] = {"setting": settings[run.name], "asked": asked}
+            described[run.name] = {
+                "setting": settings[run.name],
+                "asked": asked,
+            }
     return described
 
 
 def _said_of(run: ScoredRun) -> str:
-    key = [run.config["task"], run.scores["data"], run.config["split"], len(run.query_ids)]
-    return json.dumps([*key, run.metric])
+    """Return what the head of a group says of its runs, as a key."""
+    return json.dumps(
+        [
+            run.config["task"],
+            run.scores["data"],
+            run.config["split"],
+            len(run.query_ids),
+            run.metric,
+        ]
+    )
 
 
 def _describe_difference(usual: ScoredRun, run: ScoredRun) -> str:
-    differences = [key for key in contract_differences(usual, run) if key not in _SAID]
-    return ", ".join(f"{key.replace('_', ' ')} {_short(run.contract, key)}" for key in differences)
+    described = list[str]()
+    for key in contract_differences(usual, run):
+        if key in _SAID:
+            continue
+        name = key.replace("_", " ")
+        value = _shorten(run.contract.get(key))
+        described.append(f"{name} {value}")
+    return ", ".join(described)
 
 
-def _short(contract: Mapping[str, Any], key: str) -> str:
-    value = contract.get(key)
+def _shorten(value: Any) -> str:
     if isinstance(value, dict) and "kind" in value:
         return f"{value['kind']}:{value['size']}"
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:36]} ..."
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value)
+    if len(text) <= LONGEST:
+        return str(text)
+    return f"{text[: LONGEST - 4]} ..."
 
 
 def describe_time(path: Path) -> dict[str, Any]:
@@ -63,10 +88,18 @@ def describe_time(path: Path) -> dict[str, Any]:
     date = None
     seconds = None
     with suppress(OSError):
-        date = (path / "outcomes.jsonl").stat().st_mtime
+        status = (path / "outcomes.jsonl").stat()
+        date = status.st_mtime
     sittings = read_sittings(path)
     if sittings:
-        seconds = sum(sitting["seconds"] for sitting in sittings)
+        last = sittings[-1]
+        seconds = 0.0
+        for sitting in sittings:
+            seconds += sitting["seconds"]
         with suppress(ValueError, KeyError, TypeError):
-            date = datetime.fromisoformat(sittings[-1]["ended"]).timestamp()
-    return {"date": date, "seconds": seconds}
+            ended = datetime.fromisoformat(last["ended"])
+            date = ended.timestamp()
+    return {
+        "date": date,
+        "seconds": seconds,
+    }

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +31,8 @@ HOST = "127.0.0.1"
 PORT = 8017
 # Ports that are tried if none is named.
 PORTS = 10
+# Bytes of a remark.
+LARGEST_BODY = 1 << 20
 
 # Files of page/, which are the page's program one after the other; panels come between them.
 BEFORE_PANELS = (
@@ -41,6 +43,7 @@ BEFORE_PANELS = (
     "lists",
     "calls",
     "trajectory",
+    "remarks",
     "live",
     "overview",
     "panels",
@@ -127,25 +130,42 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        root = self.server.root
         with suppress(ValueError):
             self.server.once.remove(path)
-            self._send(HTTPStatus.FOUND, _PageFile("text/plain", b""), Location=root)
+            location = self.server.root
+            self._send(HTTPStatus.FOUND, _PageFile("text/plain", b""), Location=location)
             return
+        self._respond(path, self._answer)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > LARGEST_BODY:
+            self.close_connection = True
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a remark is at most 1 MB")
+            return
+        body = self.rfile.read(int(length))
+        self._respond(self.path, lambda name: self._keep(name, body))
+
+    def _keep(self, name: str, body: bytes) -> _PageFile:
+        remark = self.server.answers.add_remark(name.removeprefix("data/"), body)
+        return _PageFile("application/json", remark)
+
+    def _respond(self, path: str, answer: Callable[[str], _PageFile]) -> None:
+        root = self.server.root
         if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
             remedy = "open the whole address that python -m evals.view printed"
             self._refuse(HTTPStatus.FORBIDDEN, remedy)
             return
         name = path[len(root) :]
         try:
-            self._send(HTTPStatus.OK, self._answer(name))
+            self._send(HTTPStatus.OK, answer(name))
         except NotFound as problem:
             self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (SextantError, OSError) as problem:
             reason = files.describe(problem) if isinstance(problem, OSError) else str(problem)
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
-
-    do_HEAD = do_GET
 
     def _answer(self, name: str) -> _PageFile:
         if name.startswith("data/"):

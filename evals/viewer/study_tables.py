@@ -1,4 +1,4 @@
-"""The tables of studies beside the runs, as far as they are filled: rows by tasks."""
+"""The tables of studies, as far as they are filled: rows by tasks."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,10 +23,13 @@ def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[dict[str, Any
     found = list[tuple[float, dict[str, Any]]]()
     for root in roots:
         for file in root.glob("studies/*/cells.json"):
+            # A table that cannot be read is left out: the runs are shown in any case.
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 study = _read(root, file, find_run)
-                found.append((file.stat().st_mtime, study))
-    return [study for _, study in sorted(found, key=lambda item: -item[0])]
+                changed = file.stat().st_mtime
+                found.append((changed, study))
+    found.sort(key=lambda item: item[0], reverse=True)
+    return [study for _, study in found]
 
 
 def _read(root: Path, file: Path, find_run: FindRun) -> dict[str, Any]:
@@ -34,15 +37,22 @@ def _read(root: Path, file: Path, find_run: FindRun) -> dict[str, Any]:
     page = file.with_name("index.html")
     cells = list[dict[str, Any]]()
     for row in table["cells"]:
-        cell = {key: str(row[key]) for key in ("row", "task", "state", "reason")}
+        cell = {
+            "row": str(row["row"]),
+            "task": str(row["task"]),
+            "state": str(row["state"]),
+            "reason": str(row["reason"]),
+        }
         if row["run"]:
             cell |= find_run(root / row["run"])
         cells.append(cell)
+    rows = dict.fromkeys(cell["row"] for cell in cells)
+    tasks = dict.fromkeys(cell["task"] for cell in cells)
     return {
         "name": str(table["study"]),
         "question": str(table["question"]),
         "page": str(page) if page.is_file() else "",
-        "rows": list(dict.fromkeys(cell["row"] for cell in cells)),
-        "tasks": list(dict.fromkeys(cell["task"] for cell in cells)),
+        "rows": list(rows),
+        "tasks": list(tasks),
         "cells": cells,
     }

@@ -145,10 +145,10 @@ class UnfinishedRun:
         if state and state.is_live:
             return {"state": state.name, "reason": state.reason, "live": True, "remedy": ""}
         if queries and len(self._outcomes) >= queries:
-            remedy = f"python -m evals.score {self.path} scores it"
+            remedy = f"python -m evals.score {self.path} scores it."
             return {"state": NOT_SCORED, "reason": "", "live": False, "remedy": remedy}
         name, reason = (state.name, state.reason) if state else (BROKE_OFF, "")
-        remedy = "the command of the run goes on with it"
+        remedy = "The command of the run goes on with it."
         return {"state": name, "reason": reason, "live": False, "remedy": remedy}
 
     def load(self) -> AnsweredPart:

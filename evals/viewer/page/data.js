@@ -33,6 +33,8 @@ async function unpacked(node) {
 
 async function fetched(path) {
   if (location.protocol === "file:") {
+    if (/^(compare|curves|behaviours)\//.test(path))
+      throw new Error("this file has comparisons of pairs, and of all runs that were asked the same; choose among these");
     const mend = path.includes("/call/") ? "with --prompts, where they may be passed on" : "with that query";
     throw new Error(`this file does not contain it; export the run again ${mend}`);
   }
@@ -60,8 +62,14 @@ function load(path, { fresh = false } = {}) {
   return known;
 }
 
+/** Have these paths asked for again. */
+const forget = (...paths) => paths.forEach((path) => answers.delete(path));
+
 const loadRuns = (fresh) => load("runs.json", { fresh });
 const loadRun = (id) => load(`run/${encodeId(id)}.json`);
+/** What is known of several runs together: "compare", "curves" or "behaviours". */
+const loadTogether = (kind, ids, metric = "all") =>
+  load(`${kind}/${ids.map(encodeId).join(",")}/${encodeURIComponent(metric)}.json`);
 const loadCall = (id, key) => load(`run/${encodeId(id)}/call/${key}.json`);
 const loadPanel = (id, name, argument = "all", options = {}) =>
   load(`run/${encodeId(id)}/${name}/${encodeURIComponent(argument)}.json`, options);

@@ -24,7 +24,7 @@ function sortable({ caption, columns: wanted, sort, tie, attributesOf, open, onS
   const heads = columns.map((column) =>
     el(
       "th",
-      { scope: "col", class: column.number ? "number" : null, title: column.hint ?? null },
+      { scope: "col", class: [column.number && "number", column.className].filter(Boolean).join(" ") || null, title: column.hint ?? null },
       column.value ? button({ class: "sort" }, () => turn(column), column.head) : column.head,
     ),
   );
@@ -63,7 +63,7 @@ function sortable({ caption, columns: wanted, sort, tie, attributesOf, open, onS
   }
 
   function groupHead(row) {
-    return el("tr.group", el("th", { colspan: columns.length, scope: "colgroup" }, groups.head(row)));
+    return el("tr.group", el("th", { colspan: columns.length, scope: "colgroup" }, el("span.head", groups.head(row))));
   }
 
   function line(row) {

@@ -40,7 +40,7 @@ function liveCard(run, { linked = true } = {}) {
       linked ? el("a", { href: link.run(run.id) }, el("b", title)) : el("b", title),
       foreign(run.task, "about"),
       run.mini && badge("mini", "mini"),
-      el("span", { class: `state ${run.live ? run.state : "ended"}` }, run.state),
+      el("span", { class: `state ${run.live ? run.state : "over"}` }, run.state),
       run.reason && foreign(run.reason, "about"),
     ),
     run.queries > 0 &&
@@ -67,7 +67,7 @@ function liveCard(run, { linked = true } = {}) {
     ),
     run.live && flight.length > 0 && el("p.about", "In flight: ", facts(flight.slice(0, 6)), more),
     run.newest?.length > 0 && el("p.about", "Newest: ", facts(run.newest.slice(0, 8).map(to))),
-    run.remedy && el("p.about", foreign(run.remedy), "."),
+    run.remedy && el("p.about", foreign(run.remedy)),
   );
 }
 

@@ -49,19 +49,21 @@ async function runView({ ids: [id], params }) {
   const node = el(
     "div",
     heading(
-      foreign(runName(about)),
+      foreign(about.named?.name || runName(about)),
       [
+        about.named?.name && foreign(runName(about)),
         foreign(about.task),
         `${about.split} split`,
         foreign(asText(about.retriever ?? "")),
         foreign(asText(about.lm ?? "")),
-        el("span.id", digest(id)),
+        about.setting && foreign(about.setting),
       ],
       about.mini && miniBadge(),
       about.imported && badge("imported"),
       about.pool && badge(`pool: ${asText(about.pool)}`),
     ),
     run.live ? live : el("div.between", el("p", facts(costs(about))), compareWith(id, run.siblings, null, runs)),
+    !run.live && runRemark(id, about.named, exported),
     run.why_no_fates && notice(run.why_no_fates),
     el(
       "div.halves",
@@ -254,9 +256,13 @@ function fallSection(runs) {
     return section("Where recall is lost", null, notice("Unknown: an older version scored this run."));
   const first = String(losses.cutoff ?? cutoffs[0]);
   const box = el("div");
+  // On a narrow screen, one below the other.
+  const sets = matchMedia("(max-width: 44rem)").matches ? runs.map((run) => [run]) : [runs];
   const draw = (k) =>
     box.replaceChildren(
-      scrolling("Where recall is lost", waterfall(runs, Number(k), `Recall at ${k} and what it misses`)),
+      ...sets.map((one, n) =>
+        scrolling(`Where recall is lost${n ? ` ${n + 1}` : ""}`, waterfall(one, Number(k), `Recall at ${k} and what it misses`)),
+      ),
     );
   draw(first);
   return section("Where recall is lost", choice("Cutoff", cutoffs.map((k) => [k, k]), first, draw), box);
@@ -293,7 +299,7 @@ function costs(run) {
 /** A choice of runs that were asked the same, to put beside this one. */
 function compareWith(id, siblings, queryId, runs) {
   if (!siblings?.length) return null;
-  const names = new Map(runs.map((run) => [run.id, `${runName(run)} ${digest(run.id)}`]));
+  const names = new Map(runs.map((run) => [run.id, labelOf(run)]));
   const options = [["", "choose a run"], ...siblings.map((one) => [one, names.get(one) ?? one])];
   let other = "";
   const begin = button({ disabled: true }, () => go(link.compare([id, other], queryId)), "Compare");

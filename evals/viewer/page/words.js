@@ -102,10 +102,7 @@ const STOPS = {
 const runName = (run) => run.program + (run.compiled ? " (compiled)" : "");
 
 /** A run among others: the name it was given, or its program with the setting that tells it from others. */
-const labelOf = (run) => run.named?.name || runName(run) + (run.setting ? ` (${run.setting})` : "");
-
-/** The last part of a run's id: its digest. */
-const digest = (id) => id.split("-").at(-1);
+const labelOf = (run) => run.named?.name || runName(run) + (run.setting ? `, ${run.setting}` : "");
 
 /** Plain text of any value. */
 const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));

@@ -194,6 +194,10 @@ def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_f
         "imported": True,
         "pool": "oracle:300",
         "usage": {**one["usage"], "calls": 99_999, "list_usd": 99.0},
+        "setting": "hops=4, notes=true",
+        "unusable": 1234,
+        "seconds": 7199,
+        "remarks": 12,
     }
     answer["runs"] = [
         one
@@ -205,12 +209,14 @@ def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_f
         }
         for n in (2, 1183, 24)
     ]
-    for sort in ("", "value", "-value", "queries", "-program"):
+    for sort in ("", "value", "-value", "unusable", "-program"):
         page = open_page()
         page.route("**/data/runs.json", lambda route: route.fulfill(json=answer))
         page = open_page(f"#/?sort={sort}")
         page.unroute("**/data/runs.json")
-        assert texts(page, "tr[data-run] td.queries") == ["1,183", "24", "2"]
+        heads = texts(page, ".list .group")
+        asked = [re.search(r"([\d,]+) quer", head)[1] for head in heads]
+        assert asked == ["1,183", "24", "2"]
         fits = "node => node.clientWidth > 1000 && node.scrollWidth <= node.clientWidth"
         assert page.locator(".scrolling").evaluate(fits), "at 1,280 pixels"
 

@@ -68,7 +68,7 @@ def test_a_status_that_nobody_writes_any_more_is_of_a_run_that_broke_off(path):
     write_status(path, time.time() - 2 * run_status.STALE_SECONDS)
     [one] = answer(page(path), "live.json")["unfinished"]
     assert (one["state"], one["live"]) == ("broke off", False)
-    assert one["remedy"] == "the command of the run goes on with it"
+    assert one["remedy"] == "The command of the run goes on with it."
 
 
 def test_its_answered_queries_have_the_values_and_fates_that_the_whole_run_has(

@@ -1,0 +1,48 @@
+"""Verdicts in words: whether a comparison shows a difference."""
+
+from typing import Any
+
+from evals.scoring.metrics import is_lower_better
+from tools.number_format import number, queries
+
+Result = dict[str, Any]
+# Below which a difference is taken for shown.
+ALPHA = 0.05
+# Below which p is not written out.
+SMALLEST_P = 0.001
+
+
+def describe_verdict(row: Result, name: str, baseline: str) -> str:
+    """Say in a sentence whether a system differs from a baseline, by a row of `compare`."""
+    metric = row["metric"]
+    adjusted = row["p_holm"]
+    if adjusted is None:
+        return f"{metric} of {name} and {baseline} is not tested"
+    p = round_p(adjusted)
+    equals = "= "
+    if p.startswith("<"):
+        equals = ""
+    test = f"(p {equals}{p} by Holm, {queries(row['queries'])})"
+    if adjusted >= ALPHA:
+        power = number(
+            row["detectable"],
+            "; one of {:.3f} would have been, in 80 % of cases",
+            "",
+        )
+        pair = f"{name} and {baseline}"
+        return f"no difference between {pair} in {metric} could be shown {test}{power}"
+    difference = row["difference"]
+    better = "better"
+    if (difference > 0) is is_lower_better(metric):
+        better = "worse"
+    size = f"{abs(difference):.3f}"
+    return f"{name} is {better} than {baseline} by {size} {metric} {test}"
+
+
+def round_p(p: float | None) -> str:
+    """Write a p value with three decimals; "-" for a difference that was not tested."""
+    if p is None:
+        return "-"
+    if p < SMALLEST_P:
+        return f"<{SMALLEST_P}"
+    return f"{p:.3f}"

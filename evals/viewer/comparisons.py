@@ -1,0 +1,184 @@
+"""Comparisons of runs for the page, by the functions of `evals.compare`, `evals.curves` and
+`evals.behaviour`.
+
+A result names runs by their places in the list that was asked for, from 0.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evals.reporting.verdicts import ALPHA, describe_verdict
+from evals.scoring.behaviour import FIGURES, compare_behaviour
+from evals.scoring.budget_curves import curves
+from evals.scoring.comparison import compare, compare_pairs
+from evals.scoring.scored_run import ScoredRun, align_columns
+from evals.scoring.statistics import TIE
+from evals.viewer.run_list import describe_groups
+from tools.errors import SextantError
+
+# Keys of a comparison that the page shows.
+_SHOWN = (
+    "metric",
+    "baseline_mean",
+    "mean",
+    "difference",
+    "low",
+    "high",
+    "p",
+    "p_holm",
+    "wins",
+    "ties",
+    "losses",
+    "queries",
+    "detectable",
+)
+Answer = dict[str, Any]
+
+
+def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
+    """Return the differences of runs from the first, with verdicts on `metric`, "" for the headline.
+
+    "comparisons" has a row for each run and metric, "pairs" one for each two runs if there are
+    more than two. "queries" are all queries; "spread" has for each metric and query the difference
+    of the second run from the first, or of the best of several from the worst, None if a run lacks
+    it; "moved" counts those that are not ties. "why" is the reason if the runs cannot be compared.
+    """
+    places = {run.name: place for place, run in enumerate(runs)}
+    answer = _spread(runs)
+    paths = [run.path for run in runs]
+    chosen = metric or runs[0].metric
+    names = _name(runs)
+    try:
+        result = compare(paths, force=True)
+        pairs = compare_pairs(paths, chosen, force=True) if len(runs) > 2 else []
+    except SextantError as problem:
+        return answer | {"metric": chosen, "why": str(problem)}
+    verdicts = list[str]()
+    comparisons = list[Answer]()
+    for row in result["comparisons"]:
+        place = places[row["run"]]
+        comparisons.append(_show(row, place))
+        if row["metric"] == chosen and row["queries"]:
+            verdicts.append(describe_verdict(row, names[place], names[0]))
+    notes = list[str]()
+    for note in result["notes"]:
+        for run, name in zip(runs, names, strict=True):
+            note = note.replace(run.name, name)
+        notes.append(note)
+    pair_rows = list[Answer]()
+    for row in pairs:
+        shown = _show(row, places[row["run"]])
+        shown["baseline"] = places[row["baseline"]]
+        pair_rows.append(shown)
+    return answer | {
+        "metric": chosen,
+        "why": "",
+        "verdicts": verdicts,
+        "comparisons": comparisons,
+        "pairs": pair_rows,
+        "notes": notes,
+        "alpha": ALPHA,
+    }
+
+
+def _show(row: Mapping[str, Any], place: int) -> Answer:
+    shown: Answer = {"run": place}
+    for key in _SHOWN:
+        shown[key] = row.get(key)
+    return shown
+
+
+def _name(runs: Sequence[ScoredRun]) -> list[str]:
+    settings = describe_groups(runs)
+    names = list[str]()
+    for place, run in enumerate(runs):
+        setting = settings[run.name]["setting"]
+        name = str(run.config["program"])
+        if setting:
+            name += f", {setting}"
+        names.append(f"{name} ({letter(place)})")
+    return names
+
+
+def letter(place: int) -> str:
+    """Return the letter of a run on the page: A to Z, then A2 and so on."""
+    round_number, index = divmod(place, 26)
+    suffix = "" if not round_number else str(round_number + 1)
+    return chr(ord("A") + index) + suffix
+
+
+def _spread(runs: Sequence[ScoredRun]) -> Answer:
+    query_ids = dict.fromkeys(query_id for run in runs for query_id in run.query_ids)
+    metrics = [name for name in runs[0].columns if all(name in run.columns for run in runs)]
+    spread: dict[str, list[float | None]] = {}
+    moved: dict[str, int] = {}
+    for name in metrics:
+        aligned = align_columns(*(run.columns[name] for run in runs))
+        differences = {query_id: _difference(values) for query_id, values in aligned.items()}
+        spread[name] = [differences.get(query_id) for query_id in query_ids]
+        moved[name] = sum(abs(difference) >= TIE for difference in differences.values())
+    return {
+        "query_ids": list(query_ids),
+        "spread": spread,
+        "moved": moved,
+        "tie": TIE,
+    }
+
+
+def _difference(values: Sequence[float]) -> float:
+    if len(values) == 2:
+        return values[1] - values[0]
+    return max(values) - min(values)
+
+
+def draw_curves(runs: Sequence[ScoredRun], metric: str) -> Answer:
+    """Return the curves of runs at equal budgets; "why" is the reason if there are none."""
+    places = {run.name: place for place, run in enumerate(runs)}
+    try:
+        result = curves([run.path for run in runs], metric)
+    except SextantError as problem:
+        return {"why": str(problem), "axes": {}, "metric": metric, "refused": []}
+    axes: Answer = {}
+    for axis, described in result["axes"].items():
+        lines = list[Answer]()
+        for row in described["curves"]:
+            line = {key: row[key] for key in ("mean", "low", "high", "end", "cost")}
+            lines.append({"run": places[row["run"]], **line})
+        axes[axis] = {
+            "words": described["words"],
+            "budgets": described["budgets"],
+            "curves": lines,
+        }
+    refused = [
+        {"run": places[row["run"]], "axis": row["axis"], "why": row["why"]}
+        for row in result["refused"]
+    ]
+    return {"why": "", "metric": result["metric"], "axes": axes, "refused": refused}
+
+
+def describe_behaviours(runs: Sequence[ScoredRun], _: str = "") -> Answer:
+    """Return the behaviour of runs, and what each two find together; "why" is the reason if it is
+    not known.
+    """
+    try:
+        result = compare_behaviour([run.path for run in runs])
+    except SextantError as problem:
+        return {"why": str(problem)}
+    return {
+        "why": "",
+        "words": FIGURES,
+        "kinds": result["kinds"],
+        "cutoff": result["runs"][0]["cutoff"],
+        "runs": [
+            {"figures": row["figures"], "failures": row["failures"]} for row in result["runs"]
+        ],
+        "pairs": result["pairs"],
+    }
+
+
+# By the first part of their paths.
+COMPARISONS: dict[str, Callable[[Sequence[ScoredRun], str], Answer]] = {
+    "compare": compare_runs,
+    "curves": draw_curves,
+    "behaviours": describe_behaviours,
+}

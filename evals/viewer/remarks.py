@@ -1,0 +1,118 @@
+"""Remarks of readers on runs, queries and steps: `remarks.jsonl` in the folder of all runs.
+
+A line has "time", "run" (TASK/NAME), and "query_id" and "step" unless it is on all of a run or a
+query. A remark on a query or step has a "label" and a "note"; a remark on a run has its "name",
+"tags" and "note" on the page. The last line on a run, query or step counts, and an empty remark
+removes what was there. Nothing of a run is changed.
+"""
+
+import json
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from tools import files, schemas
+from tools.errors import DataError, UsageError
+
+REMARKS = "remarks.jsonl"
+# Bytes of the file, and characters of a text.
+LARGEST = 1 << 28
+LONGEST = 20_000
+Text = Annotated[str, Field(max_length=LONGEST)]
+
+
+class RemarkSchema(TypedDict):
+    """A remark as the page sends it."""
+
+    query_id: NotRequired[Text]
+    step: NotRequired[Annotated[int, Field(ge=0)]]
+    label: NotRequired[Text]
+    note: NotRequired[Text]
+    name: NotRequired[Text]
+    tags: NotRequired[list[Text]]
+
+
+class Subject(NamedTuple):
+    """What a remark is on: a run, a query of it, or a step; None for the larger."""
+
+    query_id: str | None
+    step: int | None
+
+
+Remarks = dict[Subject, dict[str, Any]]
+
+
+def find_file(run: Path) -> Path:
+    """Return the file of the remarks on the run in the folder `run`, which may not exist."""
+    return run.resolve().parent.parent / REMARKS
+
+
+def name_run(run: Path) -> str:
+    """Return a run as remarks name it: the last two parts of its folder."""
+    return "/".join(run.resolve().parts[-2:])
+
+
+def read_remarks(file: Path) -> dict[str, Remarks]:
+    """Return the remarks by run, without those that are empty; a line that is damaged is left out.
+
+    DataError for a file that cannot be read.
+    """
+    remarks: dict[str, Remarks] = {}
+    try:
+        content = files.read_input(file, LARGEST)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {files.describe(error)}") from None
+    for line in content.splitlines():
+        row = files.read_object(line.decode("utf-8", "replace"))
+        if row is None or not isinstance(row.get("run"), str):
+            continue
+        subject = Subject(row.get("query_id"), row.get("step"))
+        of_run = remarks.setdefault(row["run"], {})
+        of_run.pop(subject, None)
+        if any(row.get(key) for key in ("label", "note", "name", "tags")):
+            of_run[subject] = row
+    return remarks
+
+
+class RemarkWriter:
+    """Adds remarks to the file of a run's folder; threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self, run: Path, body: bytes) -> Mapping[str, Any]:
+        """Write a remark on a run, a query or a step, and return it when it is on disk.
+
+        UsageError for another form, DataError if it cannot be written.
+        """
+        try:
+            sent = schemas.parse_json(RemarkSchema, body)
+        except ValueError as error:
+            raise UsageError(f"this is no remark: {error}") from None
+        if "step" in sent and "query_id" not in sent:
+            raise UsageError("a remark on a step names its query")
+        now = datetime.now(UTC)
+        remark: dict[str, Any] = {
+            "time": now.isoformat(timespec="seconds"),
+            "run": name_run(run),
+        }
+        for key in RemarkSchema.__annotations__:
+            if key in sent:
+                remark[key] = sent[key]
+        file = find_file(run)
+        line = json.dumps(remark, ensure_ascii=False)
+        try:
+            with self._lock:
+                # A torn line would join the new line.
+                list(files.iter_lines(file, repair=True))
+                files.append_line(file, line.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            raise DataError(f"{file} cannot be written: {files.describe(error)}") from None
+        return remark
