@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ from environments.readers.documents.markup import XmlPaths
 from environments.readers.documents.pages import need
 from environments.readers.documents.readers import Limits
 from evals.build import text_cleaning as cleaning
+from evals.build.row_joining import JoinColumns, Row, join_rows
 from evals.build.text_cleaning import CleanSettings, clean_text, compile_pattern
 from evals.build.types import BuildSource
 from tools import files as disk
@@ -74,6 +75,15 @@ class CorpusSettings:
     title: Annotated[str, "column of the title, where there is one"] = "title"
     group: Annotated[
         str, "column of what a document is part of: its post, debate, record or author"
+    ] = ""
+    join: Annotated[
+        str, "column whose rows of one value become a document; empty: a row is a document"
+    ] = ""
+    headings: Annotated[
+        tuple[str, ...], "join: columns of the headings above a row's text, from the top"
+    ] = ()
+    heading_mark: Annotated[
+        str, "join: what stands between headings in a column; empty: a column has one"
     ] = ""
     private: Annotated[
         tuple[str, ...], "columns that are kept beside the build, and never released"
@@ -383,6 +393,7 @@ class _Ingestion:
             raise UsageError(
                 "corpus.file_seconds, file_memory and file_text are whole numbers from 1 on"
             )
+        columns = (*columns, names.join, *names.headings)
         fields = tuple(column for column in columns if column)
         record = XmlPaths(names.record, names.sections, fields)
         rows = sources.read(
@@ -393,8 +404,25 @@ class _Ingestion:
             limits,
             self._leave_file,
         )
+        if names.join:
+            rows = self._join(rows)
         for location, row in rows:
             yield self._parse(location, row)
+
+    def _join(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the documents that rows become together."""
+        names = self.corpus
+        if names.private:
+            raise UsageError("corpus.join goes with no corpus.private: name one of them")
+        columns = JoinColumns(
+            names.join,
+            names.text or collections.TEXTS[0],
+            names.title or "title",
+            names.headings,
+            names.heading_mark,
+        )
+        id_column = names.id or collections.IDS[0]
+        return join_rows(rows, columns, id_column)
 
     def _parse(self, location: str, row: dict[str, Any]) -> CorpusRow:
         """Return a row of a file by the columns that the recipe names, or the usual columns."""

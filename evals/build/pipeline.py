@@ -312,7 +312,10 @@ class BuildPipeline:
         )
         if not wanted.dev:
             return benchmark
-        return release.split_dev(benchmark, wanted.dev, together)
+        share = wanted.dev
+        if wanted.dev_most and queries:
+            share = min(share, wanted.dev_most / len(queries))
+        return release.split_dev(benchmark, share, together)
 
     @cached_property
     def statistics(self) -> TermStatistics:

@@ -66,6 +66,7 @@ class ReleaseSettings:
         default_factory=lambda: ["nDCG@10", "nDCG@50", "R@10", "R@50", "R@100"]
     )
     dev: Annotated[float, "share of the queries that is kept for dev"] = 0.2
+    dev_most: Annotated[int, "queries that are kept for dev at most; 0: any number"] = 0
     licence: Annotated[str, "of the texts"] = ""
     source: Annotated[str, "where the texts are from"] = ""
 

@@ -18,10 +18,12 @@ from evals.build import release, transfer
 from evals.build.human_review import Item
 from evals.build.ingest import TASK, CutSettings
 from evals.build.pipeline import BuildPipeline
+from evals.build.query_ratings import read_ratings
 from evals.build.recipe import Recipe, ReleaseSettings
 from evals.build.types import Benchmark
 from tools.corpus import Corpus
 from tools.errors import DataError
+from tools.files import expand_user_path
 from tools.number_format import plural
 from tools.records import Query
 from tools.text import index_ngrams, longest_shared_ngrams, tokens
@@ -50,6 +52,13 @@ class AdaptSettings:
     review: Annotated[
         float, "passages: share from which on, up to `coverage`, a person is asked"
     ] = 0.6
+    ratings: Annotated[
+        str, "JSON Lines of people's ratings of queries; empty: none, and all queries stay"
+    ] = ""
+    least: Annotated[
+        dict[str, float],
+        "ratings: the least mean of each, by its key there, e.g. {naturalness = 0.66}",
+    ] = field(default_factory=dict)
     positive: Annotated[
         float, "grades from this on become 1, others 0; 0: grades stay as they are"
     ] = 0.0
@@ -60,6 +69,8 @@ class AdaptRecipe(Recipe):
     """The sections of the recipe."""
 
     cut: CutSettings = field(default_factory=lambda: CutSettings(by="chunks"))
+    # Section 3.3 of CRUMB's paper
+    release: ReleaseSettings = field(default_factory=lambda: ReleaseSettings(dev=0.1, dev_most=100))
     adapt: AdaptSettings = field(default_factory=AdaptSettings)
 
 
@@ -74,6 +85,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     wanted = recipe.release
     task = section.task or corpus.path.removeprefix(TASK)
     environment = _load(task, corpus.data or None)
+    environment = _drop_badly_rated(build, environment)
     graded = _grade(environment.qrels, section.positive)
     pieces = transfer.Pieces(build)
     of_documents = section.labels == "documents"
@@ -163,6 +175,39 @@ def _load(task: str, data: str | None) -> Environment:
         comparisons={**environment.comparisons, **dev.comparisons},
         splits={"dev": [query.query_id for query in dev.queries]},
     )
+
+
+def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environment:
+    """Return the task without queries that people did not rate high enough.
+
+    CRUMB drops those of QUEST that are not judged as natural and fluent.
+    """
+    section = build.recipe.adapt
+    if not section.ratings:
+        return environment
+    ratings = read_ratings(
+        expand_user_path(section.ratings),
+        section.least,
+    )
+    staying = list[str]()
+    for query in environment.queries:
+        query_id = query.query_id
+        reason = ""
+        if query_id not in ratings:
+            reason = "nobody has rated it"
+        for name, least in section.least.items():
+            mean = ratings.get(query_id, {}).get(name, least)
+            if mean < least:
+                reason = f"{name} is {mean:.2f}, under {least:g}"
+        if reason:
+            build.drop("ratings", query_id, reason, query.text)
+        else:
+            staying.append(query_id)
+    build.count("ratings", len(environment.queries), len(staying))
+    if not staying:
+        raise DataError(f"ratings: no query is rated as high as {section.ratings} has to have it")
+    remaining = environment.asking(query_ids=staying)
+    return replace(remaining, splits=environment.splits)
 
 
 def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
