@@ -82,13 +82,14 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
     "score": (deviations.compare_thinking, *deviations.POINTWISE),
     "subtask": (
         "a requirement is met from 0 to 10, not or not at all, and its judge is told the objective",
-        "the paper prints no prompt for listing requirements",
+        "the query comes before passage and requirement, and the paper prints no prompt for listing "
+        "requirements",
         *deviations.POINTWISE,
     ),
     "tournament": (
         deviations.compare_tournament_pool,
         "no reason is asked for beside a place",
-        deviations.compare_printed_prompts("math", "writing"),
+        deviations.compare_ranking_prompts,
         deviations.compare_solutions,
         "documents that leave in the same round stand by place, which the paper leaves open",
         deviations.compare_obliq_model,

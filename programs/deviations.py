@@ -164,6 +164,12 @@ def compare_printed_prompts(*tasks: str) -> Callable[[Setup], str]:
     return compare
 
 
+def compare_ranking_prompts(setup: Setup) -> str:
+    """Compare the task of a tournament with those of appendices D.3.6 and D.4.1; it thinks first for Math alone."""
+    tasks = ("math",) if setup.parameter("think") else ("math", "writing")
+    return compare_printed_prompts(*tasks)(setup)
+
+
 def compare_rationale(setup: Setup) -> str:
     """Compare a rewriting with OBLIQ-Bench's, which gives a reason except for Twitter (appendix D.1.5)."""
     if setup.config["task"] == "obliq/twitter":
