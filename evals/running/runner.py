@@ -109,8 +109,9 @@ def run_queries(
         except RunIncomplete as problem:  # which ends the run, after the queries in flight
             unwritten = problem
         for query_id, result in results:
-            written = query_id in folder.outcomes
-            count(query_id, unwritten if unwritten and not written else result)
+            if unwritten and isinstance(result, dict) and query_id not in folder.outcomes:
+                result = unwritten
+            count(query_id, result)
         if faults.ending or faults.in_a_row >= OUTAGE:
             crew.stopped.set()
 

@@ -168,6 +168,7 @@ class LexicalRetriever(Retriever):
                 candidates = np.empty(0, np.int32)
                 best = np.empty(0, self.dtype)
                 buffer = np.empty(inverted_index.SIZE, self.dtype)
+                table = np.empty(0, self.dtype)
                 # k of the documents so far reach the floor
                 floor = -np.inf
                 room = 2 * k
@@ -180,8 +181,16 @@ class LexicalRetriever(Retriever):
                         )
                     scores = buffer[: len(segment.rows)]
                     scores.fill(0)
+                    shares = segment.shares[1]
+                    if len(table) < len(shares):
+                        table = np.empty(len(shares), self.dtype)
                     numba_kernels.accumulate_counts(
-                        segment.lists, rows[number], weights, segment.shares[1], scores
+                        segment.lists,
+                        rows[number],
+                        weights,
+                        shares,
+                        table,
+                        scores,
                     )
                     if allowed is not None:
                         scores[~allowed[segment.rows]] = -np.inf

@@ -117,8 +117,16 @@ class Segment:
         The frequency of each is added to `frequencies`.
         """
         buffer = np.empty(len(data), dtype=np.int32)
+        word = np.empty(len(data), dtype=np.uint8)
         count = numba_kernels.look_up_words(
-            data, prepared, reading, self.words, self.lists.indptr, buffer, frequencies
+            data,
+            prepared,
+            reading,
+            self.words,
+            self.lists.indptr,
+            word,
+            buffer,
+            frequencies,
         )
         rows = buffer[:count]
         if self.gone is not None:
@@ -338,6 +346,7 @@ class _Counter:
             self._documents,
             self._last_document,
             self._position,
+            np.empty(len(data), dtype=np.uint8),
             counts,
         )
         return counts._replace(rows=rows[:postings].copy(), numbers=numbers[:postings].copy())

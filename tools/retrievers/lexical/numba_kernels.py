@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tools.records import Hit
 from tools.retrievers.base import Ids, Ranker
 from tools.retrievers.index_store import create_memmap
-from tools.retrievers.lexical.numba_cache import compile_loop
+from tools.retrievers.lexical.compiled_loops import compile_loop
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -153,18 +153,21 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 
 @compile_loop()
-def find_digest_rows(wanted: Ints, digests: Ints) -> Ints:
-    """Return the row of each wanted digest, -1 for none; a table of all is only made if their
-    orders differ.
-    """
-    rows = np.empty(len(wanted), np.int64)
-    slots = np.empty(0, np.int32)
+def _find_digests(
+    wanted: Ints,
+    digests: Ints,
+    rows: Ints,
+    slots: Rows,
+) -> None:
+    is_hashed = False
     after = 0
-    for n, code in enumerate(wanted):
+    for n in range(len(wanted)):
+        code = wanted[n]
         rows[n] = after
         if after == len(digests) or digests[after] != code:
-            if len(slots) == 0:
-                slots = np.full(1 << int(np.log2(len(digests) + 1) + 2), -1, np.int32)
+            if not is_hashed:
+                is_hashed = True
+                slots[:] = -1
                 rehash(slots, digests, len(digests))
             slot = (code ^ (code >> 29)) & (len(slots) - 1)
             while slots[slot] >= 0 and digests[slots[slot]] != code:
@@ -172,6 +175,15 @@ def find_digest_rows(wanted: Ints, digests: Ints) -> Ints:
             rows[n] = slots[slot]
         if rows[n] >= 0:
             after = rows[n] + 1
+
+
+def find_digest_rows(wanted: Ints, digests: Ints) -> Ints:
+    """Return the row of each wanted digest, -1 for none; a table of all is only filled if their
+    orders differ.
+    """
+    rows = np.empty(len(wanted), np.int64)
+    slots = np.empty(4 << len(digests).bit_length(), np.int32)
+    _find_digests(wanted, digests, rows, slots)
     return rows
 
 
@@ -182,14 +194,15 @@ def look_up_words(
     reading: TokenizerSettings,
     words: WordTable,
     indptr: Ints,
+    word: Bytes,
     rows_found: Rows,
     frequencies: Ints,
 ) -> int:
     """Put the row of each word that is no stop word into `rows_found`; return their number.
 
-    -1 is no row. The frequency of each word is added to `frequencies`.
+    -1 is no row. The frequency of each word is added to `frequencies`. `word` has room for any
+    word.
     """
-    word = np.empty(len(data), np.uint8)
     number = 0
     at = 0
     letter, shortest = (reading.table[1], 1) if prepared else (reading.table[0], 2)
@@ -217,6 +230,7 @@ def count_terms(
     first: int,
     last_document: Ints,
     position: Ints,
+    word: Bytes,
     counts: TermCounts,
 ) -> tuple[int, int]:
     """Count the words of a block of documents, and enter new words into the table.
@@ -224,11 +238,11 @@ def count_terms(
     Returns the numbers of words in the table and of postings. Text n of the block is document
     `first` + n of the corpus. The table has `word_count` words before. For each word,
     `last_document` has the last document with it, and `position` the posting with its count there.
+    `word` has room for any word.
     """
     data = block.data
     (slots, codes, starts, letters) = words
     (rows, numbers, distinct, lengths) = counts
-    word = np.empty(len(data), np.uint8)
     postings = 0
     at = 0
     for document in range(len(block.ends)):
@@ -250,7 +264,8 @@ def count_terms(
                 slots[slot] = row
                 codes[row] = code
                 starts[row + 1] = starts[row] + length
-                letters[starts[row] : starts[row + 1]] = word[:length]
+                for n in range(length):
+                    letters[starts[row] + n] = word[n]
                 word_count += 1
             if row < reading.skipped:
                 continue
@@ -297,15 +312,15 @@ def accumulate_counts(
     rows: Rows,
     weights: NDArray[np.float64],
     shares: NDArray[np.float64],
+    table: Floats,
     scores: Floats,
 ) -> None:
     """Add the weight of each word times the share of each posting's kind to the documents' scores.
 
     The product is a rounded number, and words are added in their order. A row of -1 is a word that
-    no document has.
+    no document has. `table` has room for the products, in the precision of the scores.
     """
     indptr, documents, kinds = lists
-    table = np.empty(len(shares), scores.dtype)
     for n in range(len(rows)):
         if rows[n] < 0:
             continue
@@ -374,17 +389,17 @@ def _add_list(
 def accumulate_weights(
     lists: WeightedPostingLists,
     terms: Ints,
+    at: Ints,
     amounts: Floats,
     scores: Floats,
 ) -> None:
     """Add the amount of each term times its weight in a document to the documents' scores.
 
     Terms are added in their order. The weights of a term are common[places[term]], or in its list
-    if that is -1. The scores of a block stay cached.
+    if that is -1; `at` has the next posting of each list, at first indptr[terms]. The scores of a
+    block stay cached.
     """
     indptr, documents, weights, places, common = lists
-    # The next posting of each list.
-    at = indptr[terms]
     for first in range(0, len(scores), _BLOCK):
         end = min(first + _BLOCK, len(scores))
         block = scores[first:end]
@@ -462,7 +477,15 @@ class Postings:
         """
         dtype = self._lists.weights.dtype
         scores = np.zeros(len(self._ranker), dtype)
-        accumulate_weights(self._lists, terms.astype(np.int64), amounts.astype(dtype), scores)
+        lists = self._lists
+        numbers = terms.astype(np.int64)
+        accumulate_weights(
+            lists,
+            numbers,
+            lists.indptr[numbers],
+            amounts.astype(dtype),
+            scores,
+        )
         return self._ranker.top(
             scores,
             k,

@@ -29,7 +29,7 @@ from tools.retrievers.index_store import (
     iter_blocks,
     open_index,
 )
-from tools.retrievers.lexical.numba_cache import compile_loop
+from tools.retrievers.lexical.compiled_loops import compile_loop
 from tools.retrievers.lexical.numba_kernels import run_in_threads
 from tools.retrievers.vectors.embedder import (
     Embedder,
@@ -316,14 +316,24 @@ def estimate_scores(
         out[row] = total
 
 
-@compile_loop()
-def exact_scores(vectors: Any, rows: Any, query: Any) -> Any:
+def exact_scores(vectors: Vectors, rows: Rows, query: Vectors) -> NDArray[np.float64]:
     """Return the float64 inner products of rows of vectors with a query, shape (rows,).
 
     Vectors and query are float32. Products of two float32 numbers are exact in float64, and sums
     have one order: on every machine, in every batch.
     """
     scores = np.empty(len(rows))
+    _sum_exactly(vectors, rows, query, scores)
+    return scores
+
+
+@compile_loop()
+def _sum_exactly(
+    vectors: Any,
+    rows: Any,
+    query: Any,
+    scores: Any,
+) -> None:
     fours = len(query) // 4 * 4
     for position in range(len(rows)):
         vector = vectors[rows[position]]
@@ -337,4 +347,3 @@ def exact_scores(vectors: Any, rows: Any, query: Any) -> Any:
         for i in range(fours, len(query)):
             a += np.float64(vector[i]) * np.float64(query[i])
         scores[position] = (a + b) + (c + d)
-    return scores

@@ -214,9 +214,7 @@ def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, 
 
 def test_the_compiled_loops_need_no_folder_for_their_machine_code():
     source = Path(numba_kernels.__file__).read_text(encoding="utf-8")
-    nowhere, space = "<no file, so numba finds no place beside it>", dict[str, Any]()
-    with pytest.raises(RuntimeError, match="no locator"):
-        exec(compile("import numba\nnumba.njit(cache=True)(lambda: 0)", nowhere, "exec"), {})
+    nowhere, space = "<no file, whose digest could be kept>", dict[str, Any]()
     exec(compile(source, nowhere, "exec"), space)
     slots = np.full(2, -1, dtype=np.int32)
     space["rehash"](slots, np.zeros(1, dtype=np.int64), 1)
