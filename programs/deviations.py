@@ -224,6 +224,23 @@ def compare_answer_length(setup: Setup) -> str:
     )
 
 
+# Tasks of which OBLIQ-Bench prints a prompt for judging pooled documents (appendices D.1.4, D.2.4,
+# D.3.5) -> what differs beside the reason with each grade.
+_JUDGING = {
+    "obliq/twitter": "",
+    "obliq/wildchat": "relevant conversations are shown, to be as strict by",
+    "obliq/math": "the query comes without the fingerprint of its solution",
+}
+
+
+def describe_judging(task: str) -> str:
+    """Say in a line how grading new documents of a task differs from its paper's; "" if it has none."""
+    if task not in _JUDGING:
+        return ""
+    differing = ["a reason is given with each grade", _JUDGING[task]]
+    return f"the judge differs from the paper's: {'; '.join(filter(None, differing))}"
+
+
 MULTI_HOP: Sequence[Deviation] = (
     compare_search,
     "the model also sees its earlier searches, may end early, is told how many hops are left and "

@@ -32,6 +32,20 @@ RECIPES = {
     "pool": "evals.build.recipes.pool:PoolRecipe",
 }
 
+# name -> what differs from its paper most; docs/decisions/building.md has all.
+DIFFERS = {
+    "latent": "batches are shown the labels in use, the judge alone grades, words that give answers "
+    "away are looked for by rule as well, and nothing is clustered by embeddings",
+    "recollection": "openings alone are written again, a prompt of ours takes out what identifies, "
+    "and passages that are like its own are graded",
+    "external": "distractors match the lengths of the authors' texts in 20 bins, and no author is "
+    "in dev and in test",
+    "conditions": "a query with k conditions is the first k of the one with all, and a judge checks "
+    "every condition and every changed sentence",
+    "pool": "candidates are those of the recipe's retrievers in place of BM25 and ada-002, and "
+    "queries of which no document meets every facet stay",
+}
+
 
 @dataclass(frozen=True)
 class ModelsSettings:
@@ -109,6 +123,13 @@ def load_builder(recipe: Recipe) -> Callable[[Any], Benchmark]:
     if callable(builder):
         return builder
     raise UsageError(f"{module.__file__} has no function build_benchmark(build)")
+
+
+def describe_differences(name: str) -> str:
+    """Say in a line how a recipe differs from its paper; "" if it does not, or is of the user's own."""
+    if name not in DIFFERS:
+        return ""
+    return f"{name} differs from the paper: {DIFFERS[name]} (docs/decisions/building.md)"
 
 
 def portable_name(name: str) -> str:

@@ -62,6 +62,7 @@ def run(
     if not (dry_run or cassette):
         _check_keys(requests)
     label = plugins.display_name(name)
+    differs = recipe.describe_differences(name)
     with files.lock_file(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
         source = ingest.ingest(
             parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
@@ -87,9 +88,10 @@ def run(
                 "stages": total_estimates(build.forecasts),
             }
         if benchmark is None or until in build.funnel:
-            return read_status(folder)
+            return read_status(folder) | {"differs": differs}
         provenance: Result = {
             "recipe": label,
+            "differs": differs,
             "digest": run_folder.digest(asdict(parameters)),
             "models": lms,
             "funnel": read_status(folder)["stages"],
@@ -102,7 +104,7 @@ def run(
         raise DataError(
             f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)"
         )
-    return read_status(folder)
+    return read_status(folder) | {"differs": differs}
 
 
 def _refuse(folder: Path) -> None:
@@ -228,6 +230,8 @@ def render_build(result: Result) -> str:
         lines.append(
             "offline, which counts words, filled some stages: what comes of them is a floor"
         )
+    if result.get("differs"):
+        lines.append(result["differs"])
     if result["release"]:
         lines.append(
             f"release: {result['release']}; python -m evals.run --task {result['release']} "

@@ -33,6 +33,7 @@ from evals.scoring import scored_run
 from evals.scoring.agreement import agree
 from evals.scoring.metrics import collapse_to_units, is_pairwise, measure_unjudged
 from programs.compiled import read as read_compiled
+from programs.deviations import describe_judging
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools.cli import print_stderr
 from tools.errors import SextantError, UsageError
@@ -609,6 +610,9 @@ def render_judgements(result: Result) -> str:
             f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for "
             f"these queries"
         )
+    deviations = describe_judging(result["task"])
+    if deviations:
+        notes.append(deviations)
     return render_terminal(
         [
             describe_task(result),

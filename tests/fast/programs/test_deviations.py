@@ -11,7 +11,7 @@ from evals import run as run_module
 from evals.published.sections import sections
 from evals.running.candidate_pools import read as read_pool
 from programs import DIFFERS, PROGRAMS
-from programs.deviations import describe_deviations
+from programs.deviations import describe_deviations, describe_judging
 from tests.conftest import ROOT
 from tools import retrievers
 
@@ -135,3 +135,12 @@ def test_the_line_is_under_the_tables_of_a_run_a_comparison_a_study_its_report_a
         "obliq/table4", "--lm", "offline", "--retriever", "bm25", *given
     ).out
     assert line in told
+
+
+def test_grading_new_documents_differs_from_the_papers_prompt_for_the_task():
+    said = {task: describe_judging(f"obliq/{task}") for task in ("twitter", "wildchat", "math")}
+    assert all(
+        line.startswith("the judge differs from the paper's: a reason") for line in said.values()
+    )
+    assert "relevant conversations are shown" in said["wildchat"] and "fingerprint" in said["math"]
+    assert not describe_judging("obliq/congress") and not describe_judging("birco/relic")

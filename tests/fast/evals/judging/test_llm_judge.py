@@ -399,6 +399,8 @@ def test_means_by_a_judge_are_given_without_its_errors_too(judged, command_of, c
         "among what was judged, by the errors on the sample: precision" in text
         and "corrected" in text
     )
+    said = "the judge differs from the paper's: a reason is given with each grade"
+    assert said in " ".join(text.split())
 
 
 def test_corrected_means_do_not_depend_on_the_order_of_the_answers(judged):
