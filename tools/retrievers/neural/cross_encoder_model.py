@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from tools.errors import DataError, UsageError
 from tools.retrievers.devices import device
-from tools.retrievers.neural import loading
+from tools.retrievers.neural import architectures, loading
 from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model
 from tools.text import encodable
 
@@ -62,7 +62,7 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
             "like=castorini/monot5-3b-msmarco-10k"
         )
         raise DataError(f"{folder} has no trained {missing[0]}, so it is no cross-encoder; {like}")
-    if not row.prompt and model.config.num_labels != 1:
+    if not row.prompt and not row.architecture and model.config.num_labels != 1:
         raise DataError(
             f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1"
         )
@@ -86,7 +86,10 @@ def _with_head(folder: Path, row: ModelRow, labels: int | None) -> tuple[Any, li
         auto_class = "SequenceClassification"
         if row.prompt:
             auto_class = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
-        model, report = getattr(transformers, f"AutoModelFor{auto_class}").from_pretrained(
+        model_class = getattr(transformers, f"AutoModelFor{auto_class}")
+        if row.architecture:
+            model_class = getattr(architectures, row.architecture)
+        model, report = model_class.from_pretrained(
             folder,
             config=config,
             dtype=loading.weights_dtype(row, device()),
@@ -111,6 +114,8 @@ class PairScorer:
         self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._tokenizer.no_padding()  # some folders keep one
         self._tokenizer.no_truncation()
+        # EncT5 reads a token before the texts that T5's tokenizer does not write.
+        self._start = [find_start(tokenizer, row)] if row.architecture else []
         words = [word for word in (row.relevant, row.irrelevant) if word]
         self._answers = [self._tokenizer.token_to_id(word) for word in words]
         if None in self._answers:
@@ -144,7 +149,11 @@ class PairScorer:
                 # BERT tells the two texts apart by the types of tokens.
                 if getattr(self._model.config, "type_vocab_size", 0) > 1:
                     inputs["token_type_ids"] = torch.tensor([types], device=self._model.device)
-                return float(self._model(**inputs).logits[0, 0])
+                logits = self._model(**inputs).logits[0]
+                if len(logits) > 1:
+                    # The second of two labels is "relevant".
+                    return float(logits.double().log_softmax(0)[1])
+                return float(logits[0])
             if self._model.config.is_encoder_decoder:
                 start = self._model.config.decoder_start_token_id
                 inputs["decoder_input_ids"] = torch.tensor([[start]], device=self._model.device)
@@ -172,7 +181,11 @@ class PairScorer:
         query, document = encodable([query, document])
         if not self._row.prompt:
             pair = self._tokenizer.encode(query, document)
-            return _Tokens(pair.ids, pair.type_ids, pair.sequence_ids)
+            return _Tokens(
+                [*self._start, *pair.ids],
+                [*(0 for _ in self._start), *pair.type_ids],
+                [*(None for _ in self._start), *pair.sequence_ids],
+            )
         before, _, remainder = self._row.prompt.partition("{query}")
         between, _, after = remainder.partition("{text}")
         encoding = self._tokenizer.encode(before + query + between + document + after)
@@ -189,6 +202,18 @@ class PairScorer:
             else:
                 sources.append(None)
         return _Tokens(encoding.ids, encoding.type_ids, sources)
+
+
+def find_start(tokenizer: Any, row: ModelRow) -> int:
+    """Return the token before the texts. DataError for a tokenizer that has none."""
+    start = tokenizer.bos_token_id
+    if start is None:
+        start = tokenizer.get_vocab().get("<s>")
+    if start is None or start == tokenizer.unk_token_id:
+        raise DataError(
+            f"the tokenizer of {row.name} has no token <s>; its folder lacks added_tokens.json"
+        )
+    return int(start)
 
 
 class _Tokens(NamedTuple):

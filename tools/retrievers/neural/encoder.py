@@ -22,7 +22,10 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 
 from tools.errors import DataError
 from tools.retrievers.devices import device
-from tools.retrievers.neural import loading
+from tools.retrievers.neural import (
+    architectures,  # noqa: F401  # it makes NV-Embed known to transformers
+    loading,
+)
 from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model, read_class
 from tools.text import encodable
 
@@ -286,7 +289,7 @@ def _sentence_transformer(
     task: str,
 ) -> SentenceTransformer:
     modules: list[Any] = []
-    if (folder / "modules.json").is_file():
+    if (folder / "modules.json").is_file() and not row.architecture:
         if (class_name := read_class(folder)) != "SentenceTransformer":
             raise DataError(
                 f"the model folder {folder} is a {class_name}; use another kind of retriever"

@@ -52,7 +52,7 @@ _SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are v
 _SHAPING = (".safetensors", ".bin", ".pt", ".json", ".jinja", ".model", ".txt", ".py")
 _SHAPING_DOCUMENTS = (  # fields of a row
     *("document", "max_document_tokens", "pooling", "pool_text_only", "normalize", "eos"),
-    *("bidirectional", "dtype", "run_code", "task_document", "base"),
+    *("bidirectional", "architecture", "dtype", "run_code", "task_document", "base"),
 )
 _TABLE = Path(__file__).with_name("models.toml")
 
@@ -81,6 +81,8 @@ class ModelRow(NamedTuple):
     normalize: bool = True
     eos: bool = False  # whether the end-of-sequence token is appended, the last within the length
     bidirectional: bool = False  # a decoder whose tokens attend to both sides
+    # A class of tools/retrievers/neural/architectures.py, in place of the folder's own code
+    architecture: str = ""
     dtype: str = ""  # of the weights on an accelerator, e.g. "bfloat16"; on a CPU they are float32
     # The digest of the model's own Python code, which is run; never in the table, see require_model
     run_code: str = ""

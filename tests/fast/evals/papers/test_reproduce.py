@@ -112,7 +112,7 @@ def test_a_table_is_priced_before_it_is_made_and_says_what_it_leaves_out(make):
 
 
 def test_a_system_that_cannot_be_had_says_why_and_bounds_need_no_run(conditions):
-    table = part("birco/table5", conditions, "TART", "Maximum Possible")
+    table = part("birco/table5", conditions, "Promptagator", "Maximum Possible")
     for cell in table.cells():
         known = (
             cell["ours"] == 1.0
@@ -121,7 +121,7 @@ def test_a_system_that_cannot_be_had_says_why_and_bounds_need_no_run(conditions)
             if cell["ours"]
             else False
         )
-        assert known if cell["system"] != "TART" else "no retriever here loads" in cell["remark"]
+        assert known if cell["system"] != "Promptagator" else "no weights" in cell["remark"]
 
 
 @pytest.fixture

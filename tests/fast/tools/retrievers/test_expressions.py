@@ -127,7 +127,11 @@ def test_what_ranks_only_pools_is_known_before_anything_is_built():
         ("rerank(dense,cross:/nowhere)", DataError, "there is no model folder /nowhere"),
         ("fusion(dense,splade:nobody/nothing)", DataError, "run `hf download nobody/nothing`"),
         ("rerank(bm25,late:./nowhere)", DataError, "there is no model folder"),
-        ("fusion(bm25,dense:nvidia/NV-Embed-v2)", UsageError, "cannot be run here"),
+        (
+            "fusion(bm25,dense:nvidia/NV-Embed-v2)",
+            DataError,
+            "run `hf download nvidia/NV-Embed-v2`",
+        ),
         (
             "rerank(bm25,dense:BAAI/bge-reranker-v2-m3)",
             UsageError,

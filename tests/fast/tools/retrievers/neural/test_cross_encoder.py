@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
+from safetensors.torch import load_file, save_file
 from tiny_models import SHAPE
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retrievers.base import Search
+from tools.retrievers.neural import cross_encoder_model
 from tools.retrievers.neural.cross_encoder import CrossEncoder
 from tools.retrievers.neural.model_table import find_row
 
@@ -88,6 +90,21 @@ def t5(folder):
     return saved(folder, transformers.T5ForConditionalGeneration(config), words, 1 << 30)
 
 
+def enc_t5(folder):
+    """T5's encoder with a classifier of two labels, as TART was published."""
+    words = tokenizer("$A </s>", "$A </s> $B </s>", ("<pad>", "</s>", "<unk>", "<s>"))
+    words.bos_token = "<s>"
+    config = transformers.T5Config(
+        vocab_size=len(words), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4
+    )
+    saved(folder, transformers.T5EncoderModel(config), words, 512)
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.weight"] = torch.randn(2, 32)
+    weights["classifier.bias"] = torch.randn(2)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def causal(folder, family):
     words = tokenizer("<s> $A", "<s> $A <s> $B:1", ("<unk>", "<s>", "</s>"))
     head_dim = {"head_dim": 8} if family == "Gemma" else {}
@@ -115,6 +132,7 @@ FAMILIES = {
     "bert": (lambda folder: tiny_models.bert(folder, positions=512, head=HEAD), ""),
     "xlm-roberta": (xlm_roberta, "BAAI/bge-reranker-v2-m3"),
     "t5": (t5, "castorini/monot5-3b-msmarco-10k"),
+    "enc_t5": (enc_t5, "facebook/tart-full-flan-t5-xl"),
     "gemma": (lambda folder: causal(folder, "Gemma"), "BAAI/bge-reranker-v2-gemma"),
     "mistral": (lambda folder: causal(folder, "Mistral"), "jhu-clsp/FollowIR-7B"),
     "llama": (rankllama, "castorini/rankllama-v1-7b-lora-passage"),
@@ -154,6 +172,14 @@ def by_hand(folder, family, text):
             if family == "xlm-roberta":
                 inputs.pop("token_type_ids", None)
             return model(**inputs).logits.item()
+        if family == "enc_t5":
+            model = transformers.T5EncoderModel.from_pretrained(folder)
+            texts = read(QUERY, text)["input_ids"]
+            inputs = torch.tensor([[read.get_vocab()["<s>"], *texts]])
+            first = model(input_ids=inputs).last_hidden_state[0, 0]
+            weights = load_file(folder / "model.safetensors")
+            logits = weights["classifier.weight"] @ first + weights["classifier.bias"]
+            return torch.log_softmax(logits, 0)[1].item()
         if family == "llama":
             from peft import PeftModel
 
@@ -252,6 +278,25 @@ class TestEveryFamily:
         assert len(cross.search(long, k=6)) == 6
 
 
+def test_tart_reads_its_instruction_before_the_query_and_a_mark_before_both(folders):
+    like = "facebook/tart-full-flan-t5-xl"
+    cross = CrossEncoder(Corpus([]), None, str(folders["enc_t5"]), like=like)
+    row = cross._row
+    ids = cross._encoder._tokens(row.query_text(QUERY, "Find what bleeds"), "Copper.").ids
+    read = transformers.AutoTokenizer.from_pretrained(folders["enc_t5"])
+    pair = read(f"Find what bleeds [SEP] {QUERY}", "Copper.")["input_ids"]
+    assert ids == [read.get_vocab()["<s>"], *pair]
+    assert row.query_text(QUERY) == QUERY
+
+
+def test_a_tokenizer_without_the_mark_is_refused(folders):
+    like = "facebook/tart-full-flan-t5-xl"
+    with pytest.raises(DataError, match="<s>"):
+        cross_encoder_model.find_start(
+            transformers.AutoTokenizer.from_pretrained(folders["t5"]), find_row(like, "cross")
+        )
+
+
 class TestWhatIsRead:
     def read(self, folders, family, query, document, instruction=""):
         cross = CrossEncoder(Corpus([]), None, str(folders[family]), like=FAMILIES[family][1])
@@ -263,11 +308,11 @@ class TestWhatIsRead:
     def text(self, tokens):
         return "".join(tokens).replace("▁", " ")
 
-    def test_an_instruction_reaches_followir_and_no_other(self, folders):
+    def test_an_instruction_reaches_followir_and_tart_and_no_other(self, folders):
         for family in FAMILIES:
             plain, _ = self.read(folders, family, "blue", "blood")
             told, words = self.read(folders, family, "blue", "blood", "Copper makes blood blue.")
-            assert (plain.ids != told.ids) == (family == "mistral")
+            assert (plain.ids != told.ids) == (family in ("mistral", "enc_t5"))
             if family == "mistral":
                 assert "Query: blue Copper makes blood blue." in self.text(words)
 

@@ -151,8 +151,119 @@ def test_a_row_of_another_kind_or_a_row_that_is_not_there_is_refused():
         find_row("bge-reranker-v2-m3", "dense")
     with pytest.raises(UnknownName, match="e5-large-v2"):
         find_row("x", "dense", like="e5-large-v3")
-    with pytest.raises(UsageError, match="cannot be run here"):
-        SentenceEmbedder("nvidia/NV-Embed-v2")
+
+
+# Models whose classes are ours
+
+
+@pytest.fixture(scope="module")
+def nv_embed(made, tmp_path_factory):
+    """A tiny NV-Embed, in the form in which its weights are published, of the tiny Mistral."""
+    folder = tmp_path_factory.mktemp("nv") / "NV-Embed-v2"
+    shutil.copytree(made["Mistral"], folder)
+    generator = torch.Generator().manual_seed(5)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator) * 0.3
+
+    block = "latent_attention_model.cross_attend_blocks"
+    weights = {
+        f"embedding_model.{name}": tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    weights["latent_attention_model.latents"] = draw(6, 32)
+    shapes = {
+        "0.fn.to_q.weight": (2 * 16, 32),
+        "0.fn.to_kv.weight": (4 * 16, 32),
+        "0.fn.to_out.weight": (32, 2 * 16),
+        "1.fn.net.0.weight": (256, 32),
+        "1.fn.net.0.bias": (256,),
+        "1.fn.net.2.weight": (32, 128),
+        "1.fn.net.2.bias": (32,),
+    }
+    for norm in ("0.norm", "0.norm_context", "1.norm"):
+        shapes |= {f"{norm}.weight": (32,), f"{norm}.bias": (32,)}
+    weights |= {f"{block}.{name}": draw(*shape) for name, shape in shapes.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    text_config = json.loads((folder / "config.json").read_text()) | {"model_type": "bidir_mistral"}
+    latent = {"num_latents_value": 6, "num_cross_heads": 2, "cross_dim_head": 16}
+    latent |= {"hidden_dim": 32, "latent_dim": 32, "model_type": "latent_attention"}
+    config = {
+        "model_type": "nvembed",
+        "architectures": ["NVEmbedModel"],
+        "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"},
+        "text_config": text_config,
+        "latent_attention_config": latent,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder, {name.removeprefix(f"{block}."): one.numpy() for name, one in weights.items()}
+
+
+def normal(vectors, weights, name):
+    centred = vectors - vectors.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def latent_attention(tokens, weights):
+    """NV-Embed's layer over a text's hidden states, shape (tokens, 32), as its paper has it."""
+    context = normal(weights["latent_attention_model.latents"], weights, "0.norm_context")
+    queries = normal(tokens, weights, "0.norm") @ weights["0.fn.to_q.weight"].T
+    keys, values = np.split(context @ weights["0.fn.to_kv.weight"].T, 2, axis=1)
+    heads = []
+    for head in (slice(0, 16), slice(16, 32)):
+        scores = np.exp(queries[:, head] @ keys[:, head].T / 4)
+        heads.append(scores / scores.sum(1, keepdims=True) @ values[:, head])
+    attended = np.hstack(heads) @ weights["0.fn.to_out.weight"].T + tokens
+    wide = normal(attended, weights, "1.norm") @ weights["1.fn.net.0.weight"].T
+    kept, gates = np.split(wide + weights["1.fn.net.0.bias"], 2, axis=1)
+    gated = kept * torch.nn.functional.gelu(torch.tensor(gates)).numpy()
+    return gated @ weights["1.fn.net.2.weight"].T + weights["1.fn.net.2.bias"] + attended
+
+
+def test_nv_embed_attends_both_ways_and_to_its_latents_and_leaves_the_instruction_out(
+    nv_embed, made
+):
+    folder, weights = nv_embed
+    embedder = SentenceEmbedder(str(folder))
+    ids = read(embedder, DOCUMENT)
+    assert words(embedder, ids) == f"<s>{DOCUMENT}</s>"
+    layer = latent_attention(hidden(made["Mistral"], ids, both_ways=True), weights)
+    [vector] = embedder.documents([DOCUMENT])
+    assert vector == pytest.approx(unit(layer.mean(0)), abs=2e-5)
+
+    search = Search(QUERY, INSTRUCTION)
+    ids = read(embedder, search)
+    assert words(embedder, ids) == f"<s>Instruct: {INSTRUCTION}\nQuery: {QUERY}</s>"
+    layer = latent_attention(hidden(made["Mistral"], ids, both_ways=True), weights)
+    before = len(ids) - len(read(embedder, Search(QUERY))) + 1
+    [vector] = embedder.queries([search])
+    assert any(
+        vector == pytest.approx(unit(layer[start:].mean(0)), abs=2e-5)
+        for start in (before - 1, before, before + 1)
+    )
+
+
+def test_nv_embed_without_its_latents_is_refused(nv_embed, tmp_path):
+    folder = shutil.copytree(nv_embed[0], tmp_path / "NV-Embed-v2")
+    weights = load_file(folder / "model.safetensors")
+    del weights["latent_attention_model.latents"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match="latents"):
+        SentenceEmbedder(str(folder)).documents([DOCUMENT])
+
+
+def test_simlm_takes_the_first_tokens_vector(made, tmp_path):
+    folder = shutil.copytree(made["Bert"], tmp_path / "simlm-base-msmarco-finetuned")
+    embedder = SentenceEmbedder(str(folder))
+    ids = read(embedder, DOCUMENT)
+    [vector] = embedder.documents([DOCUMENT])
+    assert vector == pytest.approx(unit(hidden(folder, ids)[0]), abs=2e-5)
+    assert words(embedder, read(embedder, Search("blue", INSTRUCTION))) == "[CLS] blue [SEP]"
 
 
 # What reaches the model
