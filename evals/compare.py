@@ -28,6 +28,11 @@ def parser() -> CommandParser:
     add_comparison_options(
         command_line, "compare runs that were not asked the same; the tables say so"
     )
+    add(
+        "--pairs",
+        action="store_true",
+        help="print each comparison with the baseline, as for two runs",
+    )
     form = command_line.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     form.add_argument(
@@ -63,7 +68,9 @@ def command(arguments: argparse.Namespace) -> int:
     from tools.result_table import FORMS  # as above
 
     form = "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"
-    print_stdout(FORMS[form](comparison_tables.lay_out_comparison(result)))
+    pairs = arguments.pairs or len(result["runs"]) == 1
+    blocks = comparison_tables.lay_out_comparison(result, pairs=pairs)
+    print_stdout(FORMS[form](blocks))
     return 0
 
 

@@ -131,6 +131,11 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
         print_stdout(json.dumps(result.json()) + "\n", kept="in the run folder")
     if result.problem:
         raise result.problem
+    if not events and not arguments.json:
+        from evals.reporting.next_commands import render_next  # not for --json
+
+        for line in render_next(result.json(), request).splitlines():
+            print_stderr(line)
     return 7 if result.failed else 0
 
 

@@ -329,7 +329,9 @@ class CandidateEvaluator(EvaluationLog):
             due = time.monotonic() - self._said > PAUSE
             self._said = time.monotonic() if due else self._said
         if due:
-            self._say(f"{len(self._evaluations)} evaluations, {self.calls} calls for them")
+            evaluations = number_format.plural(len(self._evaluations), "evaluation")
+            calls = number_format.plural(self.calls, "call")
+            self._say(f"{evaluations}, {calls} for them")
         for part_name, queries in self.parts.items():
             if not sample and query in queries and self.is_whole(digest, part_name):
                 mean = self.mean(digest, part_name)

@@ -13,7 +13,7 @@ from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_telepromp
 from tools import plugins
 from tools.cli import print_stdout, strip_control_characters
 from tools.errors import UsageError
-from tools.number_format import number, queries
+from tools.number_format import count_of, number, queries
 from tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
 
 ROWS = 12  # candidates in the table; learnt.json has all
@@ -334,8 +334,8 @@ def _cost(learnt: Mapping[str, Any]) -> str:
     usage = learnt["usage"]
     calls = usage["calls"]
     if learnt["lm"] == "offline":
-        return f"{calls} calls"
+        return count_of(calls, "call")
     input_tokens = usage["input_tokens"]
     output_tokens = usage["output_tokens"]
     price = number(usage["list_usd"], "${:.4f}", "price unknown")
-    return f"{calls} calls, {input_tokens} tokens in, {output_tokens} out, {price}"
+    return f"{count_of(calls, 'call')}, {input_tokens} tokens in, {output_tokens} out, {price}"

@@ -24,7 +24,7 @@ from tools.models.storage.cassette import write_cassette
 from tools.models.storage.ledger import Ledger
 from tools.models.storage.request_store import read_call
 from tools.models.storage.response_cache import NAME, ResponseCache, open_answers
-from tools.number_format import number
+from tools.number_format import number, plural
 from tools.records import Usage, usage_from_json, usage_json
 from tools.result_table import show
 from tools.text import message_text
@@ -199,7 +199,7 @@ def _model_line(name: str, row: Mapping[str, Any]) -> str:
     first = row["first"]
     last = row["last"]
     return (
-        f"{name}: {count:,} answers, {usage.input_tokens:,} tokens in, "
+        f"{name}: {plural(count, 'answer')}, {usage.input_tokens:,} tokens in, "
         f"{usage.output_tokens:,} out, {_usd(usage.paid_usd)}; {first} to {last}"
     )
 
@@ -314,7 +314,7 @@ def _export(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     )
     _report_done(
         arguments,
-        f"{count} answers are in {arguments.file}",
+        f"{plural(count, 'answer is', 'answers are')} in {arguments.file}",
         {"answers": count, "file": str(arguments.file)},
     )
 
@@ -327,7 +327,7 @@ def _clear(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     answers.clear(condition, values)
     _report_done(
         arguments,
-        f"{count} answers are removed; what they cost stays in the books",
+        f"{plural(count, 'answer is', 'answers are')} removed; the books keep what was paid",
         {"cleared": count},
     )
 

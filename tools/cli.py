@@ -57,6 +57,14 @@ def spell(as_module: str, as_typed: str) -> None:
     _spellings[as_module] = as_typed
 
 
+def typed_as(module: str) -> str:
+    """Return the command of a module of ours in the form that the user types: `sextant compare` or
+    `python -m evals.compare`.
+    """
+    by_name = any(as_typed.startswith("sextant ") for as_typed in _spellings.values())
+    return f"sextant {module.rpartition('.')[2]}" if by_name else f"python -m {module}"
+
+
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         empty = action.default is None or action.default is False or action.default in ("", [])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from evals.reporting.overview_table import overview_table
 from evals.reporting.verdicts import describe_verdict, round_p
 from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
@@ -40,8 +41,12 @@ SHOWN = 10
 TEXT = 70
 
 
-def lay_out_comparison(result: Result) -> list[TextBlock]:
-    """Lay out a comparison: the task, the systems, each comparison, the cost of a query, notes."""
+def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]:
+    """Lay out a comparison: the task, the systems, each comparison, the cost of a query, notes.
+
+    Several systems begin with a table of all; each comparison with the baseline is left out without
+    `pairs`.
+    """
     labels = [
         "baseline",
         *(f"run {number}" for number in range(1, len(result["runs"]) + 1)),
@@ -50,6 +55,9 @@ def lay_out_comparison(result: Result) -> list[TextBlock]:
         describe_task(result),
         *_verdicts(result, labels),
     ]
+    if len(labels) > 2:
+        overview = overview_table(result)
+        blocks[1:1] = ["", overview, overview.note, ""]
     for label, system in zip(labels, result["systems"], strict=True):
         blocks += [
             f"{label}: {system['run']}",
@@ -63,7 +71,11 @@ def lay_out_comparison(result: Result) -> list[TextBlock]:
         "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at "
         "80 % power",
     ]
+    if not pairs:
+        explained = ["--pairs prints each comparison with the baseline"]
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
+        if not pairs:
+            continue
         blocks += [
             "",
             *_compare(
@@ -267,7 +279,7 @@ def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
     repeated = dict[str, Result]()
     for label, system in zip(labels, systems, strict=True):
         if system["spread"] is not None:
-            repeated[f"{label} ({len(system['repeats'])} runs)"] = system["spread"]
+            repeated[f"{label} ({plural(len(system['repeats']), 'run')})"] = system["spread"]
     if not repeated:
         return []
     metrics = dict.fromkeys(metric for spread in repeated.values() for metric in spread)
@@ -456,7 +468,8 @@ def render_replay(result: Result) -> str:
         moved = [row for row in result["relevant"] if row[when] and not row[before]]
         if moved:
             suffix = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
-            blocks.append(f"{word}: {len(moved)} relevant documents{suffix}")
+            documents = plural(len(moved), "relevant document")
+            blocks.append(f"{word}: {documents}{suffix}")
             blocks.append(_moved(moved, when))
     blocks.append(
         "the searches are the run's: with other results, its searcher would have gone on otherwise"
@@ -469,9 +482,9 @@ def _describe_searches(result: Result) -> str:
     retriever = replayed["retriever"] or "the retriever that each had"
     depth = "to the depth that each had"
     if replayed["depth"]:
-        depth = f"{replayed['depth']} documents each"
+        depth = f"{plural(replayed['depth'], 'document')} each"
     return (
-        f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on "
+        f"{plural(result['searches'], 'search', 'searches')}, {replayed['distinct']} distinct ones issued again on "
         f"{retriever}, {depth}; {result['same']} bring the same"
     )
 
@@ -502,7 +515,7 @@ def _describe_recall(recall: Result) -> str:
     change = f"{test['difference']:+.4f}"
     if test["low"] is not None:
         change += f" ({test['low']:+.4f} to {test['high']:+.4f})"
-    won = f"{test['wins']} queries won, {test['ties']} tied, {test['losses']} lost"
+    won = f"{queries(test['wins'])} won, {test['ties']} tied, {test['losses']} lost"
     return (
         f"recall of all that surfaced: {recall['then']:.4f} then, {recall['now']:.4f} now: "
         f"{change}, p {round_p(test['p'])}; {won}"

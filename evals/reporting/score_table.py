@@ -10,7 +10,7 @@ from evals.scoring.reference_runs import list_bounds
 from programs import SCHEMES
 from tools import pool_kinds
 from tools.cli import print_stdout
-from tools.number_format import number, ordinal, plural, queries
+from tools.number_format import count_of, number, ordinal, plural, queries
 from tools.result_table import ResultTable, TextBlock, render_terminal
 
 # Characters of a waterfall that stand for all of the recall.
@@ -210,7 +210,9 @@ def _describe_failure(failure: dict[str, Any]) -> str:
 def _model_troubles(scores: Scores) -> Iterator[str]:
     answers = scores["usage"]["calls"]
     if unusable := scores["unusable"]:
-        share = f"{sum(unusable.values())} of {answers} answers" if answers else "answers that"
+        share = "answers that"
+        if answers:
+            share = f"{sum(unusable.values())} of {plural(answers, 'answer')}"
         yield f"{share} could not be used: {_counts(unusable)}"
     if used_in_part := scores.get("used_in_part"):
         partial = sum(used_in_part.values())
@@ -228,16 +230,16 @@ def _work(scores: Scores) -> str:
     """Return the calls, tokens and seconds of the run, in words."""
     usage = scores["usage"]
     calls = usage["calls"]
-    text = "what it used is not known" if calls is None else f"{calls} calls"
+    text = "what it used is not known" if calls is None else count_of(calls, "call")
     metered = scores["lm"] != "offline" or scores["program"].partition(":")[0] in SCHEMES
     if calls and (metered or usage.get("unmetered")):
         text += _usage(usage)
     if usage["repairs"]:
-        text += f", {usage['repairs']} answers asked for again"
+        text += f", {plural(usage['repairs'], 'answer')} asked for again"
     if scores["invented_ids"]:
-        text += f", {scores['invented_ids']} invented ids dropped"
+        text += f", {plural(scores['invented_ids'], 'invented id')} dropped"
     if cut := scores["searches_cut"]:
-        text += f", {cut} searches cut to what the retriever's model takes"
+        text += f", {plural(cut, 'search', 'searches')} cut to what the retriever's model takes"
     if "seconds" in scores:
         text += f", {scores['seconds']:.1f} s"
     return text
@@ -257,9 +259,9 @@ def _usage(usage: dict[str, Any]) -> str:
         tokens_out += f" ({thinking} of them thinking)"
     words = [tokens_in, tokens_out, _price(usage)]
     if cached_calls := usage.get("cached_calls"):
-        words.append(f"{cached_calls} calls answered from runs before")
+        words.append(f"{plural(cached_calls, 'call')} answered from runs before")
     if unmetered := usage.get("unmetered"):
-        words.append(f"{unmetered} calls without usage reported")
+        words.append(f"{plural(unmetered, 'call')} without usage reported")
     return ", " + ", ".join(words)
 
 

@@ -197,7 +197,8 @@ def plain_line(progress: Progress) -> str:
     """Return the progress in a line."""
     calls = progress.status
     usage = progress.status.usage
-    call_count = f"{_count(usage.calls)}{_of_expected(progress)} calls"
+    noun = "call" if usage.calls == 1 and not progress.expected_calls else "calls"
+    call_count = f"{_count(usage.calls)}{_of_expected(progress)} {noun}"
     if apart := ", ".join(_apart(calls)):
         call_count += f" ({apart})"
     mean = ""

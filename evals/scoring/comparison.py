@@ -54,6 +54,7 @@ from evals.scoring.scored_run import (
     read_scored_run,
 )
 from evals.scoring.statistics import ALPHA, TIE, PairedTest, bootstrap_means, holm, paired
+from evals.scoring.system_ranking import rank_systems
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.number_format import plural
 
@@ -111,6 +112,7 @@ class ComparedSystem:
             "run": self.name,
             **{key: self.runs[0].scores[key] for key in NAMED},
             "compiled": self.runs[0].scores.get("compiled"),
+            "parameters": self.runs[0].config["parameters"],
             "repeats": [run.name for run in self.runs],
             "spread": spread if len(self.runs) > 1 else None,
         }
@@ -169,6 +171,8 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     for row, p in zip(tested, adjusted, strict=True):
         row["p_holm"] = p
     losses, without_losses = _compare_losses(baseline, systems_compared)
+    shared = [name for name in chosen[0] if all(name in names for names in chosen)]
+    untested = [row["metric"] for row in comparisons if row["p"] is None]
     # the first in a run's table
     first = runs[0]
     headline = chosen[0][0]
@@ -199,6 +203,11 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             for system in systems_compared
         ],
         "comparisons": comparisons,
+        "by_metric": rank_systems(
+            [{name: system.values(name) for name in shared} for system in systems],
+            shared,
+            untested,
+        ),
         "losses": losses,
         "cost": [system.cost() for system in systems],
         "moved": [

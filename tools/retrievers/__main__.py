@@ -212,7 +212,7 @@ def _push(arguments: argparse.Namespace) -> None:
     documents = environments.load(arguments.task, arguments.data).documents
     retriever = build(canonicalize(arguments.spec), documents, sextant_home())
     print_stdout(
-        f"{strip_control_characters(retriever.name)} has all {len(documents):,} documents\n"
+        f"{strip_control_characters(retriever.name)} has all of {plural(len(documents), 'document')}\n"
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -614,3 +615,28 @@ def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, m
             verdict
             == f"retrieve (run 1) {said} multihop (baseline) by 0.250 nDCG@10 (p <0.001 by Holm, 20 queries)"
         )
+
+
+def test_three_systems_begin_with_one_table_and_pairs_follow_where_they_are_asked_for(
+    made, command
+):
+    low = [0.1 + 0.01 * number for number in range(12)]
+    high = [value + 0.3 + (0.05 if number % 2 else -0.05) for number, value in enumerate(low)]
+    near = [value + (0.2 if number % 2 else -0.2) for number, value in enumerate(high)]
+    paths = [
+        made("low", {"nDCG@10": low}),
+        made("high", {"nDCG@10": high}, {"parameters": {"hops": 2}}),
+        made("near", {"nDCG@10": near}, {"parameters": {"hops": 3}}),
+    ]
+    printed = command(*paths).out
+    rows = re.findall(r"^ (multihop hops=\d) +(\d\.\d+) ?([*=]?)$", printed, re.M)
+    assert [(name, mark) for name, _, mark in rows] == [
+        ("multihop hops=4", ""),
+        ("multihop hops=2", "*"),
+        ("multihop hops=3", "="),
+    ]
+    assert "run 1 against baseline" not in printed and "--pairs prints" in printed
+    in_pairs = command(*paths, "--pairs").out
+    assert in_pairs.index("multihop hops=2") < in_pairs.index("run 1 against baseline")
+    assert "run 2 against baseline" in in_pairs and "--pairs prints" not in in_pairs
+    assert re.search(r"\*\*0\.\d{4} \\\*\*\*", command(*paths, "--markdown").out)

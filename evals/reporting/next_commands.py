@@ -1,0 +1,65 @@
+"""What to do after a run: three commands, with the run's own folder, task and options."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evals.running.request import Request
+from tools import cli_options
+from tools.cli import typed_as
+
+# The model of the dry run that is proposed after a run without one.
+MODEL = "openai/gpt-5-mini"
+# Fields of a request that say what is asked, of whom, and where it goes; others are of one program.
+_KEPT = (
+    "task",
+    "data",
+    "split",
+    "limit",
+    "query_ids",
+    "retriever",
+    "runs",
+    "k",
+    "columns",
+    "qrels",
+)
+
+
+def list_next(scores: Mapping[str, Any], request: Request) -> list[tuple[str, str]]:
+    """Return what to do next, with its command: look, compare with the floor, try a model."""
+    run = shlex.quote(scores["run"])
+    steps = [("look at it", f"{typed_as('evals.view')} {run}")]
+    floor = (scores.get("bounds") or {}).get("floor")
+    if scores["program"] == "retrieve":
+        steps.append(("try a program", _run_command(request, program="multihop")))
+    elif floor:
+        # The bounds name a folder next to the run.
+        path = shlex.quote(str(Path(scores["run"]).parent / Path(floor["run"]).name))
+        steps.append(("compare with the floor", f"{typed_as('evals.compare')} {path} {run}"))
+    else:
+        steps.append(("run the floor", _run_command(request, program="retrieve")))
+    if scores["lm"] == "offline":
+        program = "multihop" if scores["program"] == "retrieve" else request.program
+        command = _run_command(request, program=program, lm=MODEL)
+        steps.append(("price a model", f"{command} --dry-run"))
+    else:
+        steps.append(("see where it lost", f"{typed_as('evals.behaviour')} {run}"))
+    return steps
+
+
+def render_next(scores: Mapping[str, Any], request: Request) -> str:
+    """Return the next commands as lines; a command is not broken, so that it can be copied."""
+    lines = ["next:"]
+    for purpose, command in list_next(scores, request):
+        lines.append(f"  {purpose}: {command}")
+    return "\n".join(lines)
+
+
+def _run_command(request: Request, **changes: str) -> str:
+    dropped = [name for name in vars(request) if name not in _KEPT]
+    words = [typed_as("evals.run")]
+    for name, value in changes.items():
+        words += [f"--{name}", shlex.quote(value)]
+    words += map(shlex.quote, cli_options.to_command_line(request, dropped))
+    return " ".join(words)

@@ -1,0 +1,48 @@
+"""After a run, three commands say what to do next, as they are typed."""
+
+import shlex
+
+from evals.compare import parser as compare_parser
+from evals.run import parser as run_parser
+from evals.view import parser as view_parser
+
+PARSERS = {"evals.run": run_parser, "evals.compare": compare_parser, "evals.view": view_parser}
+
+
+def read_commands(err):
+    """The commands that stand after "next:", by their purposes."""
+    lines = err.partition("next:\n")[2].splitlines()
+    return dict(line.strip().split(": ", 1) for line in lines)
+
+
+def parse(command):
+    python, dash, module, *words = shlex.split(command)
+    assert (python, dash) == ("python", "-m")
+    return PARSERS[module]().parse_args(words)
+
+
+def test_a_first_run_is_followed_by_a_look_the_floor_and_the_price_of_a_model(run):
+    ended = run("--program", "multihop", "--task", "congress", "--limit", "2")
+    commands = read_commands(ended.err)
+    assert list(commands) == ["look at it", "run the floor", "price a model"]
+    [folder] = parse(commands["look at it"]).runs
+    assert f"run: {folder}" in ended.out
+    floor = parse(commands["run the floor"])
+    assert (floor.program, floor.task, floor.limit) == ("retrieve", "congress", 2)
+    priced = parse(commands["price a model"])
+    assert priced.dry_run and priced.program == "multihop" and "/" in priced.lm
+
+
+def test_a_run_beside_its_floor_is_followed_by_the_comparison_with_it(run):
+    words = ("--task", "congress", "--limit", "2")
+    floor = run("--program", "retrieve", *words)
+    assert "try a program" in read_commands(floor.err)
+    ended = run("--program", "multihop", *words)
+    compared = parse(read_commands(ended.err)["compare with the floor"])
+    assert f"run: {compared.baseline}" in floor.out
+    assert f"run: {compared.runs[0]}" in ended.out
+
+
+def test_json_is_followed_by_nothing(run):
+    ended = run("--program", "retrieve", "--task", "congress", "--limit", "2", "--json")
+    assert "next:" not in ended.err
