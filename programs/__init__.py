@@ -33,6 +33,8 @@ PROGRAMS = {
 # rest.
 SCHEMES = {"command": "programs.agent_command:Command", "served": "programs.external_agent:Served"}
 
+# The program of the main job, which is proposed to somebody who has run the floor.
+MAIN = "multihop"
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
 VERIFIER = (
     "tournament"  # orders a pool that has everything relevant: what recognising alone would reach

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.running.request import Request
+from programs import FLOOR, MAIN
 from tools import cli_options
 from tools.cli import typed_as
 
@@ -31,16 +32,16 @@ def list_next(scores: Mapping[str, Any], request: Request) -> list[tuple[str, st
     run = shlex.quote(scores["run"])
     steps = [("look at it", f"{typed_as('evals.view')} {run}")]
     floor = (scores.get("bounds") or {}).get("floor")
-    if scores["program"] == "retrieve":
-        steps.append(("try a program", _run_command(request, program="multihop")))
+    if scores["program"] == FLOOR:
+        steps.append(("try a program", _run_command(request, program=MAIN)))
     elif floor:
         # The bounds name a folder next to the run.
         path = shlex.quote(str(Path(scores["run"]).parent / Path(floor["run"]).name))
         steps.append(("compare with the floor", f"{typed_as('evals.compare')} {path} {run}"))
     else:
-        steps.append(("run the floor", _run_command(request, program="retrieve")))
+        steps.append(("run the floor", _run_command(request, program=FLOOR)))
     if scores["lm"] == "offline":
-        program = "multihop" if scores["program"] == "retrieve" else request.program
+        program = MAIN if scores["program"] == FLOOR else request.program
         command = _run_command(request, program=program, lm=MODEL)
         steps.append(("price a model", f"{command} --dry-run"))
     else:

@@ -171,8 +171,6 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     for row, p in zip(tested, adjusted, strict=True):
         row["p_holm"] = p
     losses, without_losses = _compare_losses(baseline, systems_compared)
-    shared = [name for name in chosen[0] if all(name in names for names in chosen)]
-    untested = [row["metric"] for row in comparisons if row["p"] is None]
     # the first in a run's table
     first = runs[0]
     headline = chosen[0][0]
@@ -203,17 +201,27 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             for system in systems_compared
         ],
         "comparisons": comparisons,
-        "by_metric": rank_systems(
-            [{name: system.values(name) for name in shared} for system in systems],
-            shared,
-            untested,
-        ),
+        "by_metric": _rank_by_metric(systems, chosen, comparisons),
         "losses": losses,
         "cost": [system.cost() for system in systems],
         "moved": [
             row for system, names in pairs for row in _find_moved(baseline, system, names[0])
         ],
     }
+
+
+def _rank_by_metric(
+    systems: Sequence[ComparedSystem],
+    chosen: Sequence[Sequence[str]],
+    comparisons: Sequence[Result],
+) -> list[Result]:
+    """Rank all systems by each of the metrics that all of them have."""
+    shared = [name for name in chosen[0] if all(name in names for names in chosen)]
+    untested = [row["metric"] for row in comparisons if row["p"] is None]
+    values = list[dict[str, Column]]()
+    for system in systems:
+        values.append({name: system.values(name) for name in shared})
+    return rank_systems(values, shared, untested)
 
 
 def fill_metrics(
