@@ -220,7 +220,10 @@ def _rank_by_metric(
     untested = [row["metric"] for row in comparisons if row["p"] is None]
     values = list[dict[str, Column]]()
     for system in systems:
-        values.append({name: system.values(name) for name in shared})
+        columns = dict[str, Column]()
+        for name in shared:
+            columns[name] = {**system.values(name)}
+        values.append(columns)
     return rank_systems(values, shared, untested)
 
 
