@@ -96,6 +96,11 @@ def parser() -> CommandParser:
     )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add(
+        "--missing",
+        action="store_true",
+        help="list rows that cannot be made here: what is missing, and the command for who has it",
+    )
+    add(
         "--dry-run",
         action="store_true",
         help="say what its runs will cost and how long they take; nothing is sent",

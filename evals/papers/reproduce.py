@@ -4,7 +4,6 @@ paper's.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +11,40 @@ import environments
 from evals.papers.dataset_statistics import embed_pool_2d
 from evals.papers.figures import save_figure
 from evals.papers.measured import CATEGORIES
+from evals.papers.missing import find_obstacle, lay_out_missing, list_missing, list_needs
 from evals.papers.settings import ReproductionSettings
 from evals.papers.table_layout import lay_out, save_page
 from evals.papers.tables import ReproducedTable
 from evals.published.sections import PaperTable, find, sections
-from evals.running.candidate_pools import read as read_pool
 from evals.studies.command_result import CommandResult
 from evals.studies.run_cells import estimate_cells, explain, lay_out_ahead
 from evals.studies.study_file import list_tasks
 from tools import retrievers
-from tools.errors import SextantError, UnknownName
+from tools.errors import UnknownName
 from tools.models.model_spec import parse
-from tools.models.secrets import get_secret
 from tools.number_format import plural
 from tools.result_table import DefinitionList, TerminalBlock, render_terminal
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
 
-def reproduce_table(name: str | None, *, dry_run: bool, **conditions: Any) -> CommandResult:
-    """Make the table called `name`, or the list of tables; a dry run estimates the cost."""
+def reproduce_table(
+    name: str | None,
+    *,
+    dry_run: bool,
+    missing: bool = False,
+    **conditions: Any,
+) -> CommandResult:
+    """Make the table called `name`, or the list of tables; a dry run estimates the cost.
+
+    `missing`: list what is not here, of a table or of all.
+    """
+    if missing:
+        lacking = list_missing([find(name)] if name else sections().values())
+        return CommandResult(
+            {"missing": [row.json() for row in lacking]},
+            render_terminal(lay_out_missing(lacking)),
+        )
     if name is None:
         rows = [_describe(section) for section in sections().values()]
         return CommandResult({"sections": rows}, render_terminal(_list(rows)))
@@ -124,7 +137,7 @@ def _describe(section: PaperTable) -> dict[str, Any]:
             if reason:
                 lacks.append(reason)
             if "lacks" not in system:
-                needs += _list_needs(system)
+                needs += list_needs(system)
         if not cell.lacks and cell.metric not in CATEGORIES:
             names[cell.task] = None
     tasks = dict.fromkeys(task.partition(":")[0] for name in names for task in list_tasks(name))
@@ -133,7 +146,7 @@ def _describe(section: PaperTable) -> dict[str, Any]:
         "title": section.about["title"],
         "cells": len(section.cells),
         "needs": {
-            need: _why_not(need)
+            need: find_obstacle(need)
             for need in dict.fromkeys(
                 filter(
                     None,
@@ -147,34 +160,6 @@ def _describe(section: PaperTable) -> dict[str, Any]:
         # Why none of its cells can be made.
         "why": section.about.get("lacks"),
     }
-
-
-def _list_needs(system: Mapping[str, Any]) -> list[str]:
-    """Return the model and the retrievers of a system, the retrievers of its pool included."""
-    needs = [
-        system.get("retriever"),
-        system.get("parameters", {}).get("ties"),
-        system.get("lm"),
-    ]
-    if "pool" in system:
-        pool = read_pool(system["pool"], retrievers.canonicalize(system["retriever"]))
-        needs += map(str, pool.parts)
-    return list(filter(None, needs))
-
-
-@cache
-def _why_not(need: str) -> str:
-    """Return why a model or a retriever cannot be used here, such as no key; "" if it can."""
-    provider, _, model = need.removeprefix("api:").partition("/")
-    if model and ":" not in provider:
-        # The key alone is looked for, because the import of LiteLLM takes seconds.
-        key = f"{provider.upper()}_API_KEY"
-        return "" if get_secret(key) else f"${key} is not set"
-    try:
-        retrievers.validate(retrievers.canonicalize(need))
-    except SextantError as problem:
-        return str(problem)
-    return ""
 
 
 def _list(rows: Iterable[Mapping[str, Any]]) -> list[TerminalBlock]:

@@ -31,6 +31,8 @@ OF_SECTIONS = (
     "also",
     "tasks",
     "lacks",
+    "make",
+    "mean_of",
     "sizes",
 )
 # The parameter of programs that search with a rewritten query under an instruction of its own, as in
@@ -110,14 +112,14 @@ class ReproductionSettings:
         """Return how to measure a figure that a build gives; "" for another, or if it is given."""
         if metric in CATEGORIES and task not in self.contamination:
             return (
-                "measure it with `python -m evals.build contamination --json`, and give what that "
-                "prints with --contamination TASK=FILE"
+                "`python -m evals.build contamination --json` measures it; give what that prints "
+                "with --contamination TASK=FILE"
             )
         _, feature = split_metric(metric)
         if FACET_COUNT in (feature, metric.partition(",")[0]) and task not in self.facets:
             return (
-                "have a model list them with `python -m evals.build` (the recipe pool, "
-                "facets.kind), and give the build with --facets TASK=FOLDER"
+                "a model lists facets in `python -m evals.build` (the recipe pool, facets.kind); "
+                "give the build with --facets TASK=FOLDER"
             )
         return ""
 

@@ -202,7 +202,7 @@ def _lacks(cell: PaperCell, settings: Mapping[str, Any]) -> str:
             )
             == value
             for key, value in row.items()
-            if key != "why"
+            if key not in ("why", "make")
         ):
             return str(row["why"])
     return ""
