@@ -517,6 +517,22 @@ def _note_repeats(systems: list[ComparedSystem], runs: list[ScoredRun], metric: 
     return [note] if any(len(system.runs) > 1 for system in systems) else []
 
 
+def _brings_other_modules(before: run_folder.Config, after: run_folder.Config) -> bool:
+    """Return whether the settings of two runs differ in one that has modules or libraries of its
+    own, so that a difference in "code" tells nothing more.
+    """
+    if before["program"] != after["program"]:
+        return True
+    for section in ("retriever", "lm"):
+        if before[section]["name"] != after[section]["name"]:
+            return True
+    # Compiled prompts, a pool and limits are applied by a module each, which runs without do not use.
+    return any(
+        bool(before.get(section)) is not bool(after.get(section))
+        for section in ("compiled", "pool", "limits")
+    )
+
+
 def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str, list[Any]]:
     before = _flatten(baseline.runs[0].config)
     after = _flatten(system.runs[0].config)
@@ -529,8 +545,7 @@ def _changed_keys(baseline: ComparedSystem, system: ComparedSystem) -> dict[str,
             for key in changed
             if not key.startswith("parameters.") or (key in before and key in after)
         ]
-    # Another program, retriever or model uses other sources and libraries, too.
-    if {"program", "retriever.name", "lm.name"} & set(changed):
+    if _brings_other_modules(baseline.runs[0].config, system.runs[0].config):
         changed = [key for key in changed if key.partition(".")[0] not in ("code", "versions")]
     # Repeats differ in the seed, the systems do not.
     if len(baseline.runs) > 1 or len(system.runs) > 1:

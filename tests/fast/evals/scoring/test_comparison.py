@@ -66,6 +66,16 @@ def column(path, metric) -> list[float]:
         return [float(row[metric]) for row in csv.DictReader(file)]
 
 
+def test_a_limit_is_the_only_difference_that_is_told_of_two_runs(run, command, tmp_path):
+    # The module that applies limits is a part of the code of one run, and no edit of the other's.
+    base = ("--program", "multihop", "--task", "congress", "--limit", 3, "--json")
+    assert run(*base).code == 0
+    assert run(*base, "-P", "max_searches=1").code == 0
+    folders = sorted((tmp_path / "runs/obliq-congress").glob("multihop-*"))
+    [told] = command(*folders, "--json").json["differences"]
+    assert [key.partition(".")[0] for key in told["keys"]] == ["limits"]
+
+
 def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path):
     folders = []
     for program in ("retrieve", "multihop"):
