@@ -196,7 +196,7 @@ class Environment:
     warnings: tuple[str, ...] = ()
     # Values for parameters of programs by their names: "lens" (tools/lenses.py) is what
     # makes a document relevant, "attribute" what an index writes down of it where the lens is in
-    # words, "document" what one is.
+    # words, "document" what one is, "target" what a model guesses of one by heart.
     hints: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -23,7 +23,7 @@ from programs.compiled import Compiled
 from tools import cli_options
 
 # Parameters that a task sets by itself (Environment.hints).
-HINTS = {"lens", "attribute", "document"}
+HINTS = {"lens", "attribute", "document", "target"}
 BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
 
 

@@ -40,9 +40,9 @@ _OBLIQ_EMBEDDING = "gemini-embedding-2"
 _OBLIQ_POOL = (_OBLIQ_EMBEDDING, "Qwen3-Embedding-0.6B", "Qwen3-Embedding-4B")
 _OBLIQ_POOL_SIZE = 300  # about so many
 _RELEVANT = {
-    pool_kinds.UNION: "without the relevant documents that these miss",
+    pool_kinds.UNION: "without what these miss",
     pool_kinds.ORACLE: "and all that is relevant",
-    pool_kinds.HIDDEN: "all that is relevant hidden among them",
+    pool_kinds.HIDDEN: "with all that is relevant hidden among them",
 }
 _BIRCO_TIES = "e5-large-v2"
 _BIRCO_MODELS = r"gpt-4(-0613)?$|llama-2-(7|13|70)b-chat|stripedhyena"
@@ -122,7 +122,7 @@ def compare_tournament_pool(setup: Setup) -> str:
         kind = pool_kinds.read_kind(setup.config)
         if is_papers and kind == pool_kinds.ORACLE and pool["size"] == _OBLIQ_POOL_SIZE:
             return ""
-        ours = f"{pool['size']} documents of {' and '.join(pool_retrievers)}, {_RELEVANT[kind]}"
+        ours = f"the first {pool['size']} of {' and '.join(pool_retrievers)} {_RELEVANT[kind]}"
     elif setup.has_candidates:
         ours = "the query's candidates"
     else:
