@@ -157,7 +157,7 @@ def run_request(
         if arguments.json:
             return evaluate.run_request(request, opening=opening, start=start)
         from evals.reporting.score_table import show_scores  # as above
-        from evals.running.progress_display import report  # rich: not for --json
+        from evals.running.progress_display import report  # as above
 
         result = evaluate.run_request(request, report, opening=opening, start=start)
         show_scores(result.json())

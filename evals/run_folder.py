@@ -253,10 +253,7 @@ class RunFolder:
         if not outcomes:
             return
         path = self.path / "outcomes.jsonl"
-        lines = (
-            sign_line(files.dumps(outcome).encode("utf-8", "backslashreplace"), self.digest)
-            for outcome in outcomes
-        )
+        lines = (sign_line(files.encode_row(outcome), self.digest) for outcome in outcomes)
         starts, error = files.append_lines(path, lines)
         query_ids = [outcome["query_id"] for outcome in outcomes]
         self.outcomes.starts.update(zip(query_ids, starts, strict=False))
@@ -363,6 +360,22 @@ def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
     from tools.schemas import parse_json  # the same
 
     outcome: Outcome = parse_json(OutcomeSchema, line)
+    _check_lengths(outcome)
+    if "digest" in outcome and not is_sealed(line, config_digest):
+        raise ValueError("another program has written it anew")
+    return outcome
+
+
+def check_new_outcome(outcome: Outcome) -> None:
+    """Raise ValueError for an outcome that is malformed, and so could not be read again."""
+    from evals.run_schemas import OutcomeSchema  # as above
+    from tools.schemas import validate  # as above
+
+    validate(OutcomeSchema, outcome)
+    _check_lengths(outcome)
+
+
+def _check_lengths(outcome: Outcome) -> None:
     for step in outcome["trace"]["steps"]:
         has_lengths = "shown" in step or "lengths" in step
         if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(
@@ -371,9 +384,6 @@ def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
             raise ValueError("'shown' and 'lengths' of a step are not of its documents")
     if (scores := outcome.get("scores")) and len(scores) != len(outcome["ranking"]):
         raise ValueError("'scores' are not of the documents in 'ranking'")
-    if "digest" in outcome and not is_sealed(line, config_digest):
-        raise ValueError("another program has written it anew")
-    return outcome
 
 
 def read_rows(
@@ -507,11 +517,12 @@ def check_ranking(
     if len(ranked) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
         raise InvalidRanking(twice, f"is there twice for query {query.query_id!r}")
-    for doc_id in ranked.difference(checked or ()):
-        if doc_id not in documents:
-            raise InvalidRanking(doc_id, "is not in the corpus")
-        if checked is not None:
-            checked.add(doc_id)
+    new = ranked.difference(checked or ())
+    if not documents.keys() >= new:
+        invented = next(doc_id for doc_id in ranking if doc_id not in documents)
+        raise InvalidRanking(invented, "is not in the corpus")
+    if checked is not None:
+        checked |= new
     if hidden := query.excluded.intersection(ranking):
         reason = f"is excluded for query {query.query_id!r}, so no system may find it"
         raise InvalidRanking(min(hidden, key=ranking.index), reason)

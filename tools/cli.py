@@ -5,6 +5,7 @@ Signals are handled in tools/interrupts.py, numbers are written in tools/number_
 
 import argparse
 import codecs
+import gc
 import io
 import logging
 import math
@@ -236,6 +237,8 @@ def run_and_leave(parser: CommandParser, command: Command) -> NoReturn:
     """Run a command as the whole process, and exit; after an interrupt, without waiting for
     its threads.
     """
+    # Seldom: modules and corpora make a million objects that stay.
+    gc.set_threshold(50_000, 20, 50)
     _fill_closed_descriptors()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

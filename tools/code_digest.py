@@ -64,8 +64,8 @@ class _Link(NamedTuple):
 class ParsedModule(NamedTuple):
     """The parts of a file that count."""
 
-    code: str  # without comments, formatting and docstrings
-    body: str  # the code without imports of Sextant's modules
+    # The code without comments, formatting, docstrings and imports of Sextant's modules
+    body: str
     own_imports: tuple[_OwnImport, ...]  # imports of Sextant's modules
     imports: tuple[_Import, ...]  # all imports
     classes: tuple[_ClassInfo, ...]
@@ -283,13 +283,12 @@ def _read(
             case ast.Constant(value=str(text)) if _FILE.fullmatch(text):
                 strings.add(text)
     _cut_docstring(tree)
-    code = ast.dump(tree, annotate_fields=False)
     tools = "\n".join(functions) if makes_tools else ""
     cutter = _ImportCutter()
     body = ast.dump(cutter.visit(tree), annotate_fields=False)
     own_imports = tuple(cutter.own_imports)
     return ParsedModule(
-        code, body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings)
+        body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings)
     )
 
 

@@ -25,7 +25,7 @@ import shutil
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise
@@ -62,6 +62,10 @@ class Corpus(Mapping[str, Document]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._documents)
+
+    def keys(self) -> KeysView[str]:
+        """Return the ids, as a set."""
+        return self._documents.keys()
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -202,6 +206,10 @@ class StoredCorpus(Corpus):
         with suppress(KeyError):
             return self._find_row(doc_id) >= 0
         return False
+
+    def keys(self) -> KeysView[str]:
+        """Return the ids, as a set."""
+        return KeysView(self) if self._rows is None else self._rows.keys()
 
     def __iter__(self) -> Iterator[str]:
         last = self._start + self._count

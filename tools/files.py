@@ -157,6 +157,14 @@ def dumps(row: Any) -> str:
         return json.dumps(row, ensure_ascii=False)
 
 
+def encode_row(row: Any) -> bytes:
+    """Return the bytes of `dumps` in a file; halves of surrogate pairs are escaped."""
+    try:
+        return orjson.dumps(row)
+    except TypeError:
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
 def describe(error: OSError) -> str:
     """Return the text of an OSError, with its file if it has any; libraries raise errors with a
     text alone.

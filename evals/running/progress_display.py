@@ -5,55 +5,42 @@ Reasons to wait come from providers, so they are stripped of control characters 
 printed.
 """
 
-import math
 import sys
 from functools import partial
-from typing import NamedTuple
-
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from evals.run_folder import RunFolder
 from evals.running.cost_estimate import expect_calls
 from evals.running.events import Event, Progress, RunMonitor, WaitEnded, WaitStarted
+from evals.running.progress_words import clock, plain_line, waiting_words
 from evals.running.ready import PreparedRun
-from tools.cli import guard_prints, is_terminal, own_stream, print_stderr, strip_control_characters
-from tools.models.run_resources import CallStats
+from tools.cli import is_terminal, print_stderr
 from tools.number_format import queries
-from tools.records import Usage
 
 # A plain line is due when this share of the queries has ended since the last one; when some have,
 # after so many seconds; and when none has, after STILL_SECONDS.
 PLAIN_SHARE = 0.25
 PLAIN_SECONDS = 5.0
 STILL_SECONDS = 60.0
-GAP = 2  # characters between columns
-WIDTH = 80  # characters of a terminal that does not say how wide it is
 
 
 def report(ready: PreparedRun, folder: RunFolder) -> RunMonitor:
     """Return the watch of a run that is about to ask its queries, for a person."""
     done = len(folder.outcomes)
-    terminal = is_terminal(sys.stderr)
-    # Where FORCE_COLOR is set, rich takes any file for a terminal, and would draw in a log.
-    stream = own_stream(sys.stderr)
-    console = Console(
-        file=stream, stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True
-    )
-    if not console.width:  # COLUMNS=0 says nothing
-        console.width = WIDTH
     before = f", {done} answered before" if done else ""
     asked = ready.environment.queries
     speed = ready.model.lm.caller.meter.speed
     paced = f"; {ready.model.name} {speed}" if speed.read and speed.write else ""
     print_stderr(f"{ready.environment.task}: {queries(len(asked))}{before}{paced}")
     pending = [query for query in asked if query.query_id not in folder.outcomes]
+    tell = PlainProgress(done).tell
+    if is_terminal(sys.stderr):
+        from evals.running.live_progress import start_live  # rich: only for a terminal
+
+        tell = start_live()
     return RunMonitor(
         ready,
         folder,
-        LiveProgress(console).tell if terminal else PlainProgress(done).tell,
+        tell,
         expect=partial(expect_calls, ready, pending),
     )
 
@@ -98,200 +85,3 @@ class PlainProgress:
             self._ended = ended
             self._forecast = self._forecast or bool(event.expected_calls)
             print_stderr(plain_line(event))
-
-
-class LiveProgress:
-    """A table that is drawn in its own place, over its former text, each time in a single write."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._waits = False
-        # What others say on stderr goes above it; on stdout too, where that is the same terminal.
-        shares_terminal = is_terminal(sys.stdout)
-        self._live = Live(
-            console=console,
-            auto_refresh=False,
-            redirect_stdout=shares_terminal,
-            vertical_overflow="crop",
-        )
-
-    def tell(self, event: Event, *, last: bool = False) -> None:
-        """Draw the progress; the `last` stays where it is."""
-        if isinstance(event, WaitStarted | WaitEnded):
-            self._waits = isinstance(event, WaitStarted)
-        if isinstance(event, Progress):
-            self._live.start()
-            guard_prints()
-            self._live.update(table(event, self._console.width, waits=self._waits), refresh=True)
-            if last:
-                self._live.stop()
-
-
-class ProgressColumn(NamedTuple):
-    """A heading, its cells, and how soon it is left out on a narrow terminal: the largest `place` goes first."""
-
-    heading: str
-    cells: list[str]
-    least: int  # characters, so that nothing moves while numbers grow
-    place: int
-    colours: tuple[str, ...] = ("", "", "")
-
-    @property
-    def width(self) -> int:
-        """Characters that it takes."""
-        return max(self.least, *map(len, (self.heading, *self.cells)))
-
-
-def columns(progress: Progress) -> list[ProgressColumn]:
-    """Return the columns of the table: up to three lines under each heading."""
-    calls = progress.status
-    usage = progress.status.usage
-    counts = [
-        f"{progress.done}/{progress.queries}",
-        _some(progress.owed, "pending"),
-        _some(progress.failed, "failed"),
-    ]
-    table_columns = [ProgressColumn("queries", counts, 8, 0, ("green", "yellow", "yellow"))]
-    call_count = f"{_count(usage.calls)}{_of_expected(progress)}"
-    table_columns.append(ProgressColumn("calls", [call_count, *_apart(calls)], 11, 5))
-    if calls.limit:
-        flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
-        table_columns.append(ProgressColumn("in flight", flight, 9, 2))
-    if _is_paid(usage):
-        tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
-        table_columns.append(ProgressColumn("tokens", tokens, 8, 6))
-        table_columns.append(ProgressColumn("dollars", _dollars(progress), 14, 1))
-    mean = []
-    if progress.mean is not None:
-        mean = [f"{progress.mean:.4f}", "so far"]
-    table_columns.append(ProgressColumn(progress.metric, mean, 7, 4))
-    times = [clock(progress.elapsed), _left(progress)]
-    table_columns.append(ProgressColumn("elapsed", times, 10, 3))
-    return table_columns
-
-
-def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
-    """Return as many columns as `width` characters hold, and below them the reason of a wait, if it
-    `waits`.
-    """
-    shown = columns(progress)
-    while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
-        shown.remove(max(shown, key=lambda column: column.place))
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for column in shown:
-        drawn.add_column(
-            Text(strip_control_characters(column.heading)), no_wrap=True, min_width=column.width
-        )
-    for row in range(3):
-        cells = []
-        for column in shown:
-            texts = [text for text in column.cells if text]
-            text = texts[row] if row < len(texts) else ""
-            cells.append(Text(text, column.colours[row]))
-        drawn.add_row(*cells)
-    words = waiting_words(progress.status) if waits else ""
-    return Group(drawn, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
-
-
-def plain_line(progress: Progress) -> str:
-    """Return the progress in a line."""
-    calls = progress.status
-    usage = progress.status.usage
-    noun = "call" if usage.calls == 1 and not progress.expected_calls else "calls"
-    call_count = f"{_count(usage.calls)}{_of_expected(progress)} {noun}"
-    if apart := ", ".join(_apart(calls)):
-        call_count += f" ({apart})"
-    mean = ""
-    if progress.mean is not None:
-        mean = f"{progress.metric} {progress.mean:.4f} so far"
-    in_flight = ""
-    if calls.in_flight:
-        in_flight = f"{calls.in_flight} of {calls.limit} in flight"
-    figures = [
-        f"{progress.done}/{progress.queries} queries",
-        _some(progress.owed, "pending"),
-        _some(progress.failed, "failed"),
-        mean,
-        call_count,
-        in_flight,
-        _some(calls.waiting, "waiting"),
-    ]
-    if _is_paid(usage):
-        figures.append(f"{_count(usage.input_tokens)} tokens in, {_count(usage.output_tokens)} out")
-        figures.append(", ".join(_dollars(progress)))
-    figures += [f"{clock(progress.elapsed)} elapsed", _left(progress)]
-    return "  ".join(filter(None, figures))
-
-
-def waiting_words(calls: CallStats) -> str:
-    """Return the reason of a wait, in a line."""
-    duration = f" {math.ceil(calls.seconds)} s" if calls.seconds else ""
-    waiting_calls = f"{calls.waiting} {'call waits' if calls.waiting == 1 else 'calls wait'}"
-    return f"waiting{duration}: {strip_control_characters(calls.reason)}; {waiting_calls}"
-
-
-def clock(seconds: float) -> str:
-    """Write seconds as 12:34, or 5h06m from an hour on."""
-    minutes, remaining = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60}h{minutes % 60:02}m"
-    return f"{minutes}:{remaining:02}"
-
-
-def _left(progress: Progress) -> str:
-    return (
-        f"{clock(progress.left)} left" if progress.left and progress.done < progress.queries else ""
-    )
-
-
-def _is_paid(usage: Usage) -> bool:
-    """Return whether tokens and dollars mean anything: the engine without a model has none,
-    and no limit.
-    """
-    return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
-
-
-def _of_expected(progress: Progress) -> str:
-    return f" of ~{_count(progress.expected_calls)}" if progress.expected_calls else ""
-
-
-def _apart(calls: CallStats) -> list[str]:
-    return list(
-        filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")))
-    )
-
-
-def _dollars(progress: Progress) -> list[str]:
-    """Return dollars so far, to come, and at list price, if a part had been paid for before."""
-    usage = progress.status.usage
-    to_come = progress.to_come.paid_usd
-    if usage.paid_usd is None:
-        return ["price unknown"]
-    listed = (
-        ""
-        if usage.list_usd is None or usage.list_usd == usage.paid_usd
-        else f"{_usd(usage.list_usd)} list"
-    )
-    to_pay = (
-        "" if to_come is None or progress.done == progress.queries else f"{_usd(to_come)} to come"
-    )
-    return list(filter(None, (f"{_usd(usage.paid_usd)} so far", to_pay, listed)))
-
-
-def _usd(amount: float) -> str:
-    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
-
-
-def _some(count: int, label: str) -> str:
-    return f"{_count(count)} {label}" if count else ""
-
-
-def _count(number: float) -> str:
-    """Write a count in at most four characters: 9999, 10k, 1.2M, 3B."""
-    if number < 10_000:
-        return str(number)
-    thousands = 0
-    while number >= 999.5 and thousands < 3:
-        number = number / 1000
-        thousands = thousands + 1
-    return f"{number:.{1 if number < 9.95 else 0}f}{' kMB'[thousands]}"

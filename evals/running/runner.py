@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 from evals.run_folder import (
     Outcome,
     RunFolder,
-    check_outcome,
+    check_new_outcome,
     check_ranking,
     error_template,
     first_error_line,
 )
 from evals.scoring.anytime_ranking import submit_anytime
-from tools import files, session
+from tools import session
 from tools.errors import AbortCompilation, DataError, LimitReached, RunIncomplete, SextantError
 from tools.interrupts import check_interrupts, may_interrupt, wait_until
 from tools.models.language_model import ConnectedModel
@@ -454,9 +454,7 @@ def submission_record(
         fields["scores"] = scores = list(map(float, submission.scores))
         if not all(map(math.isfinite, scores)):
             raise ValueError("a score is not a finite number")
-    check_outcome(
-        files.dumps({"query_id": query.query_id, **fields}).encode("utf-8", "backslashreplace")
-    )
+    check_new_outcome({"query_id": query.query_id, **fields})
     return fields
 
 

@@ -27,7 +27,8 @@ from evals.running import earlier
 from evals.running.cost_estimate import LEVELS, forecast
 from evals.running.evaluate import LoadedRun, answer_queries, load_task, make_resources, run_request
 from evals.running.events import Event, Progress, RunMonitor
-from evals.running.progress_display import STILL_SECONDS, plain_line
+from evals.running.progress_display import STILL_SECONDS
+from evals.running.progress_words import plain_line
 from evals.running.ready import PreparedRun
 from evals.running.request import Request
 from evals.running.resolve import RunRetrievers, resolve

@@ -26,7 +26,9 @@ from evals.running.events import (
     WaitEnded,
     WaitStarted,
 )
-from evals.running.progress_display import LiveProgress, PlainProgress, plain_line, table
+from evals.running.live_progress import LiveProgress, table
+from evals.running.progress_display import PlainProgress
+from evals.running.progress_words import plain_line
 from tools.errors import BudgetReached, DataError, ProviderRefused
 from tools.models.run_resources import CallStats
 from tools.records import Usage

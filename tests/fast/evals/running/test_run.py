@@ -184,7 +184,7 @@ HANDED_IN = {  # what is wrong with a submission -> its documents for a query, a
     "is excluded for query": (lambda query: query.excluded, {}),
     "is not in the pool of query": (lambda query: KNOWN - query.excluded, {}),
     "the trace is of query 'other'": (lambda query: [], {"trace": Trace("other")}),
-    "not JSON serializable": (lambda query: [], {"answer": object()}),
+    "answer should be a valid string": (lambda query: [], {"answer": object()}),
 }
 
 
