@@ -41,6 +41,7 @@ from evals.studies.significance import find_best
 from evals.studies.study_file import list_tasks
 from tools import files
 from tools.errors import DataError, SextantError
+from tools.pool_kinds import describe_signs
 from tools.schemas import toml_lines
 
 # Metrics that evals.papers.dataset_statistics.reciprocal_ranks gives.
@@ -275,7 +276,8 @@ class ReproducedTable:
         run, stand_ins = self._find(cell, task)
         if isinstance(run, str):
             return ReproducedCell(None, run)
-        deviations = (run.deviations,) if run.deviations else ()
+        lines = [run.deviations, describe_signs(run.config)]
+        deviations = tuple(filter(None, lines))
         return ReproducedCell(
             self._read_value(run, cell, task),
             stand_ins,

@@ -23,6 +23,7 @@ from evals.scoring.scored_run import ScoredRun
 from programs import FLOOR
 from tools.errors import DataError
 from tools.number_format import number
+from tools.pool_kinds import WITH_RELEVANT
 
 HEADS = [
     "program",
@@ -66,8 +67,6 @@ _COLOURS = {
     Fate.NOT_SHOWN: "#ca7b5e",
     Fate.NEVER_SURFACED: "#b5523b",
 }
-# The kind of pool that has every relevant document.
-CEILING_POOL = "oracle"
 LOSSES = "What became of relevant documents"
 SEARCHERS = "What searchers do"
 MEAN = "mean of tasks"
@@ -152,8 +151,8 @@ def plot_gap(groups: Sequence[Group]) -> Plot | None:
         for task in group.tasks:
             runs = group.of_task(task)
             metric = runs[0].metric
-            searched = best_mean(runs, metric, "")
-            verified = best_mean(runs, metric, CEILING_POOL)
+            searched = best_mean(runs, metric, [""])
+            verified = best_mean(runs, metric, WITH_RELEVANT)
             if searched is None or verified is None:
                 continue
             metrics[metric] = None
@@ -169,7 +168,7 @@ def plot_gap(groups: Sequence[Group]) -> Plot | None:
         return None
     name = ", ".join(metrics)
     axes = (
-        f"{name} of the best run over an oracle pool",
+        f"{name} of the best run over a pool with all that is relevant",
         f"{name} of the best search",
     )
     caption = (
@@ -182,14 +181,17 @@ def plot_gap(groups: Sequence[Group]) -> Plot | None:
 def best_mean(
     runs: Sequence[ScoredRun],
     metric: str,
-    pool: str,
+    pools: Sequence[str],
 ) -> float | None:
-    """Return the highest mean of the runs over this kind of pool; None if there are none."""
+    """Return the highest mean of the runs over these kinds of pools, "" for none; None if there are
+    no such runs.
+    """
     means = list[float]()
     for run in runs:
         mean = run.mean(metric)
-        is_verifier = pool == "" or run.config["program"] != FLOOR
-        if run.pool == pool and is_verifier and mean is not None:
+        # A bare retriever over a pool verifies nothing.
+        counts = run.pool == "" or run.config["program"] != FLOOR
+        if run.pool in pools and counts and mean is not None:
             means.append(mean)
     return max(means, default=None)
 

@@ -230,6 +230,7 @@ def test_every_form_of_a_table_has_the_deviations_of_its_rows_below_it(command_o
     for form, page in pages.items():
         for program in ("multihop", "rewrite", "tournament"):
             assert f"{program} differs from the paper" in page.replace("&#39;", "'"), form
+        assert "hidden:300 hides that" in page, form
         assert "never comparable" in page or form in ("cells", "CSV")
 
 
