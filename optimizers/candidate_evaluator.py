@@ -102,6 +102,7 @@ class CandidateEvaluator(EvaluationLog):
         self._stopped = threading.Event()
         self._say = say
         self._said = time.monotonic()
+        self._whole_parts_said = set[tuple[str, str]]()
         self._student: tuple[Any, ...] = ()
 
     # -- what an optimizer gets
@@ -333,7 +334,13 @@ class CandidateEvaluator(EvaluationLog):
             calls = number_format.plural(self.calls, "call")
             self._say(f"{evaluations}, {calls} for them")
         for part_name, queries in self.parts.items():
-            if not sample and query in queries and self.is_whole(digest, part_name):
+            if sample or query not in queries or not self.is_whole(digest, part_name):
+                continue
+            with self._lock:
+                # The threads of the last two queries may both come here.
+                is_said = (digest, part_name) in self._whole_parts_said
+                self._whole_parts_said.add((digest, part_name))
+            if not is_said:
                 mean = self.mean(digest, part_name)
                 count = number_format.queries(len(queries))
                 self._say(f"candidate {digest}  {part_name} {mean:.4f} over {count}")

@@ -402,7 +402,9 @@ def print_stderr(text: str, to: TextIO | None = None) -> None:
         over = "\r\x1b[K" if _bar else ""
         _bar = False
         with suppress(OSError, ValueError):
-            print(over + strip_control_characters(text), file=stream, flush=True)
+            # In one write, as print() writes the end of the line apart and threads come between.
+            stream.write(over + strip_control_characters(text) + "\n")
+            stream.flush()
 
 
 def _draw_bar(

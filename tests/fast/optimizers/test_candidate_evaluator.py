@@ -153,6 +153,19 @@ def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_p
     assert DEADLINE.get() == math.inf, "and nothing else has"
 
 
+def test_a_candidate_that_is_evaluated_by_many_threads_is_told_once(training, program, tmp_path):
+    told = list[str]()
+    study = CandidateEvaluator(
+        tmp_path, training, make_objective(training.environment), say=told.append, workers=8
+    )
+    student = language_model.connect("offline", statistics=dict).lm
+    with dspy.context(lm=student), study.working(student):
+        for number in range(20):
+            study.evaluate(study.instrument(program, {"number": number}), "validation")
+    whole = [line for line in told if "validation" in line]
+    assert len(whole) == len(set(whole)) == 20
+
+
 def test_a_study_that_was_stopped_begins_nothing(study, program):
     study.stop()
     with (
