@@ -80,6 +80,11 @@ def parser() -> CommandParser:
         help="export what was sent to models as well, documents in it",
     )
     command_line.add_argument(
+        "--ranks",
+        action="store_true",
+        help="export the ranks of documents that never surfaced: each search is issued again",
+    )
+    command_line.add_argument(
         "--panel",
         action="append",
         default=[],
@@ -93,10 +98,16 @@ def command(arguments: argparse.Namespace) -> int:
     """Serve, or export."""
     if arguments.export:
         export(arguments)
-    elif arguments.query or arguments.limit or arguments.no_texts or arguments.prompts:
+    elif (
+        arguments.query
+        or arguments.limit
+        or arguments.no_texts
+        or arguments.prompts
+        or arguments.ranks
+    ):
         raise UsageError(
-            "--query, --limit, --no-texts and --prompts are for --export; a served page has "
-            "everything"
+            "--query, --limit, --no-texts, --prompts and --ranks are for --export; a served page "
+            "has everything"
         )
     else:
         serve(arguments)
@@ -176,7 +187,10 @@ def export(arguments: argparse.Namespace) -> None:
         texts=not arguments.no_texts,
         prompts=arguments.prompts,
         chosen=choose,
-        panels=panels.load_panels(arguments.panel),
+        panels=[
+            panel._replace(arguments=("all",)) if arguments.ranks and panel.of_query else panel
+            for panel in panels.load_panels(arguments.panel)
+        ],
     )
     for folder, reason in answers.unreadable:
         print_stderr(f"left out: {folder}: {reason}")

@@ -26,6 +26,7 @@ from tools.retrievers.base import Retriever, Search
 
 Result = dict[str, Any]  # what `replay` returns and --json prints
 Row = Mapping[str, Any]  # a step as it is on disk (tools/records.py)
+RANK_DEPTH = 1000  # documents among which a rank is looked for
 CHUNK = 64  # queries whose searches are issued together, so that models encode in batches
 
 
@@ -71,6 +72,37 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
         **_add_up(relevant, hops),
         "relevant": relevant,
     }
+
+
+class SearchRanks:
+    """The ranks of documents under the searches of a run, each issued again to another depth.
+
+    DataError or UsageError where the retrievers of the run cannot be made here.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], environment: Environment, depth: int = RANK_DEPTH
+    ) -> None:
+        self.depth = depth
+        self._replay = _SearchReplay(config, environment, "", depth)
+        self._queries = {query.query_id: query for query in self._replay.queries}
+        self._unit_of = environment.judgements[environment.headline].unit_of or str
+
+    def rank(self, outcome: Mapping[str, Any], units: Sequence[str]) -> dict[str, list[int | None]]:
+        """Return for each of the `units` its rank under each search of `searches(outcome)`, from 1;
+        None below the depth.
+        """
+        steps = searches(outcome)
+        query = self._queries[outcome["query_id"]]
+        [results] = self._replay.search([query], [steps])
+        ranks: dict[str, list[int | None]] = {unit: [] for unit in units}
+        for doc_ids in results:
+            places: dict[str, int] = {}
+            for place, doc_id in enumerate(doc_ids, start=1):
+                places.setdefault(self._unit_of(doc_id), place)
+            for unit in units:
+                ranks[unit].append(places.get(unit))
+        return ranks
 
 
 def searches(outcome: Mapping[str, Any]) -> list[Row]:

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, count
+from itertools import chain, combinations, count
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -17,6 +17,7 @@ from evals.run_schemas import FATE_LABELS
 from evals.scoring import reference_runs, scored_run
 from evals.scoring.attribution import fate_at
 from evals.viewer.comparisons import COMPARISONS
+from evals.viewer.hops import describe_hops, describe_timeline
 from evals.viewer.loaded_run import Answer, DocumentTexts, LoadedRun, plain_json
 from evals.viewer.panels import PANELS, Panel
 from evals.viewer.remarks import Remarks, RemarkWriter, Subject, find_file, name_run, read_remarks
@@ -29,6 +30,8 @@ from tools.plugins import describe_exception
 
 # Documents of a ranking.
 RANKED = 100
+# Runs that were asked the same of which an exported page compares each two.
+PAIRED = 8
 
 # Files of a run whose change means that it is read again.
 _READ_FILES = ("config.json", "scores.json", "scores.csv", "attribution.jsonl", "outcomes.jsonl")
@@ -225,6 +228,22 @@ class ViewerApi:
     def query_ids(self, run_id: str) -> list[str]:
         """Return the queries of a run, as the page names them."""
         return list(self._open(run_id).named)
+
+    def list_comparisons(self) -> Iterator[str]:
+        """Yield the paths of the comparisons of an exported page: of all runs that were asked the same,
+        and of each two of them if there are few.
+        """
+        groups: dict[str, list[str]] = {}
+        for run_id, loaded in self._readable.items():
+            contract = plain_json([loaded.run.contract, loaded.run.metric]).hex()
+            groups.setdefault(contract, []).append(run_id)
+        for run_ids in groups.values():
+            sets = [run_ids] if len(run_ids) > 1 else []
+            if 2 < len(run_ids) <= PAIRED:
+                sets += map(list, combinations(run_ids, 2))
+            for chosen in sets:
+                for kind in COMPARISONS:
+                    yield f"{kind}/{','.join(chosen)}/all.json"
 
     def _runs(self) -> bytes:
         self._scan()
@@ -515,6 +534,12 @@ def _describe_query(loaded: LoadedRun, query_id: str) -> Answer:
         "ranking": outcome["ranking"][:RANKED],
         "ranked": len(outcome["ranking"]),
         "scores": (outcome.get("scores") or [])[:RANKED],
+        "hops": describe_hops(
+            outcome["trace"]["steps"],
+            [document["unit"] for document in row.get("relevant", [])],
+            row.get("units", {}),
+        ),
+        "timeline": describe_timeline(outcome["trace"]["steps"], loaded.answers),
     } | _describe_trace(outcome["trace"])
 
 

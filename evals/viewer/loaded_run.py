@@ -21,11 +21,12 @@ from environments.base import Environment
 from evals import run_folder
 from evals.run_folder import load_environment
 from evals.run_schemas import JudgedSchema
+from evals.running.replay import SearchRanks
 from evals.scoring.attribution import fate_at
 from evals.scoring.scored_run import ScoredRun
 from tools import files, schemas
 from tools.corpus import Corpus
-from tools.errors import SextantError
+from tools.errors import DataError, SextantError
 from tools.interrupts import start_thread
 from tools.models.storage.response_cache import NAME as ANSWERS
 from tools.records import Document
@@ -142,6 +143,17 @@ class LoadedRun:
     def load_corpus(self) -> Mapping[str, Document] | str:
         """Return the run's documents by id, or the reason that there are none."""
         return self._texts.load_corpus(self.run.config)
+
+    @cached_property
+    def search_ranks(self) -> SearchRanks:
+        """Return what ranks documents under the run's searches.
+
+        DataError while its corpus is still being read, or if it cannot be had.
+        """
+        environment = self.load_data()
+        if isinstance(environment, str):
+            raise DataError(environment)
+        return SearchRanks(self.run.config, environment)
 
     def texts_for(self, answer: Answer) -> Answer:
         """Return the texts of the query and the documents that `answer` names."""

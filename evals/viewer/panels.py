@@ -1,8 +1,9 @@
-"""The panels of a run's page: sections with a script that draws them and a function for their data.
+"""The panels of the page of a run or a query: sections with a script that draws them and a function
+for their data.
 
-To add a panel: a file page/NAME.js that calls `addPanel("NAME", section)`, and a row in PANELS with the
-function that gives its data. A panel of a user's own is a `Panel` in a file or an installed package
-(docs/guide/extend.md).
+To add a panel: a file page/NAME.js that calls `addPanel("NAME", section)`, or `addQueryPanel` for the
+page of a query, and a row in PANELS with the function that gives its data. A panel of a user's own
+is a `Panel` in a file or an installed package (docs/guide/extend.md).
 """
 
 import re
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evals.run_folder import Outcome
+from evals.running.replay import searches
 from evals.scoring.behaviour import COSTS, FIGURES, KINDS, observe_run, read_causes, summarize
 from evals.viewer.loaded_run import Answer, LoadedRun
 from evals.viewer.text_search import find_words
@@ -24,13 +27,14 @@ class Panel(NamedTuple):
     `name` is part of addresses: small letters, digits and hyphens. `script` is JavaScript that
     calls `addPanel(name, section)`, or the path of a file of it. `data` returns, for a run and an
     argument that the script chose, a value that JSON can hold. An exported page has the answers to
-    `arguments`.
+    `arguments`, or to each query's id with `of_query`.
     """
 
     name: str
     script: str | Path
     data: Callable[[LoadedRun, str], Any]
     arguments: Sequence[str] = ("all",)
+    of_query: bool = False
 
     def read_script(self) -> str:
         """Return its JavaScript, in a block of its own, so that its names clash with no others."""
@@ -60,6 +64,30 @@ def count_behaviour(loaded: LoadedRun, _: str) -> Answer:
     }
 
 
+def _find_outcome(loaded: LoadedRun, name: str) -> Outcome:
+    query_id = loaded.named.get(name)
+    if query_id is None:
+        raise UsageError(f"there is no query {name[:200]!r}")
+    return loaded.outcomes[query_id]
+
+
+def rank_lost(loaded: LoadedRun, name: str) -> Answer:
+    """Return the rank of each relevant document that never surfaced under each search of a query.
+
+    The searches are issued again, to `depth` documents; "steps" are their numbers.
+    """
+    outcome = _find_outcome(loaded, name)
+    relevant = loaded.judged.rows[outcome["query_id"]]["relevant"]
+    units = [document["unit"] for document in relevant if not document["rank"]]
+    issued = searches(outcome)
+    numbers = {id(step): number for number, step in enumerate(outcome["trace"]["steps"])}
+    return {
+        "depth": loaded.search_ranks.depth,
+        "steps": [numbers[id(step)] for step in issued],
+        "ranks": loaded.search_ranks.rank(outcome, units) if units and issued else {},
+    }
+
+
 # In the order in which they stand on the page.
 PANELS = {
     panel.name: panel
@@ -67,6 +95,8 @@ PANELS = {
         # The server looks for words; an exported page cannot.
         Panel("search", PAGE / "find.js", search_words, arguments=()),
         Panel("behaviour", PAGE / "behaviour.js", count_behaviour),
+        # Searches are issued again, which an exported page cannot.
+        Panel("ranks", PAGE / "ranks.js", rank_lost, arguments=(), of_query=True),
     )
 }
 

@@ -44,11 +44,12 @@ BEFORE_PANELS = (
     "calls",
     "trajectory",
     "remarks",
+    "search",
     "live",
     "overview",
     "panels",
 )
-AFTER_PANELS = ("run", "query", "compare", "frame", "main")
+AFTER_PANELS = ("timeline", "run", "query", "compare", "frame", "main")
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -216,13 +217,19 @@ def open_server(answers: ViewerApi, port: int | None) -> Server:
 def list_answers(answers: ViewerApi) -> Iterator[tuple[str, bytes]]:
     """Yield every answer of an exported page with its path."""
     yield "runs.json", answers("runs.json")
+    for path in answers.list_comparisons():
+        yield path, answers(path)
     for run_id in answers.run_ids:
         yield f"run/{run_id}.json", answers(f"run/{run_id}.json")
         for panel in answers.panels.values():
-            for argument in panel.arguments:
+            names = panel.arguments
+            if panel.of_query and names:
+                names = answers.query_ids(run_id)
+            for argument in names:
                 path = f"run/{run_id}/{panel.name}/{_quote(argument)}.json"
-                with suppress(DataError):
-                    # An earlier version did not say what became of documents.
+                # An earlier version did not say what became of documents, and a retriever may not be
+                # at hand to be asked about a query again.
+                with suppress(DataError, *([UsageError] if panel.of_query else [])):
                     yield path, answers(path)
         # Keys of model calls; a call may be of several queries.
         keys: dict[str, None] = {}

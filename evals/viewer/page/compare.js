@@ -6,7 +6,10 @@ const letter = (n) => String.fromCharCode(65 + (n % 26)) + (n < 26 ? "" : Math.f
 async function compareView(given) {
   const ids = [...new Set(given.ids)].filter(Boolean);
   if (ids.length < 2) throw new Error("one run has nothing to be compared with; choose more in the list of runs");
-  const [{ runs }, ...loaded] = await Promise.all([loadRuns(false), ...ids.map(loadRun)]);
+  const { runs, exported } = await loadRuns(false);
+  const place = (id) => runs.findIndex((run) => run.id === id);
+  if (exported) ids.sort((a, b) => place(a) - place(b)); // as the comparisons in the file have them
+  const loaded = await Promise.all(ids.map(loadRun));
   const sides = loaded.map((run, n) => {
     const about = runs.find((one) => one.id === ids[n]) ?? { id: ids[n], ...run.scores };
     return { n, id: ids[n], letter: letter(n), run, about, name: labelOf(about) };

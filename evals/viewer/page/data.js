@@ -68,8 +68,12 @@ const forget = (...paths) => paths.forEach((path) => answers.delete(path));
 const loadRuns = (fresh) => load("runs.json", { fresh });
 const loadRun = (id) => load(`run/${encodeId(id)}.json`);
 /** What is known of several runs together: "compare", "curves" or "behaviours". */
-const loadTogether = (kind, ids, metric = "all") =>
-  load(`${kind}/${ids.map(encodeId).join(",")}/${encodeURIComponent(metric)}.json`);
+const loadTogether = (kind, ids, metric = "all") => {
+  const path = (those, what) => `${kind}/${those.map(encodeId).join(",")}/${encodeURIComponent(what)}.json`;
+  // A file has comparisons of its runs in their order.
+  const found = [metric, "all"].map((what) => path(ids, what)).find(block);
+  return load(found ?? path(ids, metric));
+};
 const loadCall = (id, key) => load(`run/${encodeId(id)}/call/${key}.json`);
 const loadPanel = (id, name, argument = "all", options = {}) =>
   load(`run/${encodeId(id)}/${name}/${encodeURIComponent(argument)}.json`, options);

@@ -119,6 +119,15 @@ function besideStep(by) {
   toStep(route(location.hash));
 }
 
+/** To the next step in which a relevant document was lost. */
+function toLost() {
+  const lost = current?.stepping?.lost;
+  if (!lost?.length) return;
+  const at = route(location.hash).step ?? -1;
+  history.replaceState(null, "", current.stepping.href(lost.find((step) => step > at) ?? lost[0]));
+  toStep(route(location.hash));
+}
+
 function up() {
   if (current?.up) go(addresses.get(current.up) ?? current.up);
 }
@@ -149,6 +158,8 @@ listen({
   k: () => beside(-1),
   n: () => besideStep(1),
   p: () => besideStep(-1),
+  g: toLost,
+  f: () => main.querySelector("[data-fold]")?.click(),
   u: up,
   Escape: up,
   "/": search,

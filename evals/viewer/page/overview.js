@@ -20,7 +20,7 @@ async function overview({ params }) {
   const { runs, unreadable, title } = known;
   const usual = runs.some((run) => run.usage?.list_usd > 0) ? "usd" : "calls";
   const state = {
-    ...stated(params, "task", "program", "lm", "tag", "text", "cost", "sort"),
+    ...stated(params, "task", "program", "lm", "tag", "text", "find", "cost", "sort"),
     chosen: new Set((params.get("chosen") ?? "").split(",").filter(Boolean).map(decode)),
   };
   if (!Object.hasOwn(COSTS, state.cost)) state.cost = usual;
@@ -106,6 +106,10 @@ async function overview({ params }) {
     runs.length > 0
       ? [section("Cost and quality", costs, charts), section("All runs", shown, list.node, fatesLegend(runs))]
       : notice("No run is finished yet."),
+    runs.length > 1 &&
+      findSection(runs.map((run) => run.id), state.find, set("find"), known.exported, (id) =>
+        el("p", el("a", { href: link.run(id) }, el("b", foreign(labelOf(byId.get(id))))), " ", foreign(byId.get(id).task, "about")),
+      ),
     picked,
     unreadable?.length > 0 && unread(unreadable),
   );

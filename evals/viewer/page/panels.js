@@ -1,13 +1,18 @@
-// Panels: sections of a run's page, each from a script of its own (evals/viewer/panels.py).
+// Panels: sections of a run's page or a query's, each from a script of its own (evals/viewer/panels.py).
 
 const panels = []; // [name, section] in the order of the page
 
 /** Add a section: `section({ id, run, exported, state, set })` returns it, or nothing for a run that has none. */
 const addPanel = (name, section) => panels.push([name, section]);
 
-/** The sections of a run; in place of a section that cannot be drawn stands the reason. */
-const panelSections = (given) =>
-  panels.map(([name, section]) => {
+const queryPanels = [];
+
+/** The same for the page of a query: `section({ id, queryId, answer, gold, hrefOf, exported })`. */
+const addQueryPanel = (name, section) => queryPanels.push([name, section]);
+
+/** The sections of a run or a query; in place of a section that cannot be drawn stands the reason. */
+const panelSections = (given, those = panels) =>
+  those.map(([name, section]) => {
     try {
       return section(given);
     } catch (error) {

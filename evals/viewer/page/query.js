@@ -1,18 +1,20 @@
 // One query of a run: what was asked, what became of its relevant documents, and the trajectory step by step.
 
 async function queryView({ ids: [id], query: queryId }) {
-  const [{ runs }, run, answer] = await Promise.all([loadRuns(false), loadRun(id), loadQuery(id, queryId)]);
+  const [{ runs, exported }, run, answer] = await Promise.all([loadRuns(false), loadRun(id), loadQuery(id, queryId)]);
   const about = runs.find((one) => one.id === id) ?? { id, ...run.scores };
   const main = about.metric ?? Object.keys(run.values)[0];
   const k = cutoffOf(main, run.scores.losses);
   const gold = new Gold(answer, id);
   const hrefOf = (number) => link.query(id, queryId, number);
   const order = lists.get(id)?.includes(queryId) ? lists.get(id) : worstFirst(run, main);
+  const remarks = new Remarks(id, queryId, run.remarks ?? [], exported);
+  const lost = lostSteps(gold);
   const node = el(
     "div",
     heading(
       el("span", spoken("Query "), idOf(queryId)),
-      [el("a", { href: link.run(id) }, foreign(runName(about))), foreign(about.task), foreign(asText(about.lm ?? ""))],
+      [el("a", { href: link.run(id) }, foreign(labelOf(about))), foreign(about.task), foreign(asText(about.lm ?? ""))],
       about.mini && miniBadge(),
     ),
     el(
@@ -20,16 +22,27 @@ async function queryView({ ids: [id], query: queryId }) {
       neighbours(order, queryId, (one) => link.query(id, one)),
       compareWith(id, run.siblings, queryId, runs),
     ),
+    sameFate(run, gold, order, queryId, k, (one) => link.query(id, one)),
     question(answer),
+    el("div", remarks.box()),
     troubles(answer),
     valueList(answer.values, main, [seconds(answer.seconds), ...usageWords(answer.usage)]),
-    section("Relevant documents", null, relevantTable(answer, gold, k, hrefOf)),
+    section(
+      "Relevant documents",
+      null,
+      relevantTable(answer, gold, k, hrefOf),
+      panelSections({ id, queryId, answer, gold, hrefOf, exported }, queryPanels),
+    ),
     section(
       "Trajectory",
-      el("span.about", plural(gold.steps.length, "step")),
+      [
+        lost.length > 0 && el("span", "Lost at ", facts(lost.map((n) => el("a", { href: hrefOf(n), "aria-keyshortcuts": "g" }, `step ${n}`)))),
+        el("span.about", plural(gold.steps.length, "step")),
+      ],
+      timeSection(answer, gold, hrefOf),
       answer.no_documents && notice(answer.no_documents),
       withoutCalls(gold.steps, run),
-      gold.steps.length ? [strip(gold, hrefOf), trajectory(gold, hrefOf)] : notice("No steps were recorded."),
+      gold.steps.length ? [strip(gold, hrefOf), trajectory(gold, hrefOf, { remarks, findable: true })] : notice("No steps were recorded."),
       answer.calls?.length > 0 && el("div.about", "After the last step", modelCalls(id, answer.calls)),
       looseNotes(answer),
     ),
@@ -45,7 +58,7 @@ async function queryView({ ids: [id], query: queryId }) {
     node,
     up: link.run(id),
     order: { ids: order, at: queryId, href: (one) => link.query(id, one) },
-    stepping: steppable(node, gold.steps.length, hrefOf),
+    stepping: { ...steppable(node, gold.steps.length, hrefOf), lost },
     reading: answer.reading,
   };
 }
@@ -62,6 +75,28 @@ function neighbours(order, at, href) {
     el("span.about", `${count(place + 1)} of ${count(order.length)}`),
     to(order[place + 1], "Next →", "j"),
   );
+}
+
+/** The steps in which relevant documents were lost, in order. */
+function lostSteps(gold) {
+  const lost = [...gold.relevant.values()].filter((one) => one.fate !== "found");
+  const steps = lost.map((one) => decided(one, gold.steps.length)).filter((step) => step !== null);
+  return [...new Set(steps)].sort((a, b) => a - b);
+}
+
+/** Links to the next queries that have a document of the same fate as one of this query. */
+function sameFate(run, gold, order, at, k, href) {
+  if (!run.fates) return null;
+  const fates = new Set([...gold.relevant.values()].map((one) => one.fate).filter((fate) => fate !== "found"));
+  const place = new Map(run.query_ids.map((queryId, n) => [queryId, n]));
+  const from = order.indexOf(at);
+  const after = [...order.slice(from + 1), ...order.slice(0, Math.max(from, 0))];
+  const next = [...fates].map((fate) => [fate, after.find((queryId) => run.fates[place.get(queryId)]?.includes(fate))]);
+  const links = next.filter(([, queryId]) => queryId !== undefined);
+  if (!links.length) return null;
+  const to = ([fate, queryId]) =>
+    el("a", { href: href(queryId) }, el("i", { class: `swatch fate-${fate}`, "aria-hidden": "true" }), fateWords(fate, k));
+  return el("p.about.same-fate", "Next query with a document that was ", facts(links.map(to)));
 }
 
 function question(answer) {

@@ -39,12 +39,12 @@ function remarkForm(fields, save) {
 const remarkWords = ({ label, note }) => [label && badge(label), label && note && " ", note && foreign(note, "long")];
 
 /**
- * The remark on a query or a step, and the form to change it, which a button opens. `labels` are those in use. In a
- * file nothing can be saved.
+ * [button, box]: the box has the remark on a query or a step, and the form to change it, which the button opens. `labels`
+ * are those in use. In a file nothing can be saved.
  */
 function remarkBox(id, subject, known, labels, exported, words = "Remark") {
   const shown = el("span", known ? remarkWords(known) : "");
-  if (exported) return known ? el("p.remark", shown) : null;
+  if (exported) return [null, known ? el("p.remark", shown) : null];
   let current = known ?? { label: "", note: "" };
   const make = () => {
     const list = `labels-${subject.query_id}-${subject.step ?? ""}`.replace(/\W/g, "_");
@@ -60,7 +60,24 @@ function remarkBox(id, subject, known, labels, exported, words = "Remark") {
     return add(form, [el("datalist", { id: list }, labels.map((value) => el("option", { value })))]);
   };
   const where = subject.step === undefined ? "" : ` on step ${subject.step}`;
-  return el("div.remark", shown, disclosure([words, where && spoken(where)], make));
+  const [opens, box] = disclosure([words, where && spoken(where)], make);
+  return [opens, el("div.remark", shown, box)];
+}
+
+/** The remarks on a query and its steps. */
+class Remarks {
+  constructor(id, queryId, all, exported) {
+    Object.assign(this, { id, queryId, exported });
+    this.labels = [...new Set(all.map((one) => one.label).filter(Boolean))].sort(collator.compare);
+    this.known = new Map(all.filter((one) => one.query_id === queryId).map((one) => [one.step ?? null, one]));
+  }
+
+  /** The box of a step, or of all of the query. */
+  box(step = null) {
+    const subject = step === null ? { query_id: this.queryId } : { query_id: this.queryId, step };
+    const words = step === null ? "Remark on this query" : "Remark";
+    return remarkBox(this.id, subject, this.known.get(step), this.labels, this.exported, words);
+  }
 }
 
 /** The name, tags and note of a run, with the form for them. */

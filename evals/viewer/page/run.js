@@ -75,7 +75,12 @@ async function runView({ ids: [id], params }) {
       el("div", fall, section(title, null, shape)),
     ),
     panelSections({ id, run, exported, state, set }),
-    section("Queries", shown, queryFilters(run, rows, state, set, metrics), list.node),
+    section(
+      "Queries",
+      [shown, csvButton(`${labelOf(about)} queries`, () => queriesCsv(list.sorted, metrics))],
+      queryFilters(run, rows, state, set, metrics),
+      list.node,
+    ),
     configuration(run),
   );
   measure();
@@ -120,7 +125,7 @@ function unscored(id, run) {
 
 /** What of the list of queries is wanted, from the address. */
 function stateOf(params, main, metrics) {
-  const state = stated(params, "text", "find", "fate", "error", "metric", "sort");
+  const state = stated(params, "text", "find", "fate", "error", "remark", "metric", "sort");
   if (!metrics.includes(state.metric)) state.metric = main;
   state.sort ||= "value";
   return state;
@@ -129,6 +134,8 @@ function stateOf(params, main, metrics) {
 /** The queries of a run, as rows. */
 function rowsOf(run) {
   const names = Object.keys(run.values);
+  const remarks = new Map();
+  for (const one of run.remarks ?? []) remarks.set(one.query_id, [...(remarks.get(one.query_id) ?? []), one]);
   return run.query_ids.map((queryId, n) => ({
     queryId,
     n,
@@ -136,16 +143,31 @@ function rowsOf(run) {
     values: Object.fromEntries(names.map((name) => [name, run.values[name][n]])),
     error: Object.hasOwn(run.errors, queryId) ? run.errors[queryId] : "",
     fates: run.fates?.[n] ?? null,
+    remarks: remarks.get(queryId) ?? [],
   }));
 }
 
 const kindOf = (error) => (error ? error.split(":", 1)[0].trim() || "error" : "");
 
-function fittingRows(rows, { text, fate, error }) {
+const queriesCsv = (rows, metrics) => [
+  ["query_id", "text", ...metrics, "fates", "error", "labels", "notes"],
+  ...rows.map((row) => [
+    row.queryId,
+    row.text,
+    ...metrics.map((name) => row.values[name]),
+    (row.fates ?? []).join(" "),
+    row.error,
+    row.remarks.map((one) => one.label).filter(Boolean).join("; "),
+    row.remarks.map((one) => one.note).filter(Boolean).join("; "),
+  ]),
+];
+
+function fittingRows(rows, { text, fate, error, remark }) {
   const words = wordsOf(text);
   return rows.filter(
     (row) =>
       (!fate || row.fates?.includes(fate)) &&
+      (!remark || (remark === "any" ? row.remarks.length : row.remarks.some((one) => `label:${one.label}` === remark))) &&
       (!error ||
         (error === "any" ? row.error : error === "none" ? !row.error : kindOf(row.error) === error.slice(5))) &&
       (!words.length || holds(`${row.queryId} ${row.text} ${row.error}`.toLowerCase(), words)),
@@ -186,6 +208,13 @@ function queriesTable(run, rows, state, k, onSort) {
           (row) => foreign(clipped(row.error, 120)),
           { className: "text bad" },
         ),
+      rows.some((row) => row.remarks.length) &&
+        columnOf(
+          "remark",
+          "Remarks",
+          (row) => row.remarks.length,
+          (row) => row.remarks.map((one) => [one.label ? badge(one.label) : foreign(clipped(one.note ?? "", 30), "about"), " "]),
+        ),
     ],
   });
 }
@@ -193,6 +222,7 @@ function queriesTable(run, rows, state, k, onSort) {
 function queryFilters(run, rows, state, set, metrics) {
   const fates = [...new Set(rows.flatMap((row) => row.fates ?? []))];
   const kinds = tally(Object.values(run.errors).map(kindOf));
+  const labels = new Set((run.remarks ?? []).map((one) => one.label));
   return el(
     "div.filters",
     { role: "search" },
@@ -215,6 +245,13 @@ function queryFilters(run, rows, state, set, metrics) {
         [["", "or not"], ["any", "yes"], ["none", "no"], ...kinds.map(([kind]) => [`kind:${kind}`, kind])],
         state.error,
         set("error"),
+      ),
+    labels.size > 0 &&
+      choice(
+        "Remark",
+        [["", "any or none"], ["any", "with a remark"], ...[...labels].filter(Boolean).map((label) => [`label:${label}`, label])],
+        state.remark,
+        set("remark"),
       ),
     metricChoice(metrics, state.metric, set("metric")),
   );

@@ -12,6 +12,7 @@ class Gold {
     this.relevant = new Map((answer.relevant ?? []).map((one) => [one.unit, one]));
     this.grades = answer.grades ?? {};
     this.steps = answer.steps ?? [];
+    this.hops = new Map((answer.hops ?? []).map((hop) => [hop.first, hop]));
     this.events = new Map([...this.relevant.keys()].map((unit) => [unit, []])); // unit -> what happened to it
     this.news = this.steps.map((step, n) => this.seen(step, n));
   }
@@ -173,8 +174,9 @@ function goldMark(step, news) {
 }
 
 /** A step as a card. `href` links to it; `others` are words of the same step of another run, to mark what differs. */
-function stepCard(step, number, gold, { href, otherWords = null, whose = "" }) {
+function stepCard(step, number, gold, { href, otherWords = null, whose = "", remarks = null }) {
   const name = toolName(step.tool);
+  const [opensRemark, remark] = remarks?.box(number) ?? [];
   const setting = [
     step.retriever && `${step.retriever}`,
     step.k ? `k ${count(step.k)}` : "",
@@ -190,12 +192,14 @@ function stepCard(step, number, gold, { href, otherWords = null, whose = "" }) {
       goldMark(step, gold.news[number]),
       el("span.setting", facts(setting.filter(Boolean).map((s) => foreign(s)))),
       el("span.cost", cost.filter(Boolean).join(" · ")),
+      opensRemark,
     ),
     step.refused && notice(`Refused: ${step.refused}`, false),
     stepBody(step, number, gold, otherWords),
     step.instruction &&
       el("details.instruction", el("summary", "Instruction of this search"), longText(step.instruction)),
     modelCalls(gold.run, step.calls, ` of step ${number}`, whose),
+    remark,
   );
 }
 
@@ -273,8 +277,26 @@ function marked(text, others) {
   return box;
 }
 
-/** Steps as cards under a heading for each hop. `from` is the first one that is wanted. */
-function trajectory(gold, hrefOf, { from = 0, attributesOf = () => null, otherWords = () => null } = {}) {
+/** What a hop did and spent, in a line. */
+function hopWords(hop) {
+  if (!hop) return null;
+  const found = hop.relevant > 0 && el("span.mark", el("span", { "aria-hidden": "true" }, "★ "), `${count(hop.relevant)} relevant`);
+  return el(
+    "span.hop-words",
+    facts([
+      hop.searches > 0 && plural(hop.searches, "search", "searches"),
+      hop.searches > 0 && [plural(hop.surfaced, "new document"), found && " ", found],
+      hop.kept > 0 && `${count(hop.kept)} kept`,
+      hop.dropped > 0 && `${count(hop.dropped)} passed over`,
+      ...usageWords(hop.usage),
+      seconds(hop.seconds),
+    ]),
+  );
+}
+
+/** Steps as cards, in a part for each hop that can be folded. `from` is the first step that is wanted. */
+function trajectory(gold, hrefOf, given = {}) {
+  const { from = 0, attributesOf = () => null, otherWords = () => null, remarks = null, findable = false } = given;
   const made = el("div.trajectory");
   let list = null;
   let hop = null;
@@ -283,13 +305,50 @@ function trajectory(gold, hrefOf, { from = 0, attributesOf = () => null, otherWo
     if (step.hop !== hop || !list) {
       hop = step.hop;
       list = el("ol.steps", { start: number });
-      made.append(el("h3.hop", hop ? `Hop ${hop}` : "Outside any hop"), list);
+      const title = el("h3.hop", hop ? `Hop ${hop}` : "Outside any hop");
+      made.append(el("details.hop-part", { open: true }, el("summary", title, hopWords(gold.hops.get(number))), list));
     }
-    const card = stepCard(step, number, gold, { href: hrefOf(number), otherWords: otherWords(number) });
+    const card = stepCard(step, number, gold, { href: hrefOf(number), otherWords: otherWords(number), remarks });
     attributes(card, attributesOf(number));
     list.append(card);
   });
-  return made;
+  return findable ? [stepFinder(gold, made), made] : made;
+}
+
+/** A field that leaves only the steps with some words, and a button that folds all hops. */
+function stepFinder(gold, box) {
+  const said = el("span.about", { role: "status" });
+  const parts = [...box.querySelectorAll("details.hop-part")];
+  const textOf = (step) =>
+    [step.tool, step.argument, step.instruction ?? "", step.retriever ?? "", ...step.doc_ids]
+      .concat(step.shown?.length ? step.doc_ids.map((docId) => own(gold.documents, docId)?.text ?? "") : [])
+      .join(" ")
+      .toLowerCase();
+  const find = (value) => {
+    const words = wordsOf(value);
+    let many = 0;
+    for (const card of box.querySelectorAll(".step")) {
+      const fits = !words.length || holds(textOf(gold.steps[Number(card.dataset.step)]), words);
+      card.hidden = !fits;
+      many += fits;
+    }
+    for (const part of parts) {
+      part.hidden = !part.querySelector(".step:not([hidden])");
+      if (words.length) part.open = true;
+    }
+    said.textContent = words.length ? `${count(many)} of ${plural(gold.steps.length, "step")}` : "";
+  };
+  const fold = () => {
+    const open = parts.some((part) => part.open);
+    for (const part of parts) part.open = !open;
+  };
+  return el(
+    "div.filters",
+    { role: "search", "aria-label": "Find in this trajectory" },
+    searchField("Find in this trajectory", "", find),
+    parts.length > 1 && button({ "data-fold": true, "aria-keyshortcuts": "f" }, fold, "Fold or unfold all hops"),
+    said,
+  );
 }
 
 /** All steps in a line: a block each, a star where relevant documents surface, a link to each. */

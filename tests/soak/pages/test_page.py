@@ -244,9 +244,9 @@ def test_choices_and_words_filter_the_runs(open_page, runs):
     page.get_by_label("Task").select_option("")
     page.get_by_label("Program").select_option("multihop")
     assert page.locator("tr[data-run]").count() == 2
-    page.get_by_role("searchbox").fill(f"wildchat {runs['long'].name[-8:]}")
+    page.locator("[data-search]").fill(f"wildchat {runs['long'].name[-8:]}")
     assert attributes(page, "tr[data-run]", "data-run") == [name(runs["long"])]
-    page.get_by_role("searchbox").fill("nothing like it")
+    page.locator("[data-search]").fill("nothing like it")
     assert "Nothing fits these filters" in page.locator("main").inner_text()
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NamedTuple, NotRequired
 
 import zstandard
 from pydantic import Field
@@ -189,6 +189,35 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
         | request
         | {"outputs": call["outputs"], "reasoning": reasoning, "first": call.get("first")}
     )
+
+
+class CallTime(NamedTuple):
+    """When a call was answered, in seconds since 1970, how long that took, and its tokens."""
+
+    key: str
+    at: float
+    seconds: float
+    tokens: int
+
+
+def read_call_times(path: Path, keys: Sequence[str]) -> dict[str, CallTime]:
+    """Return the times of those of the calls `keys` that the answers at `path` have."""
+    if not keys or not path.is_file():
+        return {}
+    statement = (
+        "SELECT key, at, seconds, usage FROM calls WHERE fault = '' AND key IN "
+        "(SELECT value FROM json_each(?)) ORDER BY id DESC"
+    )
+    times: dict[str, CallTime] = {}
+    with (
+        translate_sqlite_errors(path),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader,
+    ):
+        for key, at, seconds, usage in reader.execute(statement, (json.dumps(keys),)):
+            used = files.read_object(usage) or {}
+            tokens = used.get("input_tokens", 0) + used.get("output_tokens", 0)
+            times[key] = CallTime(key, at, seconds, tokens)
+    return times
 
 
 def _join(reader: sqlite3.Connection, request: str) -> bytes:

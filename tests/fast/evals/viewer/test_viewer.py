@@ -336,11 +336,11 @@ def test_what_the_browser_is_started_with_leads_to_the_page_once(runs):
         assert asked(server, once, start="")[0] == 403
 
 
-def test_only_get_and_head_are_answered(runs):
+def test_other_methods_than_get_head_and_post_are_refused(runs):
     with served(ViewerApi([runs])) as server:
         status, headers, body = asked(server, "/data/runs.json", "HEAD")
         assert status == 200 and body == b"" and int(headers["Content-Length"]) > 100
-        for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"):
+        for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "BREW"):
             status, headers, body = asked(server, "/", method)
             assert (
                 status == 501 and json.loads(body)["error"] and "Content-Security-Policy" in headers
@@ -455,7 +455,7 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
     assert packed(page) == {
         path: json.loads(one) for path, one in page_server.list_answers(answers)
     }
-    assert len(packed(page)) == 1 + 2 * 2 + 8 and packed(page)["runs.json"]["exported"]
+    assert len(packed(page)) == 1 + 2 * 2 + 8 + 3 and packed(page)["runs.json"]["exported"]
     assert not re.search(
         r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page
     )
@@ -493,7 +493,7 @@ def test_an_export_may_have_some_queries_only_and_says_so(runs, multihop, tmp_pa
         in run["scores"]["notes"]
     )
     command(runs, "--export", tmp_path / "page.html", "--limit", 1)
-    assert len(packed((tmp_path / "page.html").read_text())) == 1 + 2 * 2 + 2
+    assert len(packed((tmp_path / "page.html").read_text())) == 1 + 2 * 2 + 2 + 3
 
 
 def test_an_export_may_leave_the_corpus_at_home(multihop, tmp_path, command):
@@ -636,4 +636,5 @@ def test_a_panel_in_a_file_of_the_users_own_is_on_the_page_like_ours(
 
 def test_every_panel_has_a_script_that_adds_it():
     for name, panel in PANELS.items():
-        assert f'addPanel(\n  "{name}"' in panel.read_script().replace('l("', 'l(\n  "')
+        adds = "addQueryPanel" if panel.of_query else "addPanel"
+        assert f'{adds}(\n  "{name}"' in panel.read_script().replace('l("', 'l(\n  "')
