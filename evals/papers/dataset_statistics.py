@@ -1,8 +1,8 @@
 """Statistics of a task's data, as the tables and figures of the four papers have them. No model is
 asked.
 
-Left out are BIRCO's facets (Table 4, which a model counts) and hard negatives of its clinical
-trials (Table 6): the release does not say which trials are for the same disease.
+Left out are hard negatives of BIRCO's clinical trials (Table 6): the release does not say which
+trials are for the same disease. Figures that a model measures are in evals/papers/measured.py.
 """
 
 from collections import Counter

@@ -36,7 +36,7 @@ _LARGEST = 1 << 28
 def read_category(file: Path, metric: str) -> float:
     """Return the share of queries in a category, from what `build contamination --json` printed.
 
-    DataError for another file.
+    Guesses that nobody has labelled are left out. DataError for another file, or without labels.
     """
     try:
         text = files.read_input(file, _LARGEST).decode(errors="replace")
@@ -44,11 +44,16 @@ def read_category(file: Path, metric: str) -> float:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     result = files.read_object(text) or {}
     counts: Mapping[str, Any] = result.get("categories", {})
-    total = sum(counts.values())
-    name = CATEGORIES[metric]
-    if not total or name not in counts:
+    labelled = [counts.get(name) for name in CATEGORIES.values()]
+    if not all(isinstance(count, int) for count in labelled):
         raise DataError(f"{file} is not what `build contamination --json` prints")
-    return float(counts[name] / total)
+    total = sum(count for count in labelled if count)
+    if not total:
+        raise DataError(
+            f"no guess of {file} is labelled; give --judge SPEC to `build contamination`, or have "
+            f"people review them"
+        )
+    return float(counts[CATEGORIES[metric]] / total)
 
 
 def read_facets(folder: Path) -> dict[str, int]:

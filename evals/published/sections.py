@@ -77,7 +77,7 @@ class PaperTable:
 
 @cache
 def sections() -> dict[str, PaperTable]:
-    """Every numbered table and figure by name, in the order of the files."""
+    """The tables and figures of the files by name, in their order."""
     tables = {}
     for path in sorted(Path(__file__).parent.glob("*.toml")):
         content = tomllib.loads(path.read_text(encoding="utf-8"))

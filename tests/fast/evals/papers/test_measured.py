@@ -45,10 +45,10 @@ def test_facets_of_a_build_are_the_row_of_its_task_and_others_say_how_to_have_th
 
 def test_what_a_model_knows_by_heart_is_a_share_of_the_queries(make, tmp_path):
     file = tmp_path / "nq.json"
-    file.write_text(json.dumps({"categories": {"same": 6, "other": 2, "worse": 1, "open": 1}}))
+    file.write_text(json.dumps({"categories": {"same": 6, "other": 3, "worse": 1, "open": 5}}))
     cells = make("birco/table3", "--contamination", f"nq={file}")
     ours = {cell["metric"]: cell["ours"] for cell in cells if cell["task"] == "beir/nq"}
-    assert ours == {"C0": 0.6, "C1": 0.2, "C2": 0.1}
+    assert ours == {"C0": 0.6, "C1": 0.3, "C2": 0.1}
     assert all("--contamination" in cell["remark"] for cell in cells if cell["ours"] is None)
 
 
@@ -75,7 +75,9 @@ def test_another_task_and_files_of_another_form_are_refused(command_of, build, t
     done = command_of(reproduce)("birco/table4", "--facets", f"relik={build}", "--data", "mini")
     assert done.code == 2 and "birco/relic" in done.err
     (tmp_path / "none.json").write_text("[]")
-    for name in ("none.json", "absent.json"):
+    unlabelled = {"categories": {"same": 0, "other": 0, "worse": 0, "open": 9}}
+    (tmp_path / "open.json").write_text(json.dumps(unlabelled))
+    for name in ("none.json", "absent.json", "open.json"):
         with pytest.raises(DataError, match=name):
             read_category(tmp_path / name, "C0")
     with pytest.raises(DataError, match="facets"):
