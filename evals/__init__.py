@@ -1,8 +1,12 @@
 """Run, score, compare: the only place where judgements and search systems meet.
 
-from evals import evaluate
+from evals import behaviour, compare, curves, evaluate, experiment, study
+
 result = evaluate(program="multihop", task="congress", split="dev")
 print(result.metrics["nDCG@10"].mean, result.folder)
+experiment(["retrieve", "multihop"], "congress")
+
+Results print as tables, are HTML in a notebook, and have `to_pandas()` (evals/python_interface.py).
 """
 
 from importlib import import_module
@@ -14,10 +18,35 @@ require_ours("agents", "environments", "programs", "tools")
 
 import tools  # noqa: F401  # it lets old names of modules be imported: tools/moved_modules.py
 
+# Modules of commands, which can be called as functions.
+_CALLABLE = ("behaviour", "compare", "curves", "study")
+# Other names -> the module that defines them.
+_DEFINED_IN = {
+    "Request": "running.request",
+    "Result": "running.evaluate",
+    "evaluate": "running.evaluate",
+    "experiment": "python_interface",
+}
+__all__ = [
+    "Request",
+    "Result",
+    "behaviour",
+    "compare",
+    "curves",
+    "evaluate",
+    "experiment",
+    "study",
+]  # by __getattr__
+
 
 def __getattr__(name: str) -> Any:
     """Import the Python interface on first use, so that --help does not wait for it."""
-    modules = {"evaluate": "evaluate", "Request": "request", "Result": "evaluate"}
-    if name not in modules:
+    if name in _CALLABLE:
+        return import_module(f"evals.{name}")
+    if name not in _DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"evals.running.{modules[name]}"), name)
+    return getattr(import_module(f"evals.{_DEFINED_IN[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

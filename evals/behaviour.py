@@ -10,6 +10,7 @@ from pathlib import Path
 
 from evals.running.request import SETTLED, SharedRequest
 from tools import cli_options
+from tools.callable_module import make_callable
 from tools.cli import CommandParser, positive, print_stdout, run_and_leave
 from tools.errors import UsageError
 
@@ -62,6 +63,8 @@ def command(arguments: argparse.Namespace) -> int:
     print_stdout(json.dumps(result) + "\n" if arguments.json else text)
     return 0
 
+
+make_callable(__name__, "evals.python_interface:behaviour")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

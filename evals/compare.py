@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
+from tools.callable_module import make_callable
 from tools.cli import CommandParser, print_stdout, run_and_leave
 
 
@@ -73,6 +74,8 @@ def command(arguments: argparse.Namespace) -> int:
     print_stdout(FORMS[form](blocks))
     return 0
 
+
+make_callable(__name__, "evals.python_interface:compare")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

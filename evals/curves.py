@@ -10,6 +10,7 @@ from pathlib import Path
 
 from evals.run_folder import check_output
 from tools import files
+from tools.callable_module import make_callable
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.errors import UsageError
 
@@ -63,6 +64,8 @@ def command(arguments: argparse.Namespace) -> int:
     print_stdout(json.dumps(result) + "\n" if arguments.json else render_curves(result))
     return 0
 
+
+make_callable(__name__, "evals.python_interface:curves")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

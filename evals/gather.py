@@ -27,8 +27,8 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Join, score, print; exit code 7 when queries are pending, or have failed."""
-    from evals.reporting.score_table import show_scores  # rich: not for --help
     from evals.running.workers.shards import gather  # NumPy: not for --help
+    from evals.scoring.score_table import show_scores  # rich: not for --help
 
     scores = gather(arguments.run)
     show_scores(scores, as_json=arguments.json)

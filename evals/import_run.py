@@ -87,8 +87,8 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     _check(arguments)
     path = _import(arguments)
-    from evals.reporting.score_table import show_scores  # rich: not for --help
     from evals.scoring.score_run import count_test_uses, record_test_use  # NumPy: not for --help
+    from evals.scoring.score_table import show_scores  # rich: not for --help
 
     config = run_folder.read_config(path)
     record_test_use(config, path)

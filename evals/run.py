@@ -156,8 +156,8 @@ def run_request(
             return evaluate.run_request(request, events.report, opening=opening, start=start)
         if arguments.json:
             return evaluate.run_request(request, opening=opening, start=start)
-        from evals.reporting.score_table import show_scores  # as above
         from evals.running.progress_display import report  # as above
+        from evals.scoring.score_table import show_scores  # as above
 
         result = evaluate.run_request(request, report, opening=opening, start=start)
         show_scores(result.json())

@@ -1,5 +1,6 @@
 """A run in words: its task, its system and its model, as tables and lines name them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from programs import SCHEMES
@@ -13,7 +14,7 @@ def model_name(name: str, program: str = "") -> str:
     return "offline, no language model" if name == "offline" else name
 
 
-def describe_task(scores: dict[str, Any]) -> str:
+def describe_task(scores: Mapping[str, Any]) -> str:
     """Return the task, split and judgements of a run, and whether its data is invented."""
     task = scores["task"]
     split = scores["split"]
@@ -27,7 +28,7 @@ def describe_task(scores: dict[str, Any]) -> str:
     return f"{text}  ({data})"
 
 
-def describe_system(scores: dict[str, Any]) -> str:
+def describe_system(scores: Mapping[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
     program = scores["program"]
     retriever = scores["retriever"]

@@ -35,8 +35,8 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
-    from evals.reporting.score_table import show_scores  # rich: not for --help
     from evals.scoring.score_run import rescore  # NumPy: not for --help
+    from evals.scoring.score_table import show_scores  # rich: not for --help
 
     scores = rescore(arguments.run, arguments.qrels, arguments.metric)
     show_scores(scores, as_json=arguments.json)

@@ -10,10 +10,12 @@ Each cell is a run as `evals.run` makes it, and the same command goes on with th
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evals.studies.command_result import CommandResult
+from tools.callable_module import make_callable
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
@@ -91,7 +93,15 @@ def run(
         "report": page and str(page),
     }
     reasons, problem = explain(cell_results)
-    return CommandResult(summary, results.render_terminal(blocks), problem, failed, reasons)
+    return CommandResult(
+        summary,
+        results.render_terminal(blocks),
+        problem,
+        failed,
+        reasons,
+        blocks,
+        partial(results.draw_means, gathered),
+    )
 
 
 def explain(cell_results: Sequence[Any]) -> tuple[list[str], SextantError | None]:
@@ -128,6 +138,8 @@ def command(arguments: argparse.Namespace) -> int:
     )
     return result.end()
 
+
+make_callable(__name__, "evals.python_interface:study")
 
 if __name__ == "__main__":
     run_and_leave(parser(), command)

@@ -128,6 +128,17 @@ def show(blocks: Iterable[TerminalBlock], kept: str = "") -> None:
     print_stdout(render_terminal(blocks), kept)
 
 
+def html_of(blocks: Iterable[TextBlock]) -> str:
+    """Return lines and tables as HTML, as a notebook shows them."""
+    parts = list[str]()
+    for block in blocks:
+        if isinstance(block, ResultTable):
+            parts.append(block.to_html())
+        elif block:
+            parts.append(f"<div>{_in_html(block)}</div>")
+    return "\n".join(parts)
+
+
 def to_markdown(content: Sequence[TextBlock]) -> str:
     """Return lines and tables as Markdown; the notes of tables are left out, because the lines say
     the same.

@@ -53,7 +53,7 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
     ]
     blocks: list[TextBlock] = [
         describe_task(result),
-        *_verdicts(result, labels),
+        *describe_verdicts(result, labels),
     ]
     if len(labels) > 2:
         overview = overview_table(result)
@@ -98,7 +98,7 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
     ]
 
 
-def _verdicts(result: Result, labels: list[str]) -> list[str]:
+def describe_verdicts(result: Result, labels: list[str]) -> list[str]:
     """Say of each run in a sentence whether it differs from the baseline in the headline metric."""
     systems = zip(result["systems"], labels, strict=True)
     baseline, *names = [f"{system['program']} ({label})" for system, label in systems]
@@ -325,7 +325,12 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> ResultTable:
 
 
 def render_curves(result: Result) -> str:
-    """Return the tables of curves for equal budgets, with the task above and missing curves below."""
+    """Return the tables of curves for equal budgets as text for a terminal."""
+    return render_terminal(lay_out_curves(result))
+
+
+def lay_out_curves(result: Result) -> list[TextBlock]:
+    """Lay out curves for equal budgets, with the task above and missing curves below."""
     blocks: list[TextBlock] = [describe_task(result)]
     blocks += [f"{run['label']}: {describe_system(run)}" for run in result["runs"]]
     for axis, curves in result["axes"].items():
@@ -342,7 +347,7 @@ def render_curves(result: Result) -> str:
         axis = AXES[refusal["axis"]]
         blocks.append(f"{refusal['run']} has no curve by {axis}: {refusal['why']}")
     blocks += [f"no run used any {AXES[axis]}" for axis in result["unused"]]
-    return render_terminal(blocks)
+    return blocks
 
 
 def _curves_table(axis: str, curves: Result) -> ResultTable:
@@ -408,6 +413,11 @@ def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
 
 def curves_csv(result: Result) -> str:
     """Return curves for equal budgets as CSV: a line for each run, axis and budget."""
+    return to_csv(curve_rows(result))
+
+
+def curve_rows(result: Result) -> list[list[object]]:
+    """Return curves for equal budgets as heads, and a row for each run, axis and budget."""
     columns = ("mean", "low", "high", "spent", "ended")
     rows: list[list[object]] = [
         [
@@ -440,7 +450,7 @@ def curves_csv(result: Result) -> str:
                         int(on_front),
                     ]
                 )
-    return to_csv(rows)
+    return rows
 
 
 def render_replay(result: Result) -> str:

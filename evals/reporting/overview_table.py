@@ -11,11 +11,11 @@ Result = Mapping[str, Any]
 MARKS = "* the best by a metric; = does not differ from it"
 
 
-def overview_table(result: Result) -> ResultTable:
+def overview_table(result: Result, names: Sequence[str] = ()) -> ResultTable:
     """Return the systems of a comparison by its metrics; the best is bold and has a star."""
     ranked = result["by_metric"]
     rows = list[list[str]]()
-    for place, name in enumerate(system_names(result)):
+    for place, name in enumerate(names or system_names(result)):
         cells: list[str] = [name]
         for row in ranked:
             cells.append(_cell(row, place))

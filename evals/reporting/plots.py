@@ -31,9 +31,18 @@ COLUMNS = {
 Table = Mapping[str, Mapping[str, float | None]]
 
 
+class NotebookFigure(Figure):
+    """A figure that a notebook shows, also if it has not imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png")
+        return data.getvalue()
+
+
 def figure(inches: tuple[float, float] = INCHES) -> Figure:
     """Return an empty figure; `figure().add_subplot()` has the axes."""
-    return Figure(figsize=inches, layout="constrained")
+    return NotebookFigure(figsize=inches, layout="constrained")
 
 
 def style(number: int) -> dict[str, str]:
@@ -65,6 +74,43 @@ def pdf(drawing: Figure, title: str) -> bytes:
 
 
 def curves_svg(result: dict[str, Any]) -> str:
+    """Return curves for equal budgets as SVG."""
+    title = f"{result['metric']} of {result['task']} for equal budgets"
+    return svg(draw_curves(result), title)
+
+
+def draw_differences(result: Mapping[str, Any], names: Sequence[str]) -> Figure:
+    """Draw how systems differ from the first by the headline metric, with 95 % intervals.
+
+    `names` are those of all systems of a comparison, the baseline first.
+    """
+    metric = result["metric"]
+    rows = [row for row in result["comparisons"] if row["metric"] == metric]
+    drawing = figure((INCHES[0], 1.0 + 0.4 * len(rows)))
+    panel = drawing.add_subplot()
+    panel.axvline(0.0, color=MUTED, linewidth=1)
+    for place, row in enumerate(rows):
+        if row["difference"] is None:
+            continue
+        if row["low"] is not None:
+            panel.plot(
+                [row["low"], row["high"]],
+                [place, place],
+                color=COLOURS[0],
+            )
+        panel.plot(
+            row["difference"],
+            place,
+            color=COLOURS[0],
+            marker=MARKERS[0],
+        )
+    panel.set_yticks(range(len(rows)), [_escape(name) for name in names[1:]])
+    panel.invert_yaxis()
+    panel.set_xlabel(_escape(f"{metric}: difference from {names[0]}"))
+    return drawing
+
+
+def draw_curves(result: Mapping[str, Any]) -> Figure:
     """Draw curves for equal budgets: a panel for each axis, with all runs, their bands, and
     the front.
     """
@@ -84,7 +130,7 @@ def curves_svg(result: dict[str, Any]) -> str:
     for panel, (axis, curves) in zip(panels, axes.items(), strict=True):
         _draw_panel(panel, axis, curves, numbers)
         panel.set_ylabel(_escape(result["metric"]))
-    return svg(_finish(drawing, 2), f"{result['metric']} of {result['task']} for equal budgets")
+    return _finish(drawing, 2)
 
 
 def _draw_panel(panel: Any, axis: str, curves: dict[str, Any], numbers: dict[str, int]) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import environments
 from environments.base import Environment
 from evals import run_folder
-from evals.running import runner
+from evals.running import object_programs, runner
 from evals.running.agent_limits import brings_agents, count_agents
 from evals.running.identity import is_ours, run_config
 from evals.running.ready import PreparedRun
@@ -35,9 +36,10 @@ from evals.running.run_status import RunStatus
 from evals.scoring.metrics import add_metrics
 from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.score_run import count_test_uses, record_test_use, score, summarise_unfinished
+from evals.scoring.score_table import lay_out_scores
 from tools import cli_options
 from tools.corpus import Corpus
-from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
+from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.files import sextant_home
 from tools.models import language_model
 from tools.models.budget import Budget
@@ -47,7 +49,9 @@ from tools.models.run_resources import QUERY_SECONDS, RunResources
 from tools.models.secrets import read_keys
 from tools.models.storage.cassette import Cassette
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
+from tools.number_format import number
 from tools.records import Usage, usage_from_json
+from tools.result_table import Cell, ResultTable, html_of, render_terminal
 from tools.retrievers.base import Retriever, ScoreHidingRetriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
@@ -70,9 +74,9 @@ class MetricMean(NamedTuple):
     high: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """The result of a run."""
+    """The result of a run, which prints as `evals.run` does, and as HTML in a notebook."""
 
     folder: Path
     problem: SextantError | None  # why queries are pending, if any are
@@ -106,24 +110,70 @@ class Result:
         """How long this sitting took."""
         return float(self._json["seconds"])
 
+    @property
+    def table(self) -> ResultTable:
+        """The metrics, each with its mean and its 95 % interval."""
+        rows = list[list[str]]()
+        for name, metric in self.metrics.items():
+            cells = [Cell(number(value), value) for value in metric]
+            rows.append([name, *cells])
+        return ResultTable("", ["metric", *MetricMean._fields], rows)
+
+    def __str__(self) -> str:
+        return render_terminal(lay_out_scores(self._json)).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(lay_out_scores(self._json))
+
+    def to_pandas(self) -> Any:
+        """A DataFrame of pandas, with a row for each metric. ImportError without pandas."""
+        return self.table.to_pandas()
+
     def json(self) -> dict[str, Any]:
         """All of it as plain data, as `--json` prints it."""
         return dict(self._json)
 
 
-def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
+def evaluate(*, program: Any, task: Any, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
-    Queries that were answered before, in the same run folder, are not asked again. SextantError
-    if the request is wrong or queries are left pending; `run_request` returns a result for the latter,
-    too.
+    Both are named as on the command line, or are objects: a program is a function, a class, a
+    dspy.Module or a graph (docs/guide/program.md), which runs in this process; a task is an
+    Environment, or a function that returns one. Queries that were answered before, in the same run
+    folder, are not asked again. SextantError if the request is wrong or queries are left pending;
+    `run_request` returns a result for the latter, too.
     """
-    result = run_request(
-        cli_options.make_request(Request, {"program": program, "task": task, **fields})
-    )
+    if not isinstance(program, str):
+        if fields.get("workers") not in (None, 1):
+            raise UsageError("a program that is an object runs in this process; leave out workers")
+        fields["workers"] = 1
+        program = object_programs.register(program)
+    environment: Environment | None = None
+    if not isinstance(task, str | Path):
+        environment = _as_environment(task)
+        task = environment.task
+        fields["split"] = environment.split
+    request = cli_options.make_request(Request, {"program": program, "task": task, **fields})
+    result = run_request(request, opening=partial(load_run, environment=environment))
     if result.problem:
         raise result.problem
     return result
+
+
+def _as_environment(task: Any) -> Environment:
+    """Return a task that is an object, under a name of the user's own if it has no suite's."""
+    made = task() if callable(task) else task
+    if not isinstance(made, Environment):
+        raise UsageError(
+            f"a task is a name, a folder or an Environment, and no {type(made).__name__}; "
+            f"environments.load returns one"
+        )
+    if environments.split_name(made.task)[0] in environments.SUITES:
+        return made
+    return replace(made, task=f"own/{made.task}")
 
 
 def answer_queries(
@@ -154,10 +204,17 @@ class LoadedRun(NamedTuple):
     terms: RunResources
 
 
-def load_run(request: Request, terms: RunResources | None = None) -> LoadedRun:
-    """Open the resources of a run, for itself alone except for `terms`."""
+def load_run(
+    request: Request,
+    terms: RunResources | None = None,
+    *,
+    environment: Environment | None = None,
+) -> LoadedRun:
+    """Open the resources of a run, for itself alone except for `terms`, and for a task that is
+    loaded already.
+    """
     terms = terms or make_resources(request)
-    resolved, environment = load_task(request)
+    resolved, environment = load_task(request, environment=environment)
     return LoadedRun(resolved, environment, RunRetrievers(environment, terms), terms)
 
 
@@ -188,17 +245,20 @@ def run_request(
 
 
 def load_task(
-    request: Request, load: Callable[..., Environment] = environments.load
+    request: Request,
+    load: Callable[..., Environment] = environments.load,
+    *,
+    environment: Environment | None = None,
 ) -> tuple[ResolvedRequest, Environment]:
-    """Look up the names of a request, load its task, and check that they fit."""
+    """Look up the names of a request, load its task unless it is given, and check that they fit."""
     read_keys()
-    resolved = resolve(request)
+    resolved = resolve(request, task_is_loaded=environment is not None)
     named: Any = {
         "qrels": request.qrels,
         "instruction": request.instruction,
         "columns": request.columns,
     }
-    loaded = load(request.task, request.data, request.split, **named)
+    loaded = environment or load(request.task, request.data, request.split, **named)
     environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
     return fit_to_task(resolved, environment), add_metrics(environment, request.metrics)
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import environments
 from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
+from evals.running import object_programs
 from evals.scoring.metrics import LANGUAGE
 from programs import PROGRAMS, SCHEMES
 from tools import cli_options, files, retrievers
@@ -45,6 +46,8 @@ WORKERS = 8
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
+# The code that runs a program that is an object of this process.
+OBJECTS = "programs.custom:CustomProgram"
 PAYING = find_page("docs/guide/cost.md")
 CLUSTER = find_page("docs/guide/scale.md")
 _BOOLEANS = {
@@ -331,6 +334,8 @@ def resolve_program(name: str) -> str:
 
     UnknownName for none.
     """
+    if object_programs.is_registered(name):
+        return OBJECTS
     scheme, _, location = name.partition(":")
     return (
         SCHEMES[scheme]
@@ -341,6 +346,10 @@ def resolve_program(name: str) -> str:
 
 def find_program(name: str) -> Any:
     """Return the constructor of a program: a class of ours, or made from a user's own object."""
+    if object_programs.is_registered(name):
+        from programs.custom import make_program_class  # takes time to import
+
+        return make_program_class(object_programs.find(name), name)
     constructor = names.load_object(
         "program", name if name in SYSTEMS else resolve_program(name), SYSTEMS, names.PROGRAMS
     )

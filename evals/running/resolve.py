@@ -79,8 +79,11 @@ class ResolvedRequest:
         )
 
 
-def resolve(request: Request) -> ResolvedRequest:
-    """Look up every name of a request. UsageError, UnknownName or DataError for unknown names."""
+def resolve(request: Request, *, task_is_loaded: bool = False) -> ResolvedRequest:
+    """Look up every name of a request, but for its task if that is loaded already.
+
+    UsageError, UnknownName or DataError for unknown names.
+    """
     if request.has_own_processes and request.workers not in (None, 1):
         conflict = f"--workers {request.workers} does not go with --program {request.program}"
         raise UsageError(f"{conflict}, which has processes of its own; leave it out")
@@ -103,7 +106,8 @@ def resolve(request: Request) -> ResolvedRequest:
     pool = None if request.pool is None else candidate_pools.read(request.pool, spec)
     for part in (spec, *(pool.parts if pool else ())):
         retrievers.validate(part)
-    environments.locate_task(request.task, request.data)
+    if not task_is_loaded:
+        environments.locate_task(request.task, request.data)
     parse_model(request.lm)
     for metric in request.metrics:
         check_metric(metric)

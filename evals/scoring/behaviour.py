@@ -392,6 +392,11 @@ def _surfaced_by(surfaced: Mapping[str, int], searches: float) -> set[str]:
 
 def render_behaviour(result: Result) -> str:
     """Return the result of `compare_behaviour` as text for a terminal."""
+    return render_terminal(lay_out_behaviour(result))
+
+
+def lay_out_behaviour(result: Result) -> list[TextBlock]:
+    """Lay out the result of `compare_behaviour` as lines and tables."""
     runs = result["runs"]
     labels = [f"run {number}" for number, _ in enumerate(runs, 1)]
     blocks: list[TextBlock] = [describe_task(result)]
@@ -403,7 +408,7 @@ def render_behaviour(result: Result) -> str:
     for label, run in zip(labels, runs, strict=True):
         blocks.append(_costs_table(run, label))
     blocks += [_pair_table(pair, labels) for pair in result["pairs"]]
-    return render_terminal(blocks)
+    return blocks
 
 
 def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:

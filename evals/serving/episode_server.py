@@ -22,7 +22,6 @@ from queue import SimpleQueue
 from typing import Any
 
 from evals import run_folder
-from evals.reporting.score_table import show_scores
 from evals.run_folder import Outcome, RunFolder
 from evals.running import evaluate, runner
 from evals.running.agent_limits import UNREPORTED
@@ -30,6 +29,7 @@ from evals.running.progress_display import report
 from evals.running.ready import PreparedRun
 from evals.running.request import Request
 from evals.scoring.score_run import record_test_use
+from evals.scoring.score_table import show_scores
 from evals.serving.client_config import ServerAddress
 from evals.serving.episode import Episode, EpisodeFactory, Observation, RewardSettings
 from programs.external_agent import Served

@@ -1,6 +1,6 @@
 """The outcome of a command over many runs, as evals.study and evals.reproduce end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tools.cli import print_stderr
@@ -20,6 +20,10 @@ class CommandResult(NamedTuple):
     failed: int = 0
     # A line for each problem, if there are several.
     reasons: Sequence[str] = ()
+    # The lines and tables of `text`.
+    blocks: Sequence[Any] = ()
+    # Draws the means of a study.
+    draw: Callable[[], Any] | None = None
 
     def end(self) -> int:
         """Return the exit code, or raise the problem after the reasons: 7 if queries failed."""

@@ -434,10 +434,27 @@ def _seconds_table(results: StudyResults) -> CsvTable:
     )
 
 
+def draw_means(results: StudyResults) -> Any:
+    """Return a figure of matplotlib: the means of rows by tasks, with their intervals."""
+    panels = _make_panels(results, lay_out(results))
+    return draw_panel(panels["study-means"])
+
+
 def _draw(results: StudyResults, table: FigureTable) -> tuple[list[Plot], dict[str, str | bytes]]:
     """Return the plots of means and of differences, and the files of both in the widths of
     papers.
     """
+    plots = list[Plot]()
+    files = dict[str, str | bytes]()
+    for stem, panel in _make_panels(results, table).items():
+        if panel.series:
+            title = f"{results.study.name}: {panel.y}"
+            plots.append(draw(stem, title, INTERVALS, partial(draw_panel, panel)))
+            files |= draw_for_papers(stem, title, panel)
+    return plots, files
+
+
+def _make_panels(results: StudyResults, table: FigureTable) -> dict[str, Panel]:
     rows = table.of_kind("ours")
     tests = {(test.row, test.tasks): test for test in results.tests}
     means = list[Series]()
@@ -456,18 +473,10 @@ def _draw(results: StudyResults, table: FigureTable) -> tuple[list[Plot], dict[s
             changes.append(Series(row.label, change_points, index))
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
     change = f"less {results.baseline}"
-    panels = {
+    return {
         "study-means": Panel("", table.columns[-1].metric, means, ticks),
         "study-differences": Panel("", change, changes, ticks, zero=True),
     }
-    plots = list[Plot]()
-    files = dict[str, str | bytes]()
-    for stem, panel in panels.items():
-        if panel.series:
-            title = f"{results.study.name}: {panel.y}"
-            plots.append(draw(stem, title, INTERVALS, partial(draw_panel, panel)))
-            files |= draw_for_papers(stem, title, panel)
-    return plots, files
 
 
 def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:

@@ -1,7 +1,7 @@
 """The table of a run's scores, as `python -m evals.score` and the end of a run print it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evals.run_descriptions import describe_system, describe_task
@@ -16,14 +16,19 @@ from tools.result_table import ResultTable, TextBlock, render_terminal
 # Characters of a waterfall that stand for all of the recall.
 BAR = 30
 
-Scores = dict[str, Any]
+Scores = Mapping[str, Any]
 
 
 def show_scores(scores: Scores, *, as_json: bool = False) -> None:
     """Print a run's scores, or the partial scores of an unfinished run, on stdout."""
     if as_json:
         print_stdout(json.dumps(scores) + "\n", kept="in the run folder")
-        return
+    else:
+        print_stdout(render_terminal(lay_out_scores(scores)), kept="in the run folder")
+
+
+def lay_out_scores(scores: Mapping[str, Any]) -> list[TextBlock]:
+    """Lay out a run's scores: the task, the system, metrics, lost documents, bounds, usage."""
     blocks: list[TextBlock] = [*_headings(scores)]
     partial = scores.get("partial", {})
     if partial.get("queries"):
@@ -35,7 +40,7 @@ def show_scores(scores: Scores, *, as_json: bool = False) -> None:
     if scores.get("losses", {}).get("queries"):
         blocks.append(_losses_table(scores["losses"]))
     blocks += _footings(scores)
-    print_stdout(render_terminal(blocks), kept="in the run folder")
+    return blocks
 
 
 def _headings(scores: Scores) -> Iterator[str]:

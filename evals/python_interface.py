@@ -1,0 +1,213 @@
+"""Python's side of the commands: results that print as tables, also in a notebook.
+
+from evals import behaviour, compare, curves, evaluate, experiment, study
+
+print(compare(RUN, RUN))            # as `python -m evals.compare` prints it
+curves(RUN, RUN).plot()             # a figure of matplotlib
+experiment(["retrieve", my_function], "congress").to_pandas()
+
+Modules of these names are commands, too: `evals.compare` is a module that can be called
+(`CallableModule`), so that both `compare(RUN, RUN)` and `compare.parser()` work.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evals.reporting import comparison_tables, plots
+from evals.reporting.overview_table import overview_table, system_names
+from evals.reporting.verdicts import describe_verdict
+from evals.running.evaluate import Result, evaluate
+from evals.scoring import behaviour as behaviour_of_runs
+from evals.scoring import budget_curves, comparison
+from tools.errors import UsageError
+from tools.result_table import Cell, ResultTable, TextBlock, html_of, render_terminal
+
+Run = str | Path | Result
+# A system of an experiment: a program's name, an object, or the fields of a request.
+System = str | Mapping[str, Any] | Callable[..., Any]
+
+
+@dataclass(frozen=True, repr=False)
+class TabledResult:
+    """A result of several runs, which prints as its command does; `data` is what --json prints."""
+
+    data: Mapping[str, Any]
+    blocks: Sequence[TextBlock]
+    # The table that becomes a data frame.
+    table: ResultTable
+    draw: Callable[[], Any] | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return render_terminal(self.blocks).rstrip("\n")
+
+    __repr__ = __str__
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]
+
+    def _repr_html_(self) -> str:
+        return html_of(self.blocks)
+
+    def json(self) -> dict[str, Any]:
+        """Return all of it as plain data, as --json prints it."""
+        return dict(self.data)
+
+    def to_pandas(self) -> Any:
+        """Return the table as a DataFrame of pandas, with numbers as numbers. ImportError without pandas."""
+        return self.table.to_pandas()
+
+    def plot(self) -> Any:
+        """Return a figure of matplotlib."""
+        if self.draw is None:
+            raise UsageError("this result has no plot")
+        return self.draw()
+
+
+def compare(*runs: Run, metrics: Sequence[str] = (), force: bool = False) -> TabledResult:
+    """Compare runs with the first, as `python -m evals.compare` does.
+
+    Runs are folders, or results of `evaluate`. `plot()` draws the differences from the first run in
+    the headline metric, with their intervals. UsageError for runs that were not asked the same,
+    unless `force`.
+    """
+    result = comparison.compare(_paths(runs), metrics, force=force)
+    is_pair = len(result["runs"]) == 1
+    return TabledResult(
+        result,
+        comparison_tables.lay_out_comparison(result, pairs=is_pair),
+        _comparisons_table(result),
+        lambda: plots.draw_differences(result, system_names(result)),
+    )
+
+
+def curves(*runs: Run, metric: str = "", by: str = "all") -> TabledResult:
+    """Return a metric of runs after each search, call, token and cent, as `python -m evals.curves`
+    does.
+
+    `by` is searches, calls, tokens, usd or all. `plot()` draws a panel for each.
+    """
+    axes = tuple(budget_curves.AXES) if by == "all" else (by,)
+    result = budget_curves.curves(_paths(runs), metric, axes)
+    heads, *rows = comparison_tables.curve_rows(result)
+    cells = [[Cell(str(value), value) for value in row] for row in rows]
+    table = ResultTable("", [str(head) for head in heads], cells, names=(0, 1, 2))
+    blocks = comparison_tables.lay_out_curves(result)
+    return TabledResult(result, blocks, table, lambda: plots.draw_curves(result))
+
+
+def behaviour(*runs: Run) -> TabledResult:
+    """Count what the searchers of runs do, as `python -m evals.behaviour` does."""
+    result = behaviour_of_runs.compare_behaviour(_paths(runs))
+    blocks = behaviour_of_runs.lay_out_behaviour(result)
+    table = next(block for block in blocks if isinstance(block, ResultTable))
+    return TabledResult(result, blocks, table)
+
+
+def study(
+    file: str | Path,
+    runs: str | Path = Path("runs"),
+) -> TabledResult:
+    """Run the unfinished cells of a study, and return its table, as `python -m evals.study` does.
+
+    `plot()` draws the means of rows by tasks. The error of the first unfinished cell is raised after
+    all others have run.
+    """
+    from evals import study as command  # it imports this module
+
+    outcome = command.run(file, Path(runs))
+    if outcome.problem:
+        raise outcome.problem
+    blocks = list(outcome.blocks)
+    table = next(block for block in blocks if isinstance(block, ResultTable))
+    return TabledResult(outcome.json, blocks, table, outcome.draw)
+
+
+def experiment(
+    systems: Sequence[System],
+    task: Any,
+    *,
+    baseline: int = 0,
+    names: Sequence[str] = (),
+    metrics: Sequence[str] = (),
+    **fields: Any,
+) -> TabledResult:
+    """Run systems on a task, and return one table of systems by metrics.
+
+    A system is a program's name, an object that `evaluate` takes, or a mapping of fields of a
+    request, as `{"program": "multihop", "retriever": "dense"}`. `fields` are those of all systems.
+    In the data frame each metric has the p of a paired test against the system at `baseline`
+    (corrected by Holm over all tests of the table), and in print `*` is the best, `=` does not
+    differ from it. Runs on disk are not asked again.
+    """
+    if len(systems) < 2:
+        raise UsageError("an experiment compares two systems or more")
+    if names and len(names) != len(systems):
+        raise UsageError(f"{len(names)} names are given for {len(systems)} systems")
+    results = list[Result]()
+    for system in systems:
+        own = dict(system) if isinstance(system, Mapping) else {"program": system}
+        results.append(evaluate(**{"task": task, "metrics": tuple(metrics), **fields, **own}))
+    folders = [result.folder for result in results]
+    if len(set(folders)) < len(folders):
+        raise UsageError("two of the systems are the same; name each once")
+    order = [baseline, *(place for place in range(len(systems)) if place != baseline)]
+    result = comparison.compare([folders[place] for place in order], metrics)
+    if len(result["systems"]) < len(systems):
+        raise UsageError("two of the systems are the same, but for their seeds; name each once")
+    labels = system_names(result)
+    if names:
+        labels = [names[place] for place in order]
+    table = overview_table(result, labels)
+    return TabledResult(
+        result,
+        [table, table.note, *_describe_verdicts(result, labels)],
+        _experiment_table(result, labels),
+        lambda: plots.draw_differences(result, labels),
+    )
+
+
+def _paths(runs: Sequence[Run]) -> list[Path]:
+    return [run.folder if isinstance(run, Result) else Path(run) for run in runs]
+
+
+def _describe_verdicts(result: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
+    """Say of each system whether it differs from the baseline in the headline metric."""
+    baseline, *others = labels
+    name_of = dict(zip(result["runs"], others, strict=True))
+    sentences = list[str]()
+    for row in result["comparisons"]:
+        if row["metric"] == result["metric"] and row["queries"]:
+            sentences.append(describe_verdict(row, name_of[row["run"]], baseline))
+    return sentences
+
+
+def _comparisons_table(result: Mapping[str, Any]) -> ResultTable:
+    """Return a row for each run and metric, with all that is known of the difference."""
+    rows = list[list[str]]()
+    heads = list(result["comparisons"][0])
+    for row in result["comparisons"]:
+        rows.append([Cell(str(row[head]), row[head]) for head in heads])
+    return ResultTable("", heads, rows, names=(0, 1))
+
+
+def _experiment_table(result: Mapping[str, Any], labels: Sequence[str]) -> ResultTable:
+    """Return a row for each system, with each metric and its p against the baseline."""
+    metrics = [row["metric"] for row in result["by_metric"]]
+    adjusted = dict[tuple[str, str], Any]()
+    for row in result["comparisons"]:
+        adjusted[row["run"], row["metric"]] = row["p_holm"]
+    heads = ["system"]
+    for metric in metrics:
+        heads += [metric, f"{metric} p"]
+    rows = list[list[str]]()
+    for place, (label, system) in enumerate(zip(labels, result["systems"], strict=True)):
+        cells: list[str] = [label]
+        for ranked in result["by_metric"]:
+            mean = ranked["means"][place]
+            p = adjusted.get((system["run"], ranked["metric"]))
+            cells.append(Cell(str(mean), mean))
+            cells.append(Cell(str(p), float("nan") if p is None else p))
+        rows.append(cells)
+    return ResultTable("", heads, rows)
