@@ -15,12 +15,15 @@ def overview_table(result: Result, names: Sequence[str] = ()) -> ResultTable:
     """Return the systems of a comparison by its metrics; the best is bold and has a star."""
     ranked = result["by_metric"]
     rows = list[list[str]]()
-    for place, name in enumerate(names or system_names(result)):
+    if not names:
+        names = system_names(result)
+    for place, name in enumerate(names):
         cells: list[str] = [name]
         for row in ranked:
             cells.append(_cell(row, place))
         rows.append(cells)
-    heads = ["system", *(row["metric"] for row in ranked)]
+    metrics = [row["metric"] for row in ranked]
+    heads = ["system", *metrics]
     return ResultTable("", heads, rows, note=explain_marks(result))
 
 

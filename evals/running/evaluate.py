@@ -146,13 +146,13 @@ def evaluate(*, program: Any, task: Any, **fields: Any) -> Result:
     folder, are not asked again. SextantError if the request is wrong or queries are left pending;
     `run_request` returns a result for the latter, too.
     """
-    if not isinstance(program, str):
+    if not isinstance(program, str | None):
         if fields.get("workers") not in (None, 1):
             raise UsageError("a program that is an object runs in this process; leave out workers")
         fields["workers"] = 1
         program = object_programs.register(program)
     environment: Environment | None = None
-    if not isinstance(task, str | Path):
+    if not isinstance(task, str | Path | None):
         environment = _as_environment(task)
         task = environment.task
         fields["split"] = environment.split
