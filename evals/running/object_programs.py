@@ -6,14 +6,17 @@ So a changed function makes another run, as a changed file does.
 
 import hashlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from tools.errors import UsageError
 
 # Digits of the digest in a name.
 DIGITS = 8
+# Values of an instance that are looked at.
+MOST_HELD = 2000
 # Types of values that a function reads and whose texts say all of them.
-_PLAIN = (str, int, float, bool, bytes, tuple, frozenset, type(None))
+_PLAIN = (str, int, float, bool, bytes, type(None))
 
 _objects = dict[str, Any]()
 
@@ -62,9 +65,11 @@ def _has_source(value: Any) -> bool:
 def _read_source(value: Any) -> str:
     shown = value if _has_source(value) else type(value)
     try:
-        source = inspect.getsource(shown)
+        source = f"{shown.__qualname__}\n{inspect.getsource(shown)}"
     except (OSError, TypeError):  # as of a function that `exec` has made
         code = getattr(shown, "__code__", None)
+        if code is None and shown.__module__ == "builtins":
+            return str(shown.__qualname__)
         if code is None:
             raise UsageError(
                 f"the source of {shown.__name__} is not known, so its runs could not be told from "
@@ -81,9 +86,45 @@ def _read_state(value: Any) -> str:
     dump = getattr(value, "dump_state", None)  # of a dspy.Module
     if callable(dump):
         return repr(dump())
-    state = getattr(value, "__dict__", {})
-    plain = {name: held for name, held in state.items() if isinstance(held, _PLAIN)}
-    return repr(sorted(plain.items()))
+    lines = list[str]()
+    _walk(value, lines, set())
+    return "\n".join(lines)
+
+
+def _walk(value: Any, lines: list[str], seen: set[int]) -> None:
+    """Append the functions and plain values that an instance holds, as the nodes of a graph."""
+    if isinstance(value, _PLAIN):
+        lines.append(repr(value))
+        return
+    if id(value) in seen or len(seen) > MOST_HELD:
+        return
+    seen.add(id(value))
+    if _has_source(value):
+        lines.append(_read_source(value))
+        for name, used in _list_used(value):
+            if isinstance(used, _PLAIN):
+                lines.append(f"{name} = {used!r}")
+        return
+    held = value if isinstance(value, Mapping) else _list_attributes(value)
+    for name, content in held.items():
+        lines.append(str(name))
+        _walk(content, lines, seen)
+    if isinstance(value, list | tuple):
+        for content in value:
+            _walk(content, lines, seen)
+    if isinstance(value, set | frozenset):
+        # Their order is another one in each process.
+        lines += sorted(repr(content) for content in value if isinstance(content, _PLAIN))
+
+
+def _list_attributes(value: Any) -> dict[str, Any]:
+    attributes = dict(getattr(value, "__dict__", {}))
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                attributes[name] = getattr(value, name)
+    return attributes
 
 
 def _list_used(value: Any) -> list[tuple[str, Any]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib.figure
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
 
 import environments
 import evals
@@ -71,6 +72,22 @@ def test_a_function_without_a_source_is_told_apart_by_its_code():
         exec(f"def answer(query, search): return search(query, {depth})", space)
     first, other = [object_programs.register(space["answer"]) for space in spaces]
     assert first != other
+
+
+def test_graphs_are_told_apart_by_the_functions_in_them():
+    def make(number):
+        def think(state):
+            return {"messages": [str(number)]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("think", think)
+        graph.add_edge(START, "think")
+        return graph
+
+    assert object_programs.register(make(1)) == object_programs.register(make(1))
+    assert object_programs.register(make(1)) != object_programs.register(make(2))
+    compiled = [make(number).compile() for number in (1, 2)]
+    assert object_programs.register(compiled[0]) != object_programs.register(compiled[1])
 
 
 def test_an_object_runs_in_this_process_alone(runs):
