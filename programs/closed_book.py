@@ -143,6 +143,8 @@ class ClosedBook(Program):
     def forward(self, query: Query) -> Submission:
         """Return the documents that the guesses name, in their order; maybe none. The answer is the guesses."""
         session = self.toolbox.open(query)
+        if self.works and query.query_id not in self.work_of:
+            session.note(f"{self.works} names no work for this query")
         lines = (" ".join(text.split()) for text in self._ask(query))
         guesses = list(filter(None, lines))[: self.guesses]
         named = []

@@ -164,6 +164,13 @@ def test_what_is_asked_for_is_the_target_of_the_task(target, answer, texts, serv
     assert ("[[ ## most ## ]]" in prompt) == (texts > 1)
 
 
+def test_a_query_whose_work_the_file_does_not_name_has_a_note_of_that(server, tmp_path):
+    works = tmp_path / "works.jsonl"
+    works.write_text(json.dumps({"_id": "another", "work": "The Bay of Brine"}))
+    submission = guessed(server, LINE, target="quotations", works=str(works))
+    assert submission.trace.notes[0] == f"{works} names no work for this query"
+
+
 def test_a_target_that_there_is_none_of_is_refused_with_the_nearest():
     with pytest.raises(UnknownName, match="titles"):
         ClosedBook(Toolbox(CORPUS, BM25(CORPUS)), target="titels")
