@@ -135,9 +135,13 @@ def compare_tournament_pool(setup: Setup) -> str:
 
 def compare_birco_pool(setup: Setup) -> str:
     """Compare a run's pool with BIRCO's, whose queries have candidates of their own."""
-    if setup.has_candidates or setup.config.get("pool"):
+    kind = pool_kinds.read_kind(setup.config)
+    if setup.has_candidates or kind in pool_kinds.WITH_RELEVANT:
         return ""
     ours = f"the first {setup.parameter('pool')} of {setup.retriever}"
+    if kind:
+        pool = setup.config["pool"]
+        ours = f"the first {pool['size']} of {' and '.join(pool['of'])}"
     return f"its pool is {ours}, the paper's queries have pools with all that is relevant"
 
 

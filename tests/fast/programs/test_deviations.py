@@ -144,3 +144,18 @@ def test_grading_new_documents_differs_from_the_papers_prompt_for_the_task():
     )
     assert "relevant conversations are shown" in said["wildchat"] and "fingerprint" in said["math"]
     assert not describe_judging("obliq/congress") and not describe_judging("birco/relic")
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        (None, "its pool is the first 100 of bm25, "),
+        ("union:30(rank_bm25)", "its pool is the first 30 of rank_bm25, "),
+        ("oracle:30", ""),
+        ("hidden:30", ""),
+    ],
+)
+def test_a_pool_that_may_lack_relevant_documents_is_not_birco_s(pool, said):
+    config = configure("rank", "obliq/congress", pool=pool)
+    line = describe_deviations(DIFFERS["rank"], config, has_candidates=False)
+    assert said in line and bool(said) == ("its pool is" in line)
