@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test plain smoke soak check installation clean
+.PHONY: run test plain smoke soak check docs installation clean
 
 run: .venv/installed
 	$(BIN)/python -m evals.run --program multihop --task congress
@@ -26,6 +26,10 @@ check: .venv/installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The pages of docs/ as a site in site/, with search; links are checked, and the notebooks run
+docs: .venv/installed-docs
+	COLUMNS=80 $(BIN)/python -m mkdocs build --strict
 
 # What .ci/run needs, installed at once, so that packages are resolved once
 installation:

@@ -14,6 +14,7 @@ PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools"
 FOR_DEVELOPERS = {
     "benchmarks",
     "check",
+    "docs",
     "soak",
     "test",
     "test-models",

@@ -1,0 +1,93 @@
+"""Pages of the site that are made of the code: the help of each command, and docstrings of the
+Python interface. A hook of MkDocs (mkdocs.yml).
+"""
+
+import re
+import sys
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from evals.__main__ import COMMANDS  # found by the path above
+
+# What a user calls or subclasses, as module:name or a whole module, by heading.
+PYTHON = {
+    "Run and compare": ["evals.running.evaluate.evaluate", "evals.running.evaluate.Result"]
+    + [
+        f"evals.python_interface.{name}"
+        for name in ("experiment", "compare", "curves", "behaviour", "study", "TabledResult")
+    ],
+    "Requests": ["evals.running.request.Request"],
+    "Tasks": ["environments.load", "environments.base.Environment"],
+    "Programs": ["programs.base.Program", "tools.session.Toolbox", "tools.session.Session"],
+    "Retrievers": ["tools.retrievers.base.Retriever"],
+    "Records": ["tools.records"],
+    "Tables": ["tools.result_table.ResultTable"],
+}
+_LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#]*)(?:#[^)]*)?\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are made of the code."""
+    from mkdocs.structure.files import File  # this file is read without MkDocs, too
+
+    pages = {"python.md": describe_python(), "commands.md": describe_commands()}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Leave the names of links that lead out of docs/, whose targets are in the repository alone."""
+    docs = Path(config.docs_dir)
+    folder = (docs / page.file.src_path).parent
+
+    def shorten(match: re.Match[str]) -> str:
+        target = (folder / match[2]).resolve()
+        return match[0] if target.is_relative_to(docs) and target.is_file() else match[1]
+
+    return _LINK.sub(shorten, markdown)
+
+
+def describe_python() -> str:
+    """Return the page of what can be imported."""
+    lines = ["# Python", ""]
+    for heading, names in PYTHON.items():
+        lines += [f"## {heading}", ""]
+        for name in names:
+            lines += [f"::: {name}", "    options:", "      heading_level: 3", ""]
+    return "\n".join(lines)
+
+
+def describe_commands() -> str:
+    """Return the page with the help of each command and its sub-commands."""
+    lines = ["# Commands", "", "The `--help` of each command.", ""]
+    for name, (started_by, description) in COMMANDS.items():
+        lines += [f"## {name}", "", f"{description} (`python -m {started_by}`)", ""]
+        for parser in _list_parsers(started_by):
+            lines += ["```text", parser.format_help().rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _list_parsers(started_by: str) -> Iterator[ArgumentParser]:
+    package, *words = started_by.split()
+    is_package = (ROOT / package.replace(".", "/")).is_dir()
+    module = import_module(f"{package}.__main__" if is_package else package)
+    parser = module.parser()
+    for word in words:
+        parser = _sub_parsers(parser)[word]
+    yield parser
+    yield from _sub_parsers(parser).values()
+
+
+def _sub_parsers(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    found = dict[str, ArgumentParser]()
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            found |= action.choices
+    return found

@@ -1,0 +1,42 @@
+"""The pages of the site that are made of the code: every command's help, and names that exist."""
+
+import importlib.util
+from importlib import import_module
+
+import pytest
+from conftest import ROOT
+
+from evals.__main__ import COMMANDS
+
+
+@pytest.fixture(scope="module")
+def pages():
+    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs/site_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_commands_has_the_help_of_each_command_and_sub_command(pages):
+    page = pages.describe_commands()
+    for name, (started_by, _) in COMMANDS.items():
+        assert f"\n## {name}\n" in page and f"usage: python -m {started_by}" in page
+    assert "usage: python -m environments fetch" in page
+
+
+def test_what_the_page_of_python_names_is_there(pages):
+    for names in pages.PYTHON.values():
+        for name in names:
+            source, _, attribute = name.rpartition(".")
+            assert hasattr(import_module(source), attribute), name
+
+
+def test_a_link_out_of_the_docs_becomes_its_name_and_others_stay(pages):
+    class Page:
+        class file:
+            src_path = "guide/compare.md"
+
+    config = type("Config", (), {"docs_dir": str(ROOT / "docs")})
+    text = "[a](../../benchmarks/RESULTS.md) [b](../glossary.md#data) [c](trace.md)"
+    shown = pages.on_page_markdown(text, Page, config, None)
+    assert shown == "a [b](../glossary.md#data) [c](trace.md)"
