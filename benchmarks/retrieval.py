@@ -61,33 +61,14 @@ def command(arguments: argparse.Namespace) -> int:
             arguments.documents, arguments.data, arguments.seed
         )
         for row in measured:
-            print_stdout(_json(part, row) if arguments.json else _line(row))
+            print_stdout(
+                json.dumps({"part": part, **row.json()}) + "\n" if arguments.json else row.text()
+            )
             rows.append(row)
     missed = [row for row in rows if not row.holds]
     if missed:
         print_stderr(f"{len(missed)} of {len(rows)} figures miss their bound")
     return 7 if missed else 0
-
-
-def _line(row: Row) -> str:
-    bound = (
-        ""
-        if row.bound is None
-        else f"  {'at least' if row.larger_is_better else 'at most'} {row.bound:g}"
-    )
-    verdict = "" if row.bound is None else ("  ok" if row.holds else "  MISSED")
-    figures = (
-        f"{row.ours:>10.4g}  {row.theirs:>10.4g} {row.unit:<16} ratio "
-        f"{row.ratio:<8.3g}{bound}{verdict}"
-    )
-    note = f"\n    {row.note}" if row.note else ""
-    return f"{row.what}, against {row.against}\n    {figures}{note}\n"
-
-
-def _json(part: str, row: Row) -> str:
-    return (
-        json.dumps({"part": part, **row._asdict(), "ratio": row.ratio, "holds": row.holds}) + "\n"
-    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One row of a benchmark's table."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
@@ -28,3 +28,21 @@ class Row(NamedTuple):
         if self.bound is None:
             return True
         return self.ratio >= self.bound if self.larger_is_better else self.ratio <= self.bound
+
+    def text(self) -> str:
+        """The row as a person reads it."""
+        bound = ""
+        verdict = ""
+        if self.bound is not None:
+            bound = f"  {'at least' if self.larger_is_better else 'at most'} {self.bound:g}"
+            verdict = "  ok" if self.holds else "  MISSED"
+        figures = (
+            f"{self.ours:>10.4g}  {self.theirs:>10.4g} {self.unit:<16} ratio "
+            f"{self.ratio:<8.3g}{bound}{verdict}"
+        )
+        note = f"\n    {self.note}" if self.note else ""
+        return f"{self.what}, against {self.against}\n    {figures}{note}\n"
+
+    def json(self) -> dict[str, Any]:
+        """The row as a program reads it."""
+        return {**self._asdict(), "ratio": self.ratio, "holds": self.holds}
