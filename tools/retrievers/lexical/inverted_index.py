@@ -331,7 +331,8 @@ class _Counter:
     def _count(self, texts: Sequence[tuple[bytes, bool]]) -> TermCounts:
         data = np.frombuffer(b"".join(text for text, _ in texts), dtype=np.uint8)
         ends = np.cumsum([len(text) for text, _ in texts], dtype=np.int64)
-        block = TextBlock(data, ends, np.array([prepared for _, prepared in texts]))
+        prepared = np.array([is_prepared for _, is_prepared in texts])
+        block = TextBlock(data, ends, prepared, np.empty(len(data), np.uint8))
         # Between two words there is a blank or the end of a text.
         max_words = len(data) // 2 + len(texts)
         self._make_room(max_words, len(data))
@@ -346,7 +347,6 @@ class _Counter:
             self._documents,
             self._last_document,
             self._position,
-            np.empty(len(data), dtype=np.uint8),
             counts,
         )
         return counts._replace(rows=rows[:postings].copy(), numbers=numbers[:postings].copy())

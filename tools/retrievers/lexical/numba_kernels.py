@@ -68,6 +68,7 @@ class TextBlock(NamedTuple):
     ends: Ints  # the end of each text, shape (texts,)
     # Whether a text is words joined by blanks; in other texts a word has two letters or more.
     prepared: NDArray[np.bool_]
+    word: Bytes  # room for any of its words
 
 
 class TermCounts(NamedTuple):
@@ -230,7 +231,6 @@ def count_terms(
     first: int,
     last_document: Ints,
     position: Ints,
-    word: Bytes,
     counts: TermCounts,
 ) -> tuple[int, int]:
     """Count the words of a block of documents, and enter new words into the table.
@@ -238,9 +238,9 @@ def count_terms(
     Returns the numbers of words in the table and of postings. Text n of the block is document
     `first` + n of the corpus. The table has `word_count` words before. For each word,
     `last_document` has the last document with it, and `position` the posting with its count there.
-    `word` has room for any word.
     """
     data = block.data
+    word = block.word
     (slots, codes, starts, letters) = words
     (rows, numbers, distinct, lengths) = counts
     postings = 0
