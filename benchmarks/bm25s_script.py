@@ -17,7 +17,7 @@ congress = Path(sys.argv[1]) / "tip-of-tongue" / "congress"
 with gzip.open(congress / "corpus" / "corpus.jsonl.gz", "rt") as file:
     corpus = [json.loads(line) for line in file]
 queries = [json.loads(line) for line in (congress / "queries+qrels" / "queries.jsonl").open()]
-qrels = {}
+qrels: dict[str, dict[str, int]] = {}
 for line in (congress / "queries+qrels" / "qrels.tsv").read_text().splitlines()[1:]:
     query_id, doc_id, grade = line.split("\t")
     qrels.setdefault(query_id, {})[doc_id] = int(grade)

@@ -100,15 +100,21 @@ def measure(
     for name, bound in bounds._asdict().items():
         yield from compare(f"evals.run, {name}", costs[name], PEER, costs["script"], bound)
     [run] = (place / "warm" / "runs").glob("*/*/")
-    score = ("evals.score", str(run))
-    imports = ("evals.import_run", str(run / "run.trec"), *RETRIEVE[3:])
-    imports += ("--data", str(folder), "--name", "imported")
-    for words in (score, imports):
+    trec = str(run / "run.trec")
+    named = ("--data", str(folder), "--name", "imported")
+    at_rest: list[tuple[str, ...]] = [
+        ("evals.score", str(run)),
+        ("evals.import_run", trec, *RETRIEVE[3:], *named),
+    ]
+    for words in at_rest:
         yield held(words[0], [timed(place / "rest", *words) for _ in range(rounds)], 2.0)
     [imported] = (place / "rest" / "runs").glob("*/*/")
     against = ("evals.compare", str(run), str(imported))
     yield held(against[0], [timed(place / "rest", *against) for _ in range(rounds)], 2.0)
-    start = {"evals.run --help": ("evals.run", "--help"), "a miniature": RETRIEVE}
+    start: dict[str, tuple[str, ...]] = {
+        "evals.run --help": ("evals.run", "--help"),
+        "a miniature": RETRIEVE,
+    }
     for name, words in start.items():
         bound = 0.2 if "help" in name else 0.8
         yield held(name, [timed(place / "start", *words) for _ in range(rounds + 1)][1:], bound)
