@@ -41,7 +41,12 @@ from tools.models.context_window import Message
 from tools.models.finish_reasons import is_cut
 from tools.models.language_model import CALLS_IN_TEXT
 from tools.models.prompting import ask
-from tools.models.text_calls import find_tool, has_marks, read_arguments
+from tools.models.text_calls import (
+    find_tool,
+    has_declarations,
+    has_marks,
+    read_arguments,
+)
 from tools.models.tool_calls import ToolCalls
 from tools.records import Query, Usage
 
@@ -49,6 +54,8 @@ _STEP_TOKENS = 800  # of a good answer: a thought and a few calls
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
 _CUT = "That was cut off before its end; be brief."
 _NOTHING = "No tool was called. Call one; `finish` ends the search."
+# Stands for an answer that small models would go on copying.
+_COPIED = "(a copy of the tools' descriptions, left out here)"
 _UNUSABLE = "unusable"  # the finish reason of a turn whose answers DSPy's adapter has refused
 STRIKES = 3  # turns in a row without a usable call, after which the search ends
 SILENT_TURNS = 2  # at the beginning without a call, after which tools are written into the prompt
@@ -398,6 +405,10 @@ def _complain(turn: _Turn) -> tuple[str, InvalidAnswer]:
     finish = turn["finish"]
     if looks_like_refusal(text) or is_refusal(finish):
         return _NOTHING, InvalidAnswer("refused", _NOTHING, report=report_refusal(text, finish))
+    if has_declarations(text):
+        return _NOTHING, InvalidAnswer(
+            "prompt copied", "the answer repeats the tools' descriptions"
+        )
     if is_cut(finish):
         return _NOTHING, InvalidAnswer("cut off", _NOTHING)
     if has_marks(text):
@@ -442,11 +453,11 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
     cut = is_cut(turn["finish"])
-    text = (
-        shorten_bad_answer(turn["thought"], turn["finish"])
-        if cut or not turn["calls"]
-        else turn["thought"]
-    )
+    text = turn["thought"]
+    if not turn["calls"] and has_declarations(text):
+        text = _COPIED
+    elif cut or not turn["calls"]:
+        text = shorten_bad_answer(text, turn["finish"])
     message: Message = {"role": "assistant", "content": text}
     if not turn["calls"]:
         return [message, {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}]

@@ -36,7 +36,7 @@ _LARGEST = 1 << 28
 def read_category(file: Path, metric: str) -> float:
     """Return the share of queries in a category, from what `build contamination --json` printed.
 
-    Guesses that nobody has labelled are left out. DataError for another file, or without labels.
+    Guesses that no one has labelled are left out. DataError for another file, or without labels.
     """
     try:
         text = files.read_input(file, _LARGEST).decode(errors="replace")

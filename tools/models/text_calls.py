@@ -69,6 +69,23 @@ def has_marks(text: str) -> bool:
     return bool(_MARK.search(text) or re.search(r'"(?:arguments|parameters)"\s*:', text))
 
 
+def has_declarations(text: str) -> bool:
+    """Return whether a text has the description of a tool in it, which is copied from the prompt."""
+    budget = RepairBudget()
+    position = 0
+    for _ in range(_MAX_STARTS):
+        match = _JSON_START.search(text, position)
+        if not match:
+            return False
+        value, end = _decode(text, match.start(), budget)
+        if isinstance(value, dict):
+            function = value.get("function")
+            if _is_declaration(function if isinstance(function, dict) else value):
+                return True
+        position = max(match.start() + 1, end if isinstance(value, dict) else 0)
+    return False
+
+
 def read_calls(text: str, names: Collection[str] = ()) -> Reading:
     """Return the calls in a text, and the text without them.
 
@@ -296,6 +313,7 @@ def _read_json(
     budget: RepairBudget,
 ) -> Iterator[TextCall]:
     marked = bool(_MARK.search(text))
+    copied = has_declarations(text)
     unmarked = _FENCE.sub("", _MARK.sub("", text)).strip().strip("`").strip()
     answer = unmarked.removeprefix("json").strip()
     position = 0
@@ -311,6 +329,9 @@ def _read_json(
         calls = list(_find_calls(value, names, budget))
         if names and not marked and answer != text[start:end].strip():
             calls = [call for call in calls if find_tool(call.name, names) in names]
+        if copied:
+            # The last description that is copied is often cut off before its parameters.
+            calls = [call for call in calls if call.arguments]
         for call in calls:
             yield TextCall(start, end, call.name, call.arguments)
         if calls or (isinstance(value, dict) and not names):
@@ -335,9 +356,24 @@ def _find_calls(
     if isinstance(value.get("function"), dict):
         yield from _find_calls(value["function"], names, budget)
         return
+    if _is_declaration(value):
+        return
     call = _read_call(value, names, budget)
     if call:
         yield call
+
+
+def _is_declaration(value: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object describes a tool, as the prompt does, and calls none.
+
+    Chat templates write the tools of a request into the prompt in this form, and small models copy it.
+    """
+    return any(
+        isinstance(schema, dict)
+        and schema.get("type") == "object"
+        and isinstance(schema.get("properties"), dict)
+        for schema in (value.get("parameters"), value.get("input_schema"))
+    )
 
 
 def _read_call(

@@ -26,6 +26,12 @@ JSON_CALL = '{"name": "search", "arguments": {"query": "blue blood"}}'
 IN_TEXT = '<tool_call>\n{"name": "search", "arguments": {"query": "blue blood"}}\n</tool_call>'
 
 
+DECLARED = (
+    '{"type": "function", "function": {"name": "search", "description": "Search.", '
+    '"parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}}'
+)
+
+
 class Scripted:
     """Answers a conversation with the turns it is given, one after another."""
 
@@ -328,6 +334,7 @@ def test_an_unusable_step_of_dspys_interface_costs_its_step(server, toolbox):
         ({"raw": "blue", "finish": "length"}, "cut off"),
         ({"refusal": "I will not"}, "refused"),
         ({"raw": "hm"}, "empty"),
+        ({"raw": f"<tools>\n{DECLARED}\n{DECLARED[:60]}", "finish": "length"}, "prompt copied"),
     ],
 )
 def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(
@@ -341,6 +348,7 @@ def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(
     *_, shown, complaint = server.requests[2]["messages"]
     assert "No tool was called" in complaint["content"]
     assert shown["content"] != "blue", "what ran away is not shown again"
+    assert "properties" not in shown["content"], "nor a copy, which would be copied"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Calls of tools that a server hands over as text are read out of it, in each form that models write."""
 
+import json
+
 import pytest
 
 from tools.models.text_calls import (
     find_tool,
+    has_declarations,
     has_marks,
     identify,
     read_arguments,
@@ -70,6 +73,19 @@ WRITTEN = {
 }
 
 
+# As chat templates write a tool into the prompt, where small models find it and copy it.
+DECLARED = json.dumps(
+    {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "Search the collection.",
+            "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+        },
+    }
+)
+
+
 @pytest.mark.parametrize("form", WRITTEN)
 def test_a_call_in_the_text_is_read(form):
     reading = read_calls(WRITTEN[form], TOOLS)
@@ -100,10 +116,19 @@ def test_several_calls_are_read_in_their_order(text):
         '[{"doc_id": "1", "text": "x"}]',
         "[1] > [2]",
         "finish",
+        DECLARED,
+        f"<tools>\n{DECLARED}\n</tools>",
+        f"```json\n[{DECLARED}]\n```",
     ],
 )
 def test_what_is_no_call_is_none(text):
     assert read_calls(text, TOOLS) == ([], text)
+
+
+def test_the_description_of_a_tool_is_told_from_a_call():
+    assert has_declarations(f"<tools>\n{DECLARED}\n{DECLARED[:-40]}")
+    assert has_declarations(json.dumps([json.loads(DECLARED)["function"]]))
+    assert not any(has_declarations(text) for text in WRITTEN.values())
 
 
 PARAMETERS = {"search": ["query"], "read": ["doc_id"], "select": ["doc_ids"], "finish": ["doc_ids"]}
