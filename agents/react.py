@@ -53,9 +53,7 @@ from tools.records import Query, Usage
 _STEP_TOKENS = 800  # of a good answer: a thought and a few calls
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
 _CUT = "That was cut off before its end; be brief."
-_NOTHING = "No tool was called. Call one; `finish` ends the search."
-# Stands for an answer that small models would go on copying.
-_COPIED = "(a copy of the tools' descriptions, left out here)"
+_NOTHING = "No tool was called. Call `search`, or `finish` to end with the documents found."
 _UNUSABLE = "unusable"  # the finish reason of a turn whose answers DSPy's adapter has refused
 STRIKES = 3  # turns in a row without a usable call, after which the search ends
 SILENT_TURNS = 2  # at the beginning without a call, after which tools are written into the prompt
@@ -121,7 +119,8 @@ class _ReactNodes(NodeContext):
         answer_tokens = _STEP_TOKENS + sum(len(doc_id) + 10 for doc_id in self.desk.selected)
         with call_context.changed(answer_tokens=answer_tokens):
             turn = self.program.take_turn(self.query, self.desk, turns)
-        if thought := turn["thought"].strip():
+        thought = turn["thought"].strip()
+        if thought and not has_declarations(thought):
             self.session.note(thought)
         return {"turns": [*turns, turn]}
 
@@ -281,7 +280,7 @@ class React(Agent):
                 messages.append(
                     {"role": "user", "content": f"Steps left after this one: {steps_left}."}
                 )
-            return messages
+            return _merge_user_messages(messages)
 
         def fits(forgotten: int) -> bool:
             room = context_window.usable_context()
@@ -340,6 +339,8 @@ class _ReactTools(SearchTools):
             self.keep(new)
         named = [doc_id for doc_id in doc_ids if doc_id in self.selected]
         self.selected = list(dict.fromkeys(named + self.selected))
+        if not self.selected and not self.searches:
+            raise InvalidAnswer("empty", "nothing has been searched yet; call `search` first")
         self.session.rank(self.selected)
         self.stop_reason = "done"
         return "done"
@@ -451,16 +452,32 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
     return history
 
 
+def _merge_user_messages(messages: list[Message]) -> list[Message]:
+    """Return the messages with a message of the user for each run of them: templates of chats as Mistral's
+    refuse two in a row.
+    """
+    merged = list[Message]()
+    for message in messages:
+        if merged and message["role"] == merged[-1]["role"] == "user":
+            merged[-1] = message | {"content": f"{merged[-1]['content']}\n\n{message['content']}"}
+        else:
+            merged.append(message)
+    return merged
+
+
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
     cut = is_cut(turn["finish"])
     text = turn["thought"]
-    if not turn["calls"] and has_declarations(text):
-        text = _COPIED
-    elif cut or not turn["calls"]:
-        text = shorten_bad_answer(text, turn["finish"])
-    message: Message = {"role": "assistant", "content": text}
     if not turn["calls"]:
-        return [message, {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}]
+        complaint: Message = {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}
+        if cut or has_declarations(text):
+            # Small models go on with such an answer, and copy any words in its place.
+            return [complaint]
+        return [
+            {"role": "assistant", "content": shorten_bad_answer(text, turn["finish"])},
+            complaint,
+        ]
+    message: Message = {"role": "assistant", "content": text}
     messages = [message]
     message["tool_calls"] = []
     for call, result in zip(turn["calls"], turn["results"], strict=True):

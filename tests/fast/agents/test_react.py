@@ -272,6 +272,14 @@ def test_results_that_were_left_out_of_a_long_conversation_are_shown_again(serve
     assert made[1].shown, "its passages are no longer in the conversation"
 
 
+def test_the_end_of_a_search_that_did_not_begin_is_refused(server, toolbox):
+    invented = [("finish", {"doc_ids": ["d77"]})]
+    Scripted(server, [invented, BLUE, [("finish", {"doc_ids": ["d2"]})]])
+    submission = searched(toolbox, language_model.connect(server.spec))
+    assert "call `search` first" in server.requests[1]["messages"][-1]["content"]
+    assert submission.ranking[0] == "d2" and submission.trace.unusable == {"empty": 1}
+
+
 def test_selecting_the_same_documents_again_is_no_progress(server, toolbox):
     keep = [("select", {"doc_ids": ["d3"]})]
     Scripted(server, [BLUE, keep, BLUE, keep, BLUE, NOTHING])
