@@ -31,6 +31,20 @@ def html_shell(title: str, body: Path) -> str:
     return head + body.read_text("utf-8")
 
 
+def quiet_shell(title: str, meta: str, style: str) -> str:
+    """Return the head of a page that runs no script, with `style` in it, down to its bar.
+
+    `title` and `meta`, further elements of the head, are HTML.
+    """
+    head = (PAGE / "head.html").read_text("utf-8").replace("TITLE", title)
+    policy = f"default-src 'none'; style-src {_hash(style)}; img-src data:"
+    policy += "; base-uri 'none'; form-action 'none'"
+    inside = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n{meta}'
+    inside += f"<style>{style}</style>"
+    head = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>\n', "", head)
+    return re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: inside, head)
+
+
 def write_single_file(
     path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]
 ) -> int:

@@ -270,15 +270,15 @@ def write_sheet(folder: Path, out: Path) -> int:
             "sheets": sheets,
         }
     )
-    style = "\n".join(
-        path.read_text("utf-8") for path in (web_page.PAGE / "page.css", _PAGE / "review.css")
-    )
+    style = (web_page.PAGE / "page.css").read_text("utf-8")
     scripts = [
         *(web_page.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
         _PAGE / "review.js",
     ]
     program = web_page.join_scripts(path.read_text("utf-8") for path in scripts)
-    shell = web_page.html_shell("Review", _PAGE / "review.html")
+    shell = web_page.html_shell("Review", _PAGE / "review.html").replace(
+        "<body>", '<body class="review">'
+    )
     web_page.write_single_file(out, shell, style, program, [("sheet.json", data.encode())])
     return sum(map(len, offered.values()))
 

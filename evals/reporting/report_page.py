@@ -7,7 +7,6 @@ gets an apostrophe before it. The same runs make the same bytes.
 """
 
 import base64
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from evals import web_page
 from evals.formats.export_run import fill_folder
 from evals.reporting.report_plots import Plot
 from evals.reporting.report_tables import HEADS, FigureTable, ResultCell, ResultColumn
@@ -109,12 +109,12 @@ def write(
     """Write the report and `extra_files` into a folder, in place of an earlier report; return the
     files, index.html first.
     """
-    style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    style = (web_page.PAGE / "page.css").read_text(encoding="utf-8")
+    meta = f'<meta name="generator" content="{GENERATOR}">\n'
+    meta += '<meta name="referrer" content="no-referrer">\n'
+    head = web_page.quiet_shell(str(escape(printable(report.title))), meta, style)
     files: dict[str, str | bytes] = {
-        "index.html": _render(
-            "report.html", report, escape=True, style=Markup(style), style_hash=digest
-        ),
+        "index.html": _render("report.html", report, escape=True, head=Markup(head)),
         "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md", report, escape=False)).strip()
         + "\n",
         **{f"tables/{table.stem}.csv": to_csv(table) for table in report.tables},

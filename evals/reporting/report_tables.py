@@ -395,7 +395,30 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
                     ranked=row_kind == "ours",
                 )
             )
-    return rows
+    return order_by_score(rows, columns)
+
+
+def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -> list[ResultRow]:
+    """Return rows in the order of the mean of their figures, the best first.
+
+    Rows without a figure in some column, and rows of other kinds than "ours", follow in their order.
+    """
+    lower = [is_lower_better(column.metric.partition(",")[0]) for column in columns]
+
+    def score(row: ResultRow) -> float:
+        values = list[float]()
+        for cell, is_lower in zip(row.cells, lower, strict=True):
+            if cell is not None:
+                values.append(-cell.value if is_lower else cell.value)
+        return sum(values) / max(len(values), 1)
+
+    ranked = list[ResultRow]()
+    others = list[ResultRow]()
+    for row in rows:
+        is_complete = row.kind == "ours" and all(row.cells)
+        (ranked if is_complete else others).append(row)
+    ranked.sort(key=score, reverse=True)
+    return ranked + others
 
 
 def _row_kind(system: System) -> RowKind:

@@ -32,6 +32,7 @@ from evals.reporting.report_tables import (
     ResultCell,
     ResultColumn,
     ResultRow,
+    order_by_score,
     stratified,
 )
 from evals.reporting.run_groups import short_task_name
@@ -192,6 +193,7 @@ def lay_out(results: StudyResults) -> FigureTable:
     rows = list[ResultRow]()
     for row in dict(results.runs.keys()):
         rows.append(ResultRow("ours", row, [_cell(results, row, column) for column in columns]))
+    rows = order_by_score(rows, columns)
     untested = note_untested(results.runs, results.metrics)
     for index, column in enumerate(columns):
         if untested.keys().isdisjoint(column.tasks):
@@ -472,7 +474,7 @@ def _make_panels(results: StudyResults, table: FigureTable) -> dict[str, Panel]:
         if change_points:
             changes.append(Series(row.label, change_points, index))
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
-    change = f"less {results.baseline}"
+    change = f"difference from {results.baseline}"
     return {
         "study-means": Panel("", table.columns[-1].metric, means, ticks),
         "study-differences": Panel("", change, changes, ticks, zero=True),
