@@ -308,7 +308,7 @@ class ReproducedTable:
             values = measure_feature(self.load(task, cell.split), feature)
         line = regress(values, columns)
         if line is None:
-            return ReproducedCell(None, "the feature is the same for all of its queries")
+            return ReproducedCell(None, "fewer than three queries, or a feature that all share")
         return ReproducedCell(
             line[figure],
             "; ".join(filter(None, remarks)),
