@@ -13,6 +13,7 @@ from tools import cli_options
 from tools.callable_module import make_callable
 from tools.cli import CommandParser, positive, print_stdout, run_and_leave
 from tools.errors import UsageError
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -45,7 +46,8 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
     from evals.scoring import behaviour  # NumPy and rich: not for --help
 
-    result = behaviour.compare_behaviour(arguments.paths)
+    with announced("counting the steps of searchers"):
+        result = behaviour.compare_behaviour(arguments.paths)
     text = behaviour.render_behaviour(result)
     if arguments.name_failures:
         from evals.judging import loss_causes  # DSPy

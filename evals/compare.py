@@ -11,6 +11,7 @@ from pathlib import Path
 from evals.scoring.metrics import LANGUAGE
 from tools.callable_module import make_callable
 from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -61,7 +62,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Compare and print."""
     from evals.scoring.comparison import compare  # NumPy: not for --help
 
-    result = compare([arguments.baseline, *arguments.runs], arguments.metric, force=arguments.force)
+    paths = [arguments.baseline, *arguments.runs]
+    with announced(f"comparing {len(paths)} runs"):
+        result = compare(paths, arguments.metric, force=arguments.force)
     if arguments.json:
         print_stdout(json.dumps(result) + "\n")
         return 0

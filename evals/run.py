@@ -41,6 +41,7 @@ from tools.interrupts import is_interrupted
 from tools.number_format import plural
 from tools.result_table import DefinitionList, TerminalBlock, show
 from tools.terminal import first_sentence
+from tools.waiting import announced
 
 if TYPE_CHECKING:
     from evals.running.evaluate import LoadedRun, Result
@@ -149,7 +150,8 @@ def run_request(
     from tools.forkserver import fork_server  # not for --help
 
     with fork_server("evals.running.workers.worker") if request.forks else nullcontext() as start:
-        from evals.running import evaluate  # as above, and while workers import what they need
+        with announced("loading libraries"):
+            from evals.running import evaluate  # as above, and while workers import theirs
 
         opening = opening or evaluate.load_run
         if events:

@@ -41,7 +41,8 @@ AT_END = list[Callable[[], object]]()
 
 # Long work logs here; a command that prints JSON does not show it.
 _LOG = logging.getLogger("sextant")
-_QUIET_SECONDS = 5.0  # shorter work shows no progress
+_QUIET_SECONDS = 5.0  # shorter work shows no progress in a log
+_TERMINAL_SECONDS = 2.0  # nor on a terminal
 _LINE_SECONDS = 30.0  # between two lines of progress, in a log
 _BAR_SECONDS = 0.2  # between two bars, on a terminal
 
@@ -49,6 +50,7 @@ _BAR_SECONDS = 0.2  # between two bars, on a terminal
 _results = list[TextIO | None]()
 _spellings = dict[str, str]()  # `python -m MODULE` -> the command as typed
 _bar = False  # whether the last line of the terminal is a bar
+_printed_at = 0.0  # when a line or a bar of ours was last written on stderr, by the monotonic clock
 
 
 def spell(as_module: str, as_typed: str) -> None:
@@ -240,6 +242,8 @@ def run_and_leave(parser: CommandParser, command: Command) -> NoReturn:
     # Seldom: modules and corpora make a million objects that stay.
     gc.set_threshold(50_000, 20, 50)
     _fill_closed_descriptors()
+    # Libraries give the root logger a handler of its own, and every line would come twice.
+    _LOG.propagate = False
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_SPELLING)
@@ -397,7 +401,8 @@ def print_stderr(text: str, to: TextIO | None = None) -> None:
     """Print a line on stderr, in place of a bar, or `to` another stream; nothing happens when it is
     closed.
     """
-    global _bar
+    global _bar, _printed_at
+    _printed_at = time.monotonic()
     if (stream := own_stream(to or sys.stderr)) is not None:  # print() would take stdout instead
         over = "\r\x1b[K" if _bar else ""
         _bar = False
@@ -412,7 +417,8 @@ def _draw_bar(
     share: float,
     text: str,
 ) -> None:
-    global _bar
+    global _bar, _printed_at
+    _printed_at = time.monotonic()
     text = f"[{'=' * int(10 * share):10}] {text}"
     room = shutil.get_terminal_size().columns - 1
     stream = own_stream(sys.stderr) or sys.stderr
@@ -422,6 +428,43 @@ def _draw_bar(
         )
         stream.flush()
         _bar = True
+
+
+def draw_line(text: str) -> None:
+    """Write a line on the terminal over the last one that was drawn."""
+    global _bar
+    room = shutil.get_terminal_size().columns - 1
+    stream = own_stream(sys.stderr) or sys.stderr
+    with suppress(OSError, ValueError):
+        stream.write(f"\r{strip_control_characters(text)[:room]}\x1b[K")
+        stream.flush()
+        _bar = True
+
+
+def erase_line() -> None:
+    """Remove a bar or a line that was drawn, if nothing was printed since."""
+    global _bar
+    if _bar:
+        stream = own_stream(sys.stderr) or sys.stderr
+        with suppress(OSError, ValueError):
+            stream.write("\r\x1b[K")
+            stream.flush()
+        _bar = False
+
+
+def last_output() -> float:
+    """Return when we last wrote on stderr, by the monotonic clock."""
+    return _printed_at
+
+
+def shows_progress() -> bool:
+    """Return whether a person reads stderr, and not only JSON is wanted."""
+    return sys.stderr is not None and _LOG.isEnabledFor(logging.INFO)
+
+
+def draws_on_stderr() -> bool:
+    """Return whether stderr is a terminal that nothing else draws on, as the table of a run does."""
+    return own_stream(sys.stderr) is sys.__stderr__ and is_terminal(sys.stderr)
 
 
 class _LogHandler(logging.Handler):
@@ -458,9 +501,9 @@ def print_stdout(text: str, kept: str = "") -> None:
 class Progress:
     """Counts the finished part of `total`, e.g. `Progress("dense", 28_315)`; threads may share it.
 
-    After five seconds a terminal has a bar, and a log a line every half minute: "dense: 12,288 of 28,315 documents,
-    31.2 a second, 8 min 34 s left". `done` is the part from before an interruption, which does not
-    count for the speed.
+    After two seconds a terminal has a bar; after five a log has a line, and then every half minute:
+    "dense: 12,288 of 28,315 documents, 31.2 a second, 8 min 34 s left".
+    `done` is the part from before an interruption, which does not count for the speed.
     """
 
     def __init__(
@@ -475,7 +518,9 @@ class Progress:
         self._unit = unit
         self._before = self.done = done
         self._started = time.monotonic()
-        self._next = self._started + _QUIET_SECONDS  # when something is shown
+        # Shorter work shows nothing.
+        self._quiet = _TERMINAL_SECONDS if draws_on_stderr() else _QUIET_SECONDS
+        self._next = self._started + self._quiet  # when something is shown
         self._lock = threading.Lock()
 
     def add(self, n: int = 1) -> None:
@@ -485,12 +530,10 @@ class Progress:
             self.done += n
             time_now = time.monotonic()
             finished = self.done >= self._total
-            if not n or time_now < (self._started + _QUIET_SECONDS if finished else self._next):
+            if not n or time_now < (self._started + self._quiet if finished else self._next):
                 return
             # The table of a run puts another stream in its place, for lines above it.
-            is_own = own_stream(sys.stderr) is sys.__stderr__
-            terminal = is_own and is_terminal(sys.stderr)
-            draws = terminal and not finished and _LOG.isEnabledFor(logging.INFO)
+            draws = draws_on_stderr() and not finished and _LOG.isEnabledFor(logging.INFO)
             self._next = time_now + (_BAR_SECONDS if draws else _LINE_SECONDS)
             speed = (self.done - self._before) / (time_now - self._started)
             rate = f"{speed:,.{1 if speed < 100 else 0}f} a second"

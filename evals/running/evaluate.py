@@ -56,6 +56,7 @@ from tools.retrievers.base import Retriever, ScoreHidingRetriever
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics
+from tools.waiting import announced
 
 # What follows a run while its queries are answered: a context with `add` and `leave`, as
 # evals.running.events.RunMonitor.
@@ -258,7 +259,8 @@ def load_task(
         "instruction": request.instruction,
         "columns": request.columns,
     }
-    loaded = environment or load(request.task, request.data, request.split, **named)
+    with announced(f"loading {request.task}"):
+        loaded = environment or load(request.task, request.data, request.split, **named)
     environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
     return fit_to_task(resolved, environment), add_metrics(environment, request.metrics)
 
@@ -387,7 +389,8 @@ def prepare_loaded(opened: LoadedRun, folder: Path | None = None) -> PreparedRun
     retriever = engines.build(resolved.retriever)
     named_retrievers = {name: engines.build(spec) for name, spec in resolved.others.items()}
     model = connect(request, terms, environment.documents, retriever, seed=request.seed)
-    model.lm.meet()
+    with announced(f"connecting to {model.name}"):
+        model.lm.meet()
     opened_by = [
         (resolved.retriever, retriever),
         *((resolved.others[name], retriever) for name, retriever in named_retrievers.items()),
@@ -516,7 +519,8 @@ def _conclude(
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
         summary["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
     else:
-        summary = score(folder.path, environment, folder.outcomes)
+        with announced("scoring"):
+            summary = score(folder.path, environment, folder.outcomes)
         problem = None
         summary["bounds"] = read_reference_bounds(folder.path)
     if ledger := ready.model.terms.ledger:

@@ -49,6 +49,7 @@ _COMMAND_LINE = (
     "tools.interrupts",
     "tools.number_format",
     "tools.otel_spans",
+    "tools.waiting",
 )
 # The engine without a model.
 _OFFLINE = ("tools.models.offline_engine", "tools.models.offline_rules")

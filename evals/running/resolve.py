@@ -36,6 +36,7 @@ from tools.models.run_resources import RunResources
 from tools.retrievers.base import NullRetriever, Retriever
 from tools.retrievers.expressions import RetrieverSpec
 from tools.session import Toolbox
+from tools.waiting import announced
 
 if TYPE_CHECKING:
     from programs.compiled import Compiled
@@ -275,7 +276,8 @@ class RunRetrievers:
         if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
-            self.built[str(spec)] = retrievers.build(
-                spec, self._documents, sextant_home(), terms=self._terms
-            )
+            with announced(f"opening {spec} over {len(self._documents):,} documents"):
+                self.built[str(spec)] = retrievers.build(
+                    spec, self._documents, sextant_home(), terms=self._terms
+                )
         return self.built[str(spec)]

@@ -1,0 +1,90 @@
+"""Long work says what it is on stderr: in place on a terminal, as lines in a log, nothing with JSON."""
+
+import io
+import logging
+import sys
+import threading
+
+import pytest
+
+from tools import cli, waiting
+from tools.waiting import announced
+
+LIMIT = 60  # seconds after which a test fails in place of waiting
+
+
+class Terminal(io.StringIO):
+    """A terminal that says when something is written on it."""
+
+    encoding = "utf-8"
+
+    def __init__(self):
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text):
+        super().write(text)
+        self.written.set()
+        return len(text)
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(waiting, "_LOOK", 0.001)
+    monkeypatch.setattr(waiting, "TERMINAL_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "LOG_SECONDS", 0.0)
+    logger = logging.getLogger("sextant")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield
+    logger.setLevel(before)
+
+
+def test_a_log_has_a_line_with_the_activity_and_its_time(monkeypatch, capsys):
+    told = threading.Event()
+    print_stderr = cli.print_stderr
+
+    def watch(text):
+        print_stderr(text)
+        told.set()
+
+    monkeypatch.setattr(cli, "print_stderr", watch)
+    with announced("opening bm25"):
+        assert told.wait(LIMIT)
+    assert capsys.readouterr().err == "opening bm25: 0 s so far\n"
+
+
+def test_a_terminal_has_a_line_in_place_that_goes_when_the_work_has_ended(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with announced("opening bm25"):
+        assert terminal.written.wait(LIMIT)
+    assert terminal.getvalue().startswith("\ropening bm25: 0 s so far\x1b[K")
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_terminal_on_which_something_was_just_printed_is_left_alone(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    monkeypatch.setattr(waiting, "TERMINAL_SECONDS", LIMIT)
+    with announced("opening bm25"):
+        assert not terminal.written.wait(0.05)
+
+
+def test_json_is_told_nothing(capsys):
+    logging.getLogger("sextant").setLevel(logging.WARNING)
+    before = threading.enumerate()
+    with announced("opening bm25"):
+        assert threading.enumerate() == before
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_the_work_comes_through():
+    with pytest.raises(ValueError, match="broken"), announced("opening bm25"):
+        raise ValueError("broken")

@@ -1,0 +1,52 @@
+"""Say what a command is doing while nothing else is printed: loading, opening, connecting, scoring."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tools import cli
+from tools.number_format import duration
+
+# Seconds without output after which a terminal has a line, which then counts the seconds.
+TERMINAL_SECONDS = 2.0
+# The same in a log, and the seconds between two lines.
+LOG_SECONDS = 10.0
+LOG_INTERVAL = 30.0
+# Seconds between two looks.
+_LOOK = 0.5
+
+
+@contextmanager
+def announced(activity: str) -> Iterator[None]:
+    """Say on stderr what takes longer than two seconds, and how long it has taken so far.
+
+    A line in place on a terminal, which goes when the activity has ended or prints something of its
+    own; in a log a line after ten seconds, and then every half minute. JSON has none.
+    """
+    if not cli.shows_progress():
+        yield
+        return
+    ended = threading.Event()
+    teller = threading.Thread(target=_tell, args=(activity, ended), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+        cli.erase_line()
+
+
+def _tell(activity: str, ended: threading.Event) -> None:
+    started = time.monotonic()
+    due = started + LOG_SECONDS
+    while not ended.wait(_LOOK):
+        now = time.monotonic()
+        text = f"{activity}: {duration(now - started)} so far"
+        if cli.draws_on_stderr():
+            if now - max(started, cli.last_output()) >= TERMINAL_SECONDS:
+                cli.draw_line(text)
+        elif now >= due:
+            due = now + LOG_INTERVAL
+            cli.print_stderr(text)
