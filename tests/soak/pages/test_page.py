@@ -555,6 +555,98 @@ def test_runs_that_were_asked_something_else_are_shown_with_a_warning(open_page,
     assert "Their values are not comparable" in page.locator("main").inner_text()
 
 
+def test_three_runs_have_a_matrix_of_pairs_and_queries_that_moved_can_be_listed(open_page, runs):
+    three = [runs[one] for one in ("floor", "short", "long")]
+    page = open_page(f"#/compare/{','.join(map(name, three))}", "compare")
+    assert page.locator(".verdicts li").count() == 2
+    assert page.locator(".matrix tbody tr").count() == 2
+    assert len([text for text in texts(page, ".matrix td") if "p = " in text]) == 3
+    page.get_by_role("combobox", name="Show").select_option("moved")
+    spread = [float(text) for text in texts(page, "tr[data-query] td:last-child b")]
+    assert spread and all(spread)
+    page.wait_for_selector(".lines")
+
+
+def test_a_run_that_ends_meanwhile_is_shown_without_reload(browser, runs, tmp_path):
+    ended = runs["floor"]
+    going = tmp_path / "runs" / ended.parent.name / ended.name
+    going.mkdir(parents=True)
+    lines = (ended / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    shutil.copy(ended / "config.json", going)
+    (going / "outcomes.jsonl").write_bytes(b"".join(lines[:3]))
+    answers = ViewerApi([tmp_path / "runs"])
+    with page_server.open_server(answers, 0) as served, Watched(browser, **WIDE) as one:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        one.go(served.address, "overview")
+        assert "3" in one.page.locator("[data-live] dd b").first.inner_text()
+        with (going / "outcomes.jsonl").open("ab") as file:
+            file.write(lines[3])
+        one.page.wait_for_function(
+            "() => document.querySelector('[data-live] dd b')?.textContent === '4'"
+        )
+        one.page.locator("[data-live] a").first.click()
+        view_is(one.page, "run")
+        one.page.wait_for_selector("tr[data-query]")
+        assert one.page.locator("tr[data-query]").count() == 4
+        shutil.copytree(ended, going, dirs_exist_ok=True)
+        one.page.wait_for_function("() => document.querySelectorAll('tr[data-query]').length === 8")
+        assert one.page.locator("[data-live]").count() == 0
+        served.shutdown()
+        assert one.problems() == []
+
+
+def test_remarks_are_saved_listed_and_carried_by_a_file(browser, runs, tmp_path):
+    path = tmp_path / "runs" / runs["long"].parent.name / runs["long"].name
+    shutil.copytree(runs["long"], path)
+    with page_server.open_server(ViewerApi([tmp_path / "runs"]), 0) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        with Watched(browser, **WIDE) as one:
+            one.go(f"{served.address}#/run/{name(path)}/q/wc_03", "query")
+            page = one.page
+            page.get_by_role("button", name="Remark on this query").click()
+            page.get_by_role("combobox", name="Label").fill("odd")
+            page.get_by_role("button", name="Save").press("Enter")
+            page.wait_for_selector("text=Saved.")
+            page.keyboard.press("u")
+            view_is(page, "run")
+            page.get_by_role("combobox", name="Remark").select_option("label:odd")
+            assert attributes(page, "tr[data-query]", "data-query") == ["wc_03"]
+            with page.expect_download() as download:
+                page.get_by_role("button", name="CSV").click()
+            [_, row] = Path(download.value.path()).read_text().splitlines()
+            assert row.startswith("wc_03,") and ",odd," in row
+            assert one.problems() == []
+        served.shutdown()
+    file = tmp_path / "page.html"
+    page_server.write_page(ViewerApi([tmp_path / "runs"], exported=True), file)
+    with Watched(browser, **WIDE) as one:
+        one.offline()
+        one.go(f"{file.as_uri()}#/run/{name(path)}/q/wc_03", "query")
+        assert texts(one.page, ".remark") == ["odd"]
+        assert one.problems() == []
+
+
+def test_hops_fold_steps_are_found_and_the_loss_is_gone_to(open_page, runs):
+    query_id = next(
+        query_id
+        for query_id, row in judged(runs["long"]).items()
+        for one in row["relevant"]
+        if one["chars"] and not 0 < one["place"] <= 10
+    )
+    page = open_page(f"#/run/{name(runs['long'])}/q/{query_id}", "query")
+    hops = page.locator(".hop-part")
+    page.keyboard.press("f")
+    assert page.locator(".hop-part[open]").count() == 0 and hops.count() > 1
+    page.keyboard.press("g")
+    page.wait_for_function("() => location.hash.includes('/s/')")
+    assert page.locator(".step.current").is_visible()
+    page.locator("[data-search]").fill("stop")
+    tools = [step["tool"] for step in outcome(runs["long"], query_id)["trace"]["steps"]]
+    assert tools[-1] == "stop"
+    shown = attributes(page, ".step:not([hidden])", "data-step")
+    assert str(len(tools) - 1) in shown and len(shown) < len(tools)
+
+
 # --- without network, for everybody, on small screens
 
 
@@ -593,6 +685,7 @@ def places(runs):
         "query ": f"#/run/{name(runs['units'])}/q/{next(iter(judged(runs['units'])))}",
         "compare": f"#/compare/{two}",
         "compare ": f"#/compare/{two},{name(runs['floor'])}/q/wc_03",
+        "compare  ": f"#/compare/{two},{name(runs['floor'])},{name(runs['failed'])}",
     }
 
 
