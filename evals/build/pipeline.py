@@ -26,6 +26,7 @@ from evals.build.types import Benchmark, BuildSource, StageInput
 from evals.running.evaluate import make_resources
 from evals.running.model_stage import ModelStage, digest
 from evals.running.request import SharedRequest
+from evals.running.runner import QueryHooks
 from programs.build_stages import STAGES
 from programs.build_stages.stage_program import StageProgram
 from tools import code_digest, files, retrievers
@@ -354,7 +355,7 @@ class BuildPipeline:
             self._asks[stage] = self._held.enter_context(model_stage.open())
         progress = Progress(stage, len(queries), "units")
         outcomes: Mapping[str, Any] = self._asks[stage](
-            queries, on_outcome=lambda outcome: progress.add()
+            queries, QueryHooks(outcome=lambda outcome: progress.add())
         )
         return outcomes
 

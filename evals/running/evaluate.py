@@ -61,9 +61,9 @@ from tools.waiting import announced
 # What follows a run while its queries are answered: a context with `add` and `leave`, as
 # evals.running.events.RunMonitor.
 Report = Callable[["PreparedRun", run_folder.RunFolder], AbstractContextManager[Any]]
-# What answers the pending queries of a run, given the hooks of runner.run; it returns the last
+# What answers the pending queries of a run, given the hooks of runner.run_queries; it returns the last
 # fault of a provider.
-Answer = Callable[["PreparedRun", run_folder.RunFolder, dict[str, Any]], str | None]
+Answer = Callable[["PreparedRun", run_folder.RunFolder, runner.QueryHooks], str | None]
 _LOG = logging.getLogger("sextant")
 
 
@@ -178,21 +178,21 @@ def _as_environment(task: Any) -> Environment:
 
 
 def answer_queries(
-    ready: "PreparedRun", folder: run_folder.RunFolder, hooks: dict[str, Any]
+    ready: "PreparedRun", folder: run_folder.RunFolder, hooks: runner.QueryHooks
 ) -> str | None:
     """Have the run's own program answer."""
     request = ready.resolved.request
     inputs = (ready.environment.queries, ready.environment.documents)
     if not ready.start:
         return runner.run_queries(
-            ready.system, *inputs, folder, ready.model, workers=request.at_once, **hooks
+            ready.system, *inputs, folder, ready.model, workers=request.at_once, hooks=hooks
         )
     from evals.running.workers.coordinator import Coordinator  # few runs need it
 
     keeper = Coordinator(ready, folder.path, request.processes)
     with closing(keeper):
         return runner.run_queries(
-            keeper, *inputs, folder, ready.model, workers=request.at_once, **hooks
+            keeper, *inputs, folder, ready.model, workers=request.at_once, hooks=hooks
         )
 
 
@@ -470,7 +470,7 @@ def _answer(
     return RunIncomplete(fault) if fault else None
 
 
-def _hooks(ready: PreparedRun, status: RunStatus, watch: Any) -> dict[str, Any]:
+def _hooks(ready: PreparedRun, status: RunStatus, watch: Any) -> runner.QueryHooks:
     """Return the hooks of runner.run_queries that tell of each query; `watch` is that of a report,
     or None.
     """
@@ -486,7 +486,7 @@ def _hooks(ready: PreparedRun, status: RunStatus, watch: Any) -> dict[str, Any]:
         if watch:
             watch.leave(query_id, reason)
 
-    return {"on_begin": status.begin, "on_outcome": add, "on_pending": leave}
+    return runner.QueryHooks(begin=status.begin, outcome=add, pending=leave)
 
 
 def _conclude(

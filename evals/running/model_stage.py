@@ -113,7 +113,7 @@ class ModelStage:
         """Claim the folder; yield a function that asks about units without an outcome, and returns
         all outcomes.
 
-        It takes units and the hooks of runner.run. SextantError if units are left without an
+        It takes units and QueryHooks. SextantError if units are left without an
         outcome.
         """
         if self._request.lm != "offline":
@@ -125,10 +125,12 @@ class ModelStage:
                 elif self.model.lm.caller.free:
                     self.model.terms.budget.resume(Usage(calls=folder.usage.calls))
 
-                def ask(units: Sequence[Query], **hooks: Any) -> Outcomes:
+                def ask(
+                    units: Sequence[Query], hooks: runner.QueryHooks = runner.NO_HOOKS
+                ) -> Outcomes:
                     inputs = (units, self._documents, folder, self.model)
                     if fault := runner.run_queries(
-                        self._program, *inputs, workers=self._request.at_once, **hooks
+                        self._program, *inputs, workers=self._request.at_once, hooks=hooks
                     ):
                         raise RunIncomplete(fault)
                     return folder.outcomes

@@ -71,6 +71,18 @@ class _Result(NamedTuple):
     result: Outcome | Exception
 
 
+class QueryHooks(NamedTuple):
+    """Functions that are called as queries begin and end; an exception of one ends the run."""
+
+    begin: Callable[[str], None] = lambda query_id: None  # called in the thread of the query
+    outcome: Callable[[Outcome], None] = lambda outcome: None  # called once it is written
+    # With the id of a query that the provider left unanswered, and why.
+    pending: Callable[[str, str], None] = lambda query_id, reason: None
+
+
+NO_HOOKS = QueryHooks()
+
+
 class RemoteSystem(ABC):
     """Interface of a system that runs in another process."""
 
@@ -87,16 +99,13 @@ def run_queries(
     model: ConnectedModel,
     *,
     workers: int = 1,
-    on_begin: Callable[[str], None] = lambda query_id: None,
-    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
-    on_pending: Callable[[str, str], None] = lambda query_id, reason: None,
+    hooks: QueryHooks = NO_HOOKS,
 ) -> str | None:
     """Answer every query that is pending in `folder`, `workers` at a time; return the last provider
     fault, if any.
 
-    Outcomes are written by the calling thread; `on_begin` gets queries that are begun, in any
-    thread, `on_pending` queries that the provider left unanswered, and why. BudgetReached and
-    ProviderRefused end the run after the queries in flight.
+    Outcomes are written by the calling thread. BudgetReached and ProviderRefused end the run after
+    the queries in flight.
     KeyboardInterrupt stops each query at its next call; answers in flight are waited for, GRACE
     seconds at most, or not at all at the second signal.
     """
@@ -117,7 +126,7 @@ def run_queries(
 
     def count(query_id: str, result: Outcome | Exception) -> None:
         if isinstance(result, dict):
-            on_outcome(result)
+            hooks.outcome(result)
             faults.add_outcome(result["error"])
         else:
             faults.add_fault(result)
@@ -126,12 +135,12 @@ def run_queries(
                 and (usage := getattr(result, "used", Usage())) != Usage()
             ):
                 folder.note_left(query_id, usage)
-            on_pending(query_id, str(result).strip().partition("\n")[0])
+            hooks.pending(query_id, str(result).strip().partition("\n")[0])
 
     todo = [query for query in queries if query.query_id not in folder.outcomes]
 
     def ask(query: Query) -> Outcome | Exception:
-        on_begin(query.query_id)
+        hooks.begin(query.query_id)
         return (
             system.attempt(query)
             if isinstance(system, RemoteSystem)

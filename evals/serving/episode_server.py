@@ -228,8 +228,8 @@ def serve_episodes(
     The program is served:NAME, with the name of the agent.
     """
 
-    def answer(ready: PreparedRun, folder: RunFolder, hooks: dict[str, Any]) -> None:
-        tell = hooks.get("on_outcome", lambda outcome: None)
+    def answer(ready: PreparedRun, folder: RunFolder, hooks: runner.QueryHooks) -> None:
+        tell = hooks.outcome
         most = request.max_concurrent or MOST
         budget = ready.model.terms.budget
         host = _world(

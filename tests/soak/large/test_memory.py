@@ -23,7 +23,7 @@ from bad_server import BadServer  # noqa: E402
 from run_folders import CONFIG  # noqa: E402
 
 from evals import run_folder  # noqa: E402
-from evals.running.runner import RemoteSystem, run_queries  # noqa: E402
+from evals.running.runner import QueryHooks, RemoteSystem, run_queries  # noqa: E402
 from programs.query_rewriting import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402
 from tools.models import language_model  # noqa: E402
@@ -84,7 +84,15 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
     with run_folder.claim(place / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
         assert (
-            run_queries(program, queries, corpus, folder, model, workers=AT_ONCE, on_outcome=count)
+            run_queries(
+                program,
+                queries,
+                corpus,
+                folder,
+                model,
+                workers=AT_ONCE,
+                hooks=QueryHooks(outcome=count),
+            )
             is None
         )
     return sizes
@@ -129,7 +137,7 @@ def test_outcomes_that_wait_for_a_slow_disk_are_no_more_than_queries_at_a_time(t
             folder,
             model,
             workers=4,
-            on_outcome=write,
+            hooks=QueryHooks(outcome=write),
         )
     assert len(ahead) == 200 and max(ahead) <= 4 + 4 + 1, (
         "done, at work, and the one that is being written"

@@ -82,7 +82,13 @@ def sitting(tmp_path, system, queries, model, **more):
     with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
         problem = runner.run_queries(
-            system, queries, MINI.documents, folder, model, on_pending=owed.__setitem__, **more
+            system,
+            queries,
+            MINI.documents,
+            folder,
+            model,
+            hooks=runner.QueryHooks(pending=owed.__setitem__),
+            **more,
         )
         return problem, dict(folder.outcomes), owed
 

@@ -30,7 +30,7 @@ def test_a_folder_that_cannot_be_written_ends_a_run_after_the_queries_in_flight(
         with pytest.raises(RunIncomplete, match="could not be written and is pending"):
             runner.run_queries(
                 answer_later_ones_late, mini.queries, mini.documents, folder, model, workers=2,
-                on_pending=pending.__setitem__,
+                hooks=runner.QueryHooks(pending=pending.__setitem__),
             )  # fmt: skip
     assert mini.queries[1] in ended and len(ended) < len(mini.queries)
     assert pending.keys() == {query.query_id for query in ended}
