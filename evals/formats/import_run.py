@@ -7,7 +7,6 @@ a document that its query cannot have is refused. The retriever, a model that is
 usage stay unknown. Left out: runs of parts of a split.
 """
 
-import json
 import re
 import tempfile
 from collections import Counter
@@ -267,9 +266,8 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
         "error": row.get("error"),
         "seconds": row.get("seconds"),
     }
-    line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    run_folder.check_outcome(line)
-    return line + b"\n"
+    run_folder.check_new_outcome(outcome)
+    return files.encode_row(outcome) + b"\n"
 
 
 def _find_ranking(

@@ -11,8 +11,9 @@ Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
 
 import math
+import operator
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote
@@ -127,14 +128,16 @@ class RunFile:
                 array("f"),
             ),
         )
-        places = sorted(
-            range(len(numbers)),
-            key=lambda at: (
-                scores[at],
-                self._raw[numbers[at]],
-            ),
-            reverse=True,
-        )
+        places: Sequence[int] = range(len(numbers))
+        if not all(map(operator.gt, scores, scores[1:])):  # most files are in order
+            places = sorted(
+                places,
+                key=lambda at: (
+                    scores[at],
+                    self._raw[numbers[at]],
+                ),
+                reverse=True,
+            )
         return [self._doc_ids[numbers[at]] for at in places], [scores[at] for at in places]
 
     def _read(self) -> None:
@@ -147,14 +150,10 @@ class RunFile:
             if raw_document not in number_of:
                 self._doc_ids.append(self._identify("document", raw_document, line))
                 number_of[raw_document] = len(number_of)
-            numbers, lines, scores = self._lines.setdefault(
-                queries[raw_query],
-                (
-                    array("I"),
-                    array("I"),
-                    array("f"),
-                ),
-            )
+            query_id = queries[raw_query]
+            if query_id not in self._lines:
+                self._lines[query_id] = array("I"), array("I"), array("f")
+            numbers, lines, scores = self._lines[query_id]
             numbers.append(number_of[raw_document])
             lines.append(line)
             scores.append(self._score(raw_score, line))
