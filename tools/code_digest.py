@@ -19,9 +19,24 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tools.plugins import PACKAGES, resolve_file
+
+T = TypeVar("T")
+
+_COLLECTED = frozenset(
+    {
+        ast.AsyncFunctionDef,
+        ast.Call,
+        ast.ClassDef,
+        ast.Constant,
+        ast.FunctionDef,
+        ast.Import,
+        ast.ImportFrom,
+        ast.Module,
+    }
+)
 
 _ROOT = Path(__file__).parents[1]
 # Classes derived from these have docstrings that go into prompts.
@@ -260,36 +275,108 @@ def _read(
 ) -> ParsedModule:
     tree = ast.parse(path.read_bytes())
     tree.body = [node for node in tree.body if not _is_left_out(node)]
-    imports = list[_Import]()
-    classes = list[_ClassInfo]()
-    functions = list[str]()
-    strings = set[str]()
-    makes_tools = False
-    for node in ast.walk(tree):
+    reader = _SourceReader()
+    body = reader.dump(tree, 0)
+    functions = _by_depth(reader.functions)
+    return ParsedModule(
+        body,
+        tuple(reader.own_imports),
+        tuple(_by_depth(reader.imports)),
+        tuple(_by_depth(reader.classes)),
+        "\n".join(functions) if reader.makes_tools else "",
+        frozenset(reader.strings),
+    )
+
+
+def _by_depth(entries: Iterable[tuple[int, T]]) -> list[T]:
+    """Return the values of (depth in the tree, value) in the order of `ast.walk`."""
+    return [value for _, value in sorted(entries, key=lambda entry: entry[0])]
+
+
+class _SourceReader:
+    """Dumps a tree, and collects on the way the parts of it that count by themselves.
+
+    `ast.walk`, a NodeTransformer and `ast.dump` would do the same in three passes, which is half of
+    the start of a small run. Imports from our packages are left out, which may leave a function or
+    a block empty.
+    """
+
+    def __init__(self) -> None:
+        self.imports = list[tuple[int, _Import]]()
+        self.own_imports = list[_OwnImport]()
+        self.classes = list[tuple[int, _ClassInfo]]()
+        self.functions = list[tuple[int, str]]()
+        self.strings = set[str]()
+        self.makes_tools = False
+
+    def dump(self, node: Any, depth: int) -> str:
+        """Return what `ast.dump(node, annotate_fields=False)` of Python 3.11 does."""
+        if isinstance(node, list):
+            kept = [self.dump(child, depth) for child in node if not self._cut(child, depth)]
+            return f"[{', '.join(kept)}]"
+        if not isinstance(node, ast.AST):
+            return repr(node)
+        node_class = node.__class__
+        names = node_class._fields
+        if not names:
+            return f"{node_class.__name__}()"
+        if node_class in _COLLECTED:
+            self._collect(node, depth)
+        parts = list[str]()
+        is_named = False  # fields after a field that is left out have their names
+        for name in names:
+            value = getattr(node, name, None)
+            if value is None and getattr(node_class, name, ...) is None:
+                is_named = True
+            elif is_named:
+                parts.append(f"{name}={self.dump(value, depth + 1)}")
+            else:
+                parts.append(self.dump(value, depth + 1))
+        return f"{node_class.__name__}({', '.join(parts)})"
+
+    def _cut(self, node: Any, depth: int) -> bool:
+        """Return whether a node is an import from our packages, which is then collected."""
+        if not isinstance(node, ast.ImportFrom) or node.level:
+            return False
+        module = node.module or ""
+        if module.partition(".")[0] not in PACKAGES:
+            return False
+        self._collect(node, depth)
+        for alias in node.names:
+            self.own_imports.append(_OwnImport(module, alias.name, alias.asname or alias.name))
+        return True
+
+    def _collect(self, node: ast.AST, depth: int) -> None:
         match node:
+            case ast.Constant(value=str(text)):
+                if _FILE.fullmatch(text):
+                    self.strings.add(text)
+            case ast.Call():
+                called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                self.makes_tools |= called in _TOOLS
             case ast.Import():
-                imports += [_Import(alias.name, 0, ()) for alias in node.names]
+                for alias in node.names:
+                    self.imports.append((depth, _Import(alias.name, 0, ())))
             case ast.ImportFrom():
                 names = tuple(alias.name for alias in node.names)
-                imports.append(_Import(node.module or "", node.level, names))
+                self.imports.append((depth, _Import(node.module or "", node.level, names)))
             case ast.ClassDef():
+                self._collect_docstring(node)
                 info = _describe_class(node)
-                makes_tools |= bool(info.bases & _TOOLS)
-                classes.append(info)
+                self.makes_tools |= bool(info.bases & _TOOLS)
+                self.classes.append((depth, info))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                functions.append(f"{node.name}: {_cut_docstring(node)}")
-            case ast.Call():
-                makes_tools |= getattr(node.func, "attr", getattr(node.func, "id", "")) in _TOOLS
-            case ast.Constant(value=str(text)) if _FILE.fullmatch(text):
-                strings.add(text)
-    _cut_docstring(tree)
-    tools = "\n".join(functions) if makes_tools else ""
-    cutter = _ImportCutter()
-    body = ast.dump(cutter.visit(tree), annotate_fields=False)
-    own_imports = tuple(cutter.own_imports)
-    return ParsedModule(
-        body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings)
-    )
+                self._collect_docstring(node)
+                self.functions.append((depth, f"{node.name}: {_cut_docstring(node)}"))
+            case ast.Module():
+                self._collect_docstring(node)
+                _cut_docstring(node)
+
+    def _collect_docstring(self, node: Any) -> None:
+        """Collect a docstring as other texts; it is about to be cut."""
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr):
+            self._collect(first.value, 0)
 
 
 def _describe_class(node: ast.ClassDef) -> _ClassInfo:
@@ -300,24 +387,6 @@ def _describe_class(node: ast.ClassDef) -> _ClassInfo:
         if isinstance(statement, ast.AnnAssign):
             types.update(re.findall(r"\w+", ast.unparse(statement.annotation)))
     return _ClassInfo(node.name, bases, frozenset(types), _cut_docstring(node))
-
-
-class _ImportCutter(ast.NodeTransformer):
-    """Takes imports from our packages out of a tree, which may leave a function or a block empty."""
-
-    def __init__(self) -> None:
-        self.own_imports = list[_OwnImport]()
-
-    def visit_ImportFrom(
-        self, node: ast.ImportFrom
-    ) -> ast.ImportFrom | None:  # by ast's convention
-        if node.level or (node.module or "").partition(".")[0] not in PACKAGES:
-            return node
-        for alias in node.names:
-            self.own_imports.append(
-                _OwnImport(node.module or "", alias.name, alias.asname or alias.name)
-            )
-        return None
 
 
 def _is_left_out(node: ast.stmt) -> bool:  # what is for type checkers alone, and a table of names
