@@ -219,7 +219,8 @@ def shown(page, route, view_name):
     page.wait_for_selector(f'main[data-view="{view_name}"]')
     page.wait_for_function("""() => {
       document.querySelectorAll(".disclose[aria-expanded=false]").forEach((one) => one.click());
-      return [...document.querySelectorAll(".disclosed")].every((one) => one.querySelector(".call"));
+      const read = (one) => one.children.length && !one.querySelector(":scope > [role=status]");
+      return [...document.querySelectorAll(".disclosed")].every(read);
     }""")
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
