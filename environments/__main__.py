@@ -27,6 +27,7 @@ from tools.plugins import TASKS, list_names
 from tools.records import Query
 from tools.result_table import DefinitionList, ResultTable, TerminalBlock, render_terminal, show
 from tools.session import Toolbox
+from tools.waiting import announced
 
 SHOWN = 280  # characters of a text in a card or a search result
 NAMES = 12  # of queries in a card
@@ -249,9 +250,10 @@ def _search(arguments: argparse.Namespace) -> None:
     retrievers.validate(spec)
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
-    environment = environments.load(
-        arguments.task, arguments.data, arguments.split, columns=dict(arguments.column)
-    )
+    with announced(f"loading {arguments.task}"):
+        environment = environments.load(
+            arguments.task, arguments.data, arguments.split, columns=dict(arguments.column)
+        )
     query = Query("by-hand", arguments.words)
     grades = dict[str, float]()
     if arguments.query_id is not None:
@@ -260,11 +262,12 @@ def _search(arguments: argparse.Namespace) -> None:
     if retrievers.needs_pool(spec) and query.candidates is None:
         raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
     unit = environment.judgements[environment.headline].unit_of or str
-    session = Toolbox(
-        environment.documents, retrievers.build(spec, environment.documents, sextant_home())
-    ).open(query)
+    with announced(f"searching {arguments.task} with {spec}"):
+        retriever = retrievers.build(spec, environment.documents, sextant_home())
+        session = Toolbox(environment.documents, retriever).open(query)
+        hits = session.search(arguments.words, arguments.k)
     rows = []
-    for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
+    for rank, hit in enumerate(hits, start=1):
         grade = grades.get(unit(hit.doc_id))
         rows.append(
             {

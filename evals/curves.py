@@ -13,6 +13,8 @@ from tools import files
 from tools.callable_module import make_callable
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.errors import UsageError
+from tools.number_format import plural
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -44,19 +46,21 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, write the files that are asked for, print."""
-    from evals.reporting.comparison_tables import curves_csv, render_curves  # rich: not for --help
-    from evals.reporting.plots import curves_svg  # matplotlib: not for --help
-    from evals.scoring.budget_curves import AXES, curves  # NumPy: not for --help
+    with announced("loading libraries"):
+        from evals.reporting.comparison_tables import curves_csv, render_curves  # not for --help
+        from evals.reporting.plots import curves_svg  # matplotlib: not for --help
+        from evals.scoring.budget_curves import AXES, curves  # NumPy: not for --help
 
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)
-    result = curves(
-        arguments.runs, arguments.metric, tuple(AXES) if arguments.by == "all" else [arguments.by]
-    )
+    axes = tuple(AXES) if arguments.by == "all" else [arguments.by]
+    with announced(f"computing the curves of {plural(len(arguments.runs), 'path')}"):
+        result = curves(arguments.runs, arguments.metric, axes)
     for path, write in ((arguments.csv, curves_csv), (arguments.svg, curves_svg)):
         try:
             if path:
-                files.replace(path, write(result))
+                with announced(f"writing {path}"):
+                    files.replace(path, write(result))
         except OSError as error:
             raise UsageError(
                 f"{path} cannot be written: {error.strerror or error}; name another file"

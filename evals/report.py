@@ -15,6 +15,7 @@ from evals.compare import add_comparison_options
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.number_format import plural
 from tools.result_table import show
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -46,18 +47,20 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, print its path."""
-    from evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
-        report,
-        report_page,
-        run_groups,
-    )
+    with announced("loading libraries"):
+        from evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
+            report,
+            report_page,
+            run_groups,
+        )
 
     out: Path = arguments.out
     report_page.check(out)
-    result = report.build(
-        arguments.runs, list(dict.fromkeys(arguments.metric)), force=arguments.force
-    )
-    files = [path.relative_to(out).as_posix() for path in report_page.write(result, out)]
+    metrics = list(dict.fromkeys(arguments.metric))
+    with announced("reading and comparing the runs"):
+        result = report.build(arguments.runs, metrics, force=arguments.force)
+    with announced(f"writing {out}"):
+        files = [path.relative_to(out).as_posix() for path in report_page.write(result, out)]
     index = out / "index.html"
     if arguments.json:
         summary = {

@@ -116,9 +116,10 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
         return run_tasks(arguments, events)
     request = cli_options.from_options(Request, vars(arguments))
     if arguments.dry_run:
-        from evals.running import cost_estimate  # as above
+        with announced("estimating the cost"):
+            from evals.running import cost_estimate  # as above
 
-        estimate = cost_estimate.forecast(request)
+            estimate = cost_estimate.forecast(request)
         print_stdout(
             json.dumps(estimate) + "\n"
             if arguments.json
@@ -200,11 +201,12 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
     A task that fails keeps no other from running.
     """
     requests = list_requests(arguments)
-    from evals.running import (  # with what they import, --help would take longer
-        cost_estimate,
-        earlier,
-        evaluate,
-    )
+    with announced("loading libraries"):
+        from evals.running import (  # with what they import, --help would take longer
+            cost_estimate,
+            earlier,
+            evaluate,
+        )
 
     budget = evaluate.make_resources(next(iter(requests.values()))).budget
 
@@ -223,7 +225,8 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
         values: dict[str, Any] = {"task": task}
         try:
             if arguments.dry_run:
-                values = cost_estimate.forecast(request)
+                with announced(f"estimating the cost of {task}"):
+                    values = cost_estimate.forecast(request)
                 if not arguments.json:
                     print_stdout(("\n" if results else "") + cost_estimate.render_estimate(values))
             else:

@@ -19,6 +19,8 @@ from tools.callable_module import make_callable
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
+from tools.number_format import plural
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -56,18 +58,21 @@ def run(
     """Run the cells of a study that are not finished, and write its results; or, as a dry run,
     estimate the cost.
     """
-    from evals.studies import (  # NumPy, matplotlib, pydantic, rich: not for --help
-        cell_states,
-        results,
-        run_cells,
-        study_file,
-    )
+    with announced("loading libraries"):
+        from evals.studies import (  # NumPy, matplotlib, pydantic, rich: not for --help
+            cell_states,
+            results,
+            run_cells,
+            study_file,
+        )
 
     study = study_file.read_study(Path(file))
     cells = study_file.expand_cells(study, runs)
-    run_cells.validate_rows(cells)
+    with announced(f"looking up the names of {study.name}"):
+        run_cells.validate_rows(cells)
     if dry_run:
-        ahead, cannot = run_cells.estimate_cells(cells)
+        with announced(f"estimating {plural(len(cells), 'cell')}"):
+            ahead, cannot = run_cells.estimate_cells(cells)
         reasons, problem = explain(cannot)
         text = results.render_terminal(run_cells.lay_out_ahead(ahead))
         return CommandResult({"study": study.name, **ahead}, text, problem, reasons=reasons)
@@ -75,8 +80,10 @@ def run(
     states = cell_states.CellStates(folder, study.name, study.question, cells)
     board = None if quiet else run_cells.StudyProgress(cells)
     cell_results = run_cells.run_cells(cells, board, study.compare.get("metric", ""), states)
-    gathered = results.gather(study, cell_results)
-    page = results.write(gathered, runs)
+    with announced("testing the differences"):
+        gathered = results.gather(study, cell_results)
+    with announced("writing the report"):
+        page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []
     tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(cell_results)]))
     blocks = [

@@ -16,6 +16,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 from optimizers.request import CompileRequest
 from tools import cli_options
 from tools.cli import CommandParser, print_stderr, run_and_leave
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -36,13 +37,15 @@ def command(arguments: argparse.Namespace) -> int:
     """Compile, or go on compiling; print the result."""
     started = time.monotonic()
     if arguments.optimizer == "list":
-        from optimizers.result_report import show_table  # imports DSPy
+        with announced("loading libraries"):
+            from optimizers.result_report import show_table  # imports DSPy
 
         show_table(as_json=arguments.json)
         return 0
     request = cli_options.from_options(CompileRequest, vars(arguments))
-    from optimizers.compile_program import compile_program  # imports DSPy, which takes seconds
-    from optimizers.result_report import print_result  # as above
+    with announced("loading libraries"):
+        from optimizers.compile_program import compile_program  # DSPy, which takes seconds
+        from optimizers.result_report import print_result  # as above
 
     # The terminal as it is now: DSPy's bars are kept away from it while it works.
     tell = (lambda line: None) if arguments.json else partial(print_stderr, to=sys.stderr)

@@ -29,6 +29,7 @@ from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import model_spec as models
 from tools.models import secrets
 from tools.records import usage_json
+from tools.waiting import announced
 
 
 class CompilationResult(NamedTuple):
@@ -45,7 +46,8 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
     """
     secrets.read_keys()
     resolved = plan(request)
-    training = _divide(request)
+    with announced(f"loading {request.task}"):
+        training = _divide(request)
     objectives = _make_objectives(request, training)
     inputs = CompilationInputs(resolved.fit_to(training), training, tell)
     config = _configuration(inputs, objectives[0])
@@ -62,7 +64,8 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> Com
             query_seconds=inputs.terms.query_seconds,
             say=tell,
         )
-        inputs.open(study)
+        with announced("opening what was evaluated before"):
+            inputs.open(study)
         _check_parts(study)
         _announce(inputs, study)
         learnt, problem = _conclude(inputs, study, compile_with(inputs, study))

@@ -1,4 +1,4 @@
-"""Say what a command is doing while nothing else is printed: loading, opening, connecting, scoring."""
+"""Say what a command is doing while nothing else is printed: loading, opening, compiling, scoring."""
 
 import threading
 import time
@@ -15,6 +15,9 @@ LOG_SECONDS = 10.0
 LOG_INTERVAL = 30.0
 # Seconds between two looks.
 _LOOK = 0.5
+# The activities that have a line on the terminal now; an outer one leaves it to those within it.
+_drawn = list[object]()
+_DRAWING = threading.Lock()
 
 
 @contextmanager
@@ -22,7 +25,8 @@ def announced(activity: str) -> Iterator[None]:
     """Say on stderr what takes longer than two seconds, and how long it has taken so far.
 
     A line in place on a terminal, which goes when the activity has ended or prints something of its
-    own; in a log a line after ten seconds, and then every half minute. JSON has none.
+    own; in a log a line after ten seconds, and then every half minute. JSON has none. Activities
+    may be nested: the terminal has the innermost that takes so long.
     """
     if not cli.shows_progress():
         yield
@@ -35,6 +39,8 @@ def announced(activity: str) -> Iterator[None]:
     finally:
         ended.set()
         teller.join()
+        if ended in _drawn:
+            _drawn.remove(ended)
         cli.erase_line()
 
 
@@ -45,8 +51,13 @@ def _tell(activity: str, ended: threading.Event) -> None:
         now = time.monotonic()
         text = f"{activity}: {duration(now - started)} so far"
         if cli.draws_on_stderr():
-            if now - max(started, cli.last_output()) >= TERMINAL_SECONDS:
-                cli.draw_line(text)
+            if now - max(started, cli.last_output()) < TERMINAL_SECONDS:
+                continue
+            with _DRAWING:
+                if ended not in _drawn:
+                    _drawn.append(ended)
+                if _drawn[-1] is ended:
+                    cli.draw_line(text)
         elif now >= due:
             due = now + LOG_INTERVAL
             cli.print_stderr(text)

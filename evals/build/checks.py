@@ -51,8 +51,10 @@ from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import number, plural, queries
 from tools.result_table import ResultTable, render_terminal
+from tools.retrievers.base import Retriever
 from tools.retrievers.expressions import Expressions
 from tools.text import sentences
+from tools.waiting import announced
 
 NDCG = "nDCG@10"
 WIN = "Win"
@@ -760,15 +762,15 @@ def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> No
     """Print the comparison of the released pools with pools made again."""
     environment = evaluate.load_task(request)[1]
     resources = evaluate.make_resources(request)
-    searchers = {
-        name: retrievers.build(
-            name,
-            environment.documents,
-            sextant_home(),
-            terms=resources,
-        )
-        for name in names
-    }
+    searchers = dict[str, Retriever]()
+    for name in names:
+        with announced(f"opening {name}"):
+            searchers[name] = retrievers.build(
+                name,
+                environment.documents,
+                sextant_home(),
+                terms=resources,
+            )
     rows = pool_comparison.compare_pools(environment, searchers)
     render = partial(pool_comparison.render_pool_comparison, environment)
     _print(rows, render, as_json=as_json)

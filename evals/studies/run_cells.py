@@ -57,6 +57,7 @@ from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.number_format import plural
 from tools.result_table import ResultTable, TextBlock
 from tools.retrievers.base import Retriever
+from tools.waiting import announced
 
 # Seconds until cells that other processes are at are looked at again.
 POLL = 1.0
@@ -161,6 +162,11 @@ class StudyProgress:
                 print_stderr(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
         return lambda ready, folder: RunMonitor(ready, folder, tell)
+
+    def begin(self, cell: StudyCell) -> None:
+        """Show that a cell is being opened: until its first answer nothing else would change."""
+        if self.draws:
+            self._show(cell, "opening")
 
     def end(self, result: CellResult) -> None:
         """Show the result of a cell."""
@@ -402,7 +408,8 @@ def run_cells(
     shop = SharedRunState(cells, metric)
     results = dict[int, CellResult]()
     waiting = order_cells(cells)
-    shop.count_earlier([cells[number] for number in waiting])
+    with announced("counting what was spent before"):
+        shop.count_earlier([cells[number] for number in waiting])
     with board.live if board and board.draws else nullcontext():
         if board and board.draws:
             guard_prints()
@@ -413,6 +420,8 @@ def run_cells(
                 report: Any = board and board.report(cells[number])
                 if states:
                     report = states.report(number, report)
+                if board:
+                    board.begin(cells[number])
                 if result := shop.make(cells[number], report):
                     results[number] = result
                     if states:

@@ -21,14 +21,23 @@ class Terminal(io.StringIO):
     def __init__(self):
         super().__init__()
         self.written = threading.Event()
+        self.last = ""
 
     def write(self, text):
         super().write(text)
+        self.last = text
         self.written.set()
         return len(text)
 
     def isatty(self):
         return True
+
+    def await_line(self, text):
+        """Wait until a line with this text is written."""
+        self.written.clear()
+        while self.written.wait(LIMIT) and text not in self.last:
+            self.written.clear()
+        assert text in self.last
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +84,21 @@ def test_a_terminal_on_which_something_was_just_printed_is_left_alone(monkeypatc
     monkeypatch.setattr(waiting, "TERMINAL_SECONDS", LIMIT)
     with announced("opening bm25"):
         assert not terminal.written.wait(0.05)
+
+
+def test_of_nested_activities_the_terminal_has_the_inner_one_until_it_has_ended(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with announced("outer"):
+        terminal.await_line("outer")
+        with announced("inner"):
+            terminal.await_line("inner")
+            terminal.truncate(0)
+            terminal.await_line("inner")
+            assert "outer" not in terminal.getvalue()
+        terminal.await_line("outer")
 
 
 def test_json_is_told_nothing(capsys):
