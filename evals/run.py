@@ -11,6 +11,7 @@ import inspect
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -92,10 +93,9 @@ def command(arguments: argparse.Namespace) -> int:
     """
     if not arguments.view or arguments.dry_run or arguments.program == "list":
         return _report_events(arguments)
-    from evals.view import watching  # with what it imports, --help would take longer
+    from evals.view import watch  # with what it imports, --help would take longer
 
-    with watching(arguments.runs):
-        return _report_events(arguments)
+    return watch(arguments.runs, partial(_report_events, arguments))
 
 
 def _report_events(arguments: argparse.Namespace) -> int:

@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,12 @@ from tools.cli import (
     positive,
     print_stderr,
     print_stdout,
+    report_error,
     run_and_leave,
     strip_control_characters,
 )
-from tools.errors import DataError, UsageError
-from tools.interrupts import wait_until
+from tools.errors import DataError, SextantError, UsageError
+from tools.interrupts import is_interrupted, wait_until
 from tools.number_format import plural
 
 if TYPE_CHECKING:
@@ -143,11 +144,11 @@ def _open_browser(address: str) -> None:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
-@contextmanager
-def watching(runs: Path) -> Iterator[None]:
-    """Serve the page of the folder `runs` while the block runs, and open it in a browser.
+def watch(runs: Path, work: Callable[[], int]) -> int:
+    """Serve the page of the folder `runs` during `work`, open it in a browser, return the exit code.
 
-    On a terminal it is served on until Ctrl-C if the block ends without an error.
+    On a terminal the page is served on until Ctrl-C. An error of `work` is printed before, because
+    the page shows what was made until then. A Ctrl-C during `work` ends both.
     """
     from evals.viewer import data  # not for --help
     from evals.viewer import server as page_server  # as above
@@ -158,13 +159,23 @@ def watching(runs: Path) -> Iterator[None]:
         print_stderr(f"page: {server.address}")
         _open_browser(server.address_once)
         try:
-            yield
+            code = _exit_code(work)
             if _is_read():
                 print_stderr("the page is still served; Ctrl-C ends it")
                 with suppress(KeyboardInterrupt):
                     wait_until(lambda: False)
+            return code
         finally:
             server.shutdown()
+
+
+def _exit_code(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except (SextantError, OSError) as error:
+        if is_interrupted():
+            raise
+        return report_error(error)
 
 
 def export(arguments: argparse.Namespace) -> None:

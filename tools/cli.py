@@ -350,7 +350,7 @@ def run_command(
         except (SextantError, OSError) as error:
             if is_interrupted():
                 raise KeyboardInterrupt from error
-            return _fail(error)
+            return report_error(error)
         finally:
             _close_files(open_before)
             if _results:
@@ -360,8 +360,8 @@ def run_command(
         return INTERRUPTED
 
 
-def _fail(error: SextantError | OSError) -> int:
-    """Print an error in a line; return its exit code."""
+def report_error(error: SextantError | OSError) -> int:
+    """Print an error in a line on stderr; return its exit code."""
     text = " ".join(str(error).split())
     remedy = ""
     if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind

@@ -3,15 +3,17 @@
 import json
 import shutil
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 from run_folders import run_in
 
+from evals import view
 from evals.running import run_status
 from evals.scoring import scored_run
 from evals.viewer.data import ViewerApi
-from tools.errors import DataError
+from tools.errors import DataError, RunIncomplete
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +149,45 @@ def test_the_table_of_a_study_has_the_means_of_its_finished_and_unfinished_cells
     assert (study["rows"], study["tasks"]) == (["a", "b"], ["congress"])
     assert (study["cells"][0]["mean"], study["cells"][0]["done"]) == (0.25, 2)
     assert "mean" not in study["cells"][1]
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """A terminal on which Ctrl-C is pressed when the page waits for it, once the page has answered."""
+    pages = list[bytes]()
+
+    def press(_):
+        [address] = [word for word in told if word.startswith("http")]
+        with urllib.request.urlopen(address) as answer:
+            pages.append(answer.read())
+        raise KeyboardInterrupt
+
+    told = list[str]()
+    monkeypatch.setattr(view, "print_stderr", lambda text: told.extend(text.split()))
+    monkeypatch.setattr(view, "_is_read", lambda: True)
+    monkeypatch.setattr(view, "_open_browser", lambda _: None)
+    monkeypatch.setattr(view, "wait_until", press)
+    return pages
+
+
+def test_the_page_of_a_run_that_broke_off_stays_until_it_is_ended(watched, tmp_path, capsys):
+    def work():
+        raise RunIncomplete("4 of 4 queries are pending")
+
+    assert view.watch(tmp_path, work) == RunIncomplete.exit_code
+    assert len(watched) == 1
+    assert capsys.readouterr().err == "error: 4 of 4 queries are pending\n"
+
+
+def test_the_page_of_a_run_with_failed_queries_stays_too(watched, tmp_path):
+    assert view.watch(tmp_path, lambda: 7) == 7
+    assert len(watched) == 1
+
+
+def test_an_interrupted_run_takes_its_page_down(watched, tmp_path):
+    def work():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        view.watch(tmp_path, work)
+    assert not watched
