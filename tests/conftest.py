@@ -16,6 +16,8 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
 }
+# Workers of pytest-xdist have a width of 80 in it, and lines in a pipe stay whole without it.
+os.environ.pop("COLUMNS", None)
 
 # What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -120,7 +120,7 @@ def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -
         if block.title:
             lines.append(f"{paragraph(block.title, width)}\n")
         lines.append(draw(Grid(block.heads, block.rows, block.names), width))
-    return spell_in(sys.stdout.encoding or "utf-8", "".join(lines))
+    return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", "".join(lines))
 
 
 def show(blocks: Iterable[TerminalBlock], kept: str = "") -> None:

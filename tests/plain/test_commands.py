@@ -108,6 +108,7 @@ CALLS = {
     "retrievers indexes": "",
     "retrievers delete": "--all",
     "models check": "LM",
+    "doctor": "",
     "cache list": "",
     "cache show": "KEY",
     "cache export": "OUT.jsonl",

@@ -26,8 +26,8 @@ def run_of_ours(tmp_path_factory):
     [
         (
             "outcomes.jsonl",
-            '"ranking": ["',
-            '"ranking": ["MINI-h01-1", "',
+            '"ranking":["',
+            '"ranking":["MINI-h01-1","',
             "line 1 is damaged (it was edited",
         ),
         ("scores.csv", "0.", "0.9", "scores.csv has changed since the run was scored"),

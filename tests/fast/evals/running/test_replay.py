@@ -14,6 +14,7 @@ from evals.scoring import scored_run
 from evals.scoring.statistics import paired
 from tools import retrievers
 from tools.errors import UsageError
+from tools.number_format import plural
 
 # Programs made small; `score` breaks ties by a second retriever, which orders what has surfaced.
 POOL = ["-P", "pool=6"]
@@ -160,7 +161,7 @@ def test_what_is_printed_is_what_the_json_has(hops, command):
     recall = result["recall"]
     assert f"{recall['then']:.4f} then, {recall['now']:.4f} now" in printed.out
     assert (
-        f"gained: {result['documents']['only_now']} relevant documents" in printed.out
+        f"gained: {plural(result['documents']['only_now'], 'relevant document')}" in printed.out
         and "lost:" not in printed.out
     )
     for row in result["relevant"]:
