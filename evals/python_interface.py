@@ -17,7 +17,7 @@ from typing import Any
 
 from evals.reporting import comparison_tables, plots
 from evals.reporting.overview_table import overview_table, system_names
-from evals.reporting.verdicts import describe_verdict
+from evals.reporting.verdicts import describe_family, describe_verdict
 from evals.running.evaluate import Result, evaluate
 from evals.scoring import behaviour as behaviour_of_runs
 from evals.scoring import budget_curves, comparison
@@ -176,10 +176,11 @@ def _describe_verdicts(result: Mapping[str, Any], labels: Sequence[str]) -> list
     """Say of each system whether it differs from the baseline in the headline metric."""
     baseline, *others = labels
     name_of = dict(zip(result["runs"], others, strict=True))
+    family = describe_family(result["comparisons"])
     sentences = list[str]()
     for row in result["comparisons"]:
         if row["metric"] == result["metric"] and row["queries"]:
-            sentences.append(describe_verdict(row, name_of[row["run"]], baseline))
+            sentences.append(describe_verdict(row, name_of[row["run"]], baseline, family))
     return sentences
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evals.reporting.overview_table import overview_table
-from evals.reporting.verdicts import describe_verdict, round_p
+from evals.reporting.verdicts import describe_family, describe_verdict, round_p
 from evals.run_descriptions import describe_system, describe_task
 from evals.run_schemas import FATE_LABELS
 from evals.scoring.budget_curves import AXES
@@ -103,10 +103,11 @@ def describe_verdicts(result: Result, labels: list[str]) -> list[str]:
     systems = zip(result["systems"], labels, strict=True)
     baseline, *names = [f"{system['program']} ({label})" for system, label in systems]
     name_of = dict(zip(result["runs"], names, strict=True))
+    family = describe_family(result["comparisons"])
     sentences = list[str]()
     for row in result["comparisons"]:
         if row["metric"] == result["metric"] and row["queries"]:
-            sentences.append(describe_verdict(row, name_of[row["run"]], baseline))
+            sentences.append(describe_verdict(row, name_of[row["run"]], baseline, family))
     return sentences
 
 

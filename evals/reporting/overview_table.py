@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evals.run_descriptions import model_name
-from tools.number_format import abbreviate
+from tools.number_format import abbreviate, plural
 from tools.result_table import Cell, ResultTable
 
 Result = Mapping[str, Any]
@@ -34,7 +34,8 @@ def explain_marks(result: Result) -> str:
         tests += sum(p is not None for p in row["p"])
     if not tests:
         return "* the best by a metric; nothing is tested"
-    test = f"paired sign-flip permutation test, p >= .05 by Holm over {tests}"
+    count = f"{plural(tests, 'test')}, each system against the best by each metric"
+    test = f"paired sign-flip permutation test, p >= .05 after Holm for {count}"
     return f"{MARKS} ({test})"
 
 

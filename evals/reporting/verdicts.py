@@ -1,5 +1,6 @@
 """Verdicts in words: whether a comparison shows a difference."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from evals.scoring.metrics import is_lower_better
@@ -12,8 +13,19 @@ ALPHA = 0.05
 SMALLEST_P = 0.001
 
 
-def describe_verdict(row: Result, name: str, baseline: str) -> str:
-    """Say in a sentence whether a system differs from a baseline, by a row of `compare`."""
+def describe_family(rows: Sequence[Result]) -> str:
+    """Say for which tests p is adjusted in the rows of `compare`: each metric of each system."""
+    tests = sum(row["p"] is not None for row in rows)
+    if tests == 1:
+        return "in a single test"
+    return f"after Holm for {tests} tests, each metric of each run"
+
+
+def describe_verdict(row: Result, name: str, baseline: str, family: str) -> str:
+    """Say in a sentence whether a system differs from a baseline, by a row of `compare`.
+
+    `family` is of `describe_family`.
+    """
     metric = row["metric"]
     adjusted = row["p_holm"]
     if adjusted is None:
@@ -22,7 +34,7 @@ def describe_verdict(row: Result, name: str, baseline: str) -> str:
     equals = "= "
     if p.startswith("<"):
         equals = ""
-    test = f"(p {equals}{p} by Holm, {queries(row['queries'])})"
+    test = f"(p {equals}{p} {family}; {queries(row['queries'])})"
     if adjusted >= ALPHA:
         power = number(
             row["detectable"],

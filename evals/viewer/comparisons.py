@@ -7,7 +7,7 @@ A result names runs by their places in the list that was asked for, from 0.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evals.reporting.verdicts import ALPHA, describe_verdict
+from evals.reporting.verdicts import ALPHA, describe_family, describe_verdict
 from evals.scoring.behaviour import FIGURES, compare_behaviour
 from evals.scoring.budget_curves import curves
 from evals.scoring.comparison import compare, compare_pairs
@@ -53,13 +53,14 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
         pairs = compare_pairs(paths, chosen, force=True) if len(runs) > 2 else []
     except SextantError as problem:
         return answer | {"metric": chosen, "why": str(problem)}
+    family = describe_family(result["comparisons"])
     verdicts = list[str]()
     comparisons = list[Answer]()
     for row in result["comparisons"]:
         place = places[row["run"]]
         comparisons.append(_show(row, place))
         if row["metric"] == chosen and row["queries"]:
-            verdicts.append(describe_verdict(row, names[place], names[0]))
+            verdicts.append(describe_verdict(row, names[place], names[0], family))
     notes = list[str]()
     for note in result["notes"]:
         for run, name in zip(runs, names, strict=True):

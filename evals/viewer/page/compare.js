@@ -191,7 +191,7 @@ function pairMatrix({ pairs, metric, alpha }, sides) {
         ),
       ),
     ),
-    el("p.about", `p is adjusted for all ${plural(pairs.length, "pair")} (Holm); bold is below ${alpha}.`),
+    el("p.about", `Bold is p below ${alpha}. Here p is adjusted (Holm) for ${plural(pairs.length, "pair")} in ${metric} alone; in the sentences and differences above, for each metric of each run against A. The same difference can so have two values of p.`),
   );
 }
 

@@ -623,7 +623,7 @@ def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, m
     else:
         assert (
             verdict
-            == f"retrieve (run 1) {said} multihop (baseline) by 0.250 nDCG@10 (p <0.001 by Holm, 20 queries)"
+            == f"retrieve (run 1) {said} multihop (baseline) by 0.250 nDCG@10 (p <0.001 in a single test; 20 queries)"
         )
 
 
