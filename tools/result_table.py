@@ -120,7 +120,9 @@ def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -
         if block.title:
             lines.append(f"{paragraph(block.title, width)}\n")
         lines.append(draw(Grid(block.heads, block.rows, block.names), width))
-    return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", "".join(lines))
+    # A table has an empty line above and below it: two tables need one between them.
+    text = re.sub(r"\n{3,}", "\n\n", "".join(lines))
+    return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", text)
 
 
 def show(blocks: Iterable[TerminalBlock], kept: str = "") -> None:

@@ -44,6 +44,15 @@ def test_every_word_of_a_table_is_printed_whole(table, width):
             assert word in printed
 
 
+def test_two_tables_have_one_empty_line_between_them():
+    table = ResultTable("", ["system", "mean"], [["bm25", "0.25"]])
+    text = render_terminal([table, table, "a line", table], 40)
+    lines = text.split("\n")
+    assert lines.count("") == 6, "above and below each table, and at the end"
+    assert "\n\n\n" not in text
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_rows_become_columns_where_a_table_has_many_columns():
     lines = WIDE.to_terminal(80).splitlines()
     assert max(map(len, lines)) <= 80
