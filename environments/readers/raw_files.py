@@ -23,6 +23,7 @@ LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must n
 # Times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times
 UNPACKED = 100
 LARGEST_RECODED = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is held in memory
+BLOCK = 32 << 20  # bytes that `read_blocks` reads at a time
 
 _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\0"
@@ -183,24 +184,64 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file in blocks of whole lines, for readers of columns.
+
+    Each line ends with a line feed. Bytes are UTF-8 if the file is. DataError names no line:
+    `read_lines` does.
+    """
+    try:
+        with BoundedFile(path) as file:
+            block = file.read(BLOCK)
+            if encoding := _find_encoding(block):
+                block = _recode(block + file.read(), path, encoding)
+            old_mac = b"\r" in block and b"\n" not in block
+            begun = b""
+            while block:
+                if old_mac:
+                    block = block.replace(b"\r", b"\n")
+                lines, line_end, rest = block.rpartition(b"\n")
+                if line_end:
+                    yield begun + lines + line_end
+                    begun = b""
+                begun += rest
+                if len(begun) > LONGEST:
+                    raise TooLarge(f"{path}: a line is longer than {LONGEST >> 20} MiB")
+                block = file.read(BLOCK)
+            if begun:
+                yield begun + b"\n"
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _find_encoding(start: bytes) -> str:
+    """Return the encoding that a byte order mark names; "" for UTF-8."""
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "")
+
+
+def _recode(content: bytes, path: Path, encoding: str) -> bytes:
+    """Return the content of a file in UTF-8."""
+    try:
+        return content.decode(encoding).encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: it begins as {encoding.upper()} and is none ({error.reason})"
+        ) from None
+
+
 def _split_lines(file: io.BufferedIOBase, path: Path) -> Iterator[bytes]:
     """Yield each line in UTF-8, with its end.
 
     Carriage returns end lines if there is no line feed (old Macs).
     """
     first = file.readline(LONGEST + 1)
-    if encoding := next((name for mark, name in _MARKS.items() if first.startswith(mark)), ""):
+    if encoding := _find_encoding(first):
         content = first + file.read(min(LARGEST_RECODED, max_unpacked_bytes(path)))
         if file.read(1):
             raise DataError(
                 f"{path} is too large to be read in {encoding.upper()}; write it in UTF-8"
             )
-        try:
-            first = content.decode(encoding).encode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}: it begins as {encoding.upper()} and is none ({error.reason})"
-            ) from None
+        first = _recode(content, path, encoding)
         yield from io.BytesIO(first) if b"\n" in first else first.splitlines(keepends=True)
         return
     if b"\r" in first and not first.endswith(b"\n") and len(first) <= LONGEST:

@@ -10,17 +10,20 @@ excluded documents or documents outside the pool, scores that are no numbers.
 Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
 
-import math
-import operator
-from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
 
 from environments.base import Environment
 from environments.readers import document_ids, raw_files
 from evals.formats.export_run import ExportedRun
+from evals.formats.trec_columns import parse_score, read_columns
 from evals.run_folder import InvalidRanking, check_ranking
 from evals.scoring.score_run import encode_trec_id, trec_lines
 from tools.errors import DataError
@@ -97,8 +100,13 @@ def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
     return (f"{start}{encode_trec_id(unit)} {grade:.12g}\n" for unit, grade in grades.items())
 
 
+class _Line(NamedTuple):
+    number: int
+    doc_id: str
+
+
 class RunFile:
-    """A run file that fits a task, in memory: twelve bytes a line, and each document's id once."""
+    """A run file that fits a task, in memory: twenty bytes a line, and each document's id once."""
 
     def __init__(
         self, path: Path, environment: Environment, *, encoded: bool
@@ -106,70 +114,105 @@ class RunFile:
         self.path = path
         self._environment = environment
         self._encoded = encoded
-        # The tag of its first line.
-        self.tag = ""
         self._queries = {query.query_id: query for query in environment.queries}
-        # The ids in the order of the file.
-        self._doc_ids: list[str] = []
-        # The same, with the bytes of the file.
-        self._raw: list[bytes] = []
-        # Query -> for each of its lines the document's number in the list of ids, the line's
-        # number, and the score.
-        self._lines: dict[str, tuple[array[int], array[int], array[float]]] = {}
-        self._read()
+        try:
+            self._columns = read_columns(path)
+            self._doc_ids = self._decode(self._columns.raw_documents, environment.documents)
+            # Query -> where its lines are among those sorted by query.
+            self._places = self._group()
+            self._check_rankings()
+        except (ValueError, DataError) as fault:
+            self._refuse_line()
+            reason = " ".join(str(fault).split())
+            raise DataError(f"{path} is no run file: {reason}") from None
+        # The tag of its first line.
+        self.tag = self._columns.tag
 
     def ranking(self, query_id: str) -> tuple[list[str], list[float]]:
         """Return a query's documents, best first, and their scores; none if the file has none."""
-        numbers, _, scores = self._lines.get(
-            query_id,
-            (
-                array("I"),
-                array("I"),
-                array("f"),
-            ),
-        )
-        places: Sequence[int] = range(len(numbers))
-        if not all(map(operator.gt, scores, scores[1:])):  # most files are in order
-            places = sorted(
-                places,
-                key=lambda at: (
-                    scores[at],
-                    self._raw[numbers[at]],
-                ),
-                reverse=True,
-            )
-        return [self._doc_ids[numbers[at]] for at in places], [scores[at] for at in places]
+        if query_id not in self._places:
+            return [], []
+        lines = self._lines(query_id)
+        numbers = self._columns.document_numbers[lines]
+        scores = self._columns.scores[lines]
+        if not (scores[1:] < scores[:-1]).all():  # most files are in order
+            order = np.lexsort((self._byte_order[numbers], scores))[::-1]
+            numbers = numbers[order]
+            scores = scores[order]
+        return [self._doc_ids[number] for number in numbers.tolist()], scores.tolist()
 
-    def _read(self) -> None:
-        number_of: dict[bytes, int] = {}
-        queries: dict[bytes, str] = {}
-        for line, (raw_query, _, raw_document, _, raw_score, tag) in self._fields():
-            self.tag = self.tag or tag.decode("utf-8", "replace")
-            if raw_query not in queries:
-                queries[raw_query] = self._identify("query", raw_query, line)
-            if raw_document not in number_of:
-                self._doc_ids.append(self._identify("document", raw_document, line))
-                number_of[raw_document] = len(number_of)
-            query_id = queries[raw_query]
-            if query_id not in self._lines:
-                self._lines[query_id] = array("I"), array("I"), array("f")
-            numbers, lines, scores = self._lines[query_id]
-            numbers.append(number_of[raw_document])
-            lines.append(line)
-            scores.append(self._score(raw_score, line))
-        if not self._lines:
-            raise DataError(f"{self.path} has no lines; a run file has {_COLUMNS} in each")
-        self._raw = list(number_of)
-        self._check_rankings()
+    def _lines(self, query_id: str) -> NDArray[np.int64]:
+        return np.concatenate([self._order[place] for place in self._places[query_id]])
+
+    @cached_property
+    def _byte_order(self) -> NDArray[np.int64]:
+        """For each document its place among all, sorted by the bytes of the file."""
+        raw = self._columns.raw_documents
+        places = np.empty(len(raw), np.int64)
+        places[sorted(range(len(raw)), key=raw.__getitem__)] = np.arange(len(raw))
+        return places
+
+    def _group(self) -> dict[str, list[slice]]:
+        """Sort the lines by query, and return where each query has its own.
+
+        An id that is encoded in two ways has two slices.
+        """
+        numbers = self._columns.query_numbers
+        self._order = np.argsort(numbers, kind="stable")
+        query_ids = self._decode(self._columns.raw_queries, self._queries)
+        ends = np.cumsum(np.bincount(numbers, minlength=len(query_ids))).tolist()
+        places: dict[str, list[slice]] = {}
+        start = 0
+        for query_id, end in zip(query_ids, ends, strict=True):
+            places.setdefault(query_id, []).append(slice(start, end))
+            start = end
+        return places
+
+    def _decode(self, raw_ids: list[bytes], names: Collection[str]) -> list[str]:
+        """Return ids as text; ValueError if one of them is not among `names`."""
+        ids = list[str]()
+        for raw in raw_ids:
+            name = self._decode_id(raw)
+            if name not in names:
+                raise ValueError(f"{name!r} is not of the task")
+            ids.append(name)
+        return ids
+
+    def _decode_id(self, raw: bytes) -> str:
+        return unquote(raw.decode(), errors="strict") if self._encoded else raw.decode()
 
     def _check_rankings(self) -> None:
-        for query_id, (numbers, lines, _) in self._lines.items():
-            doc_ids = [self._doc_ids[number] for number in numbers]
+        """Raise InvalidRanking for documents that a query cannot have."""
+        documents = self._columns.document_numbers
+        one_form = len(set(self._doc_ids)) == len(self._doc_ids)
+        last_line = np.zeros(len(self._doc_ids), np.int64)
+        for query_id in self._places:
+            query = self._queries[query_id]
+            lines = self._lines(query_id)
+            numbers = documents[lines]
+            last_line[numbers] = lines
+            once = one_form and (last_line[numbers] == lines).all()
+            if once and not query.excluded and query.candidates is None:
+                continue
+            doc_ids = [self._doc_ids[number] for number in numbers.tolist()]
+            check_ranking(doc_ids, query, self._environment.documents)
+
+    def _refuse_line(self) -> None:
+        """Raise DataError for the first faulty line, or the first that spoils its ranking."""
+        rankings: dict[str, list[_Line]] = {}
+        for line, (raw_query, _, raw_document, _, raw_score, _) in self._fields():
+            query_id = self._identify("query", raw_query, line)
+            doc_id = self._identify("document", raw_document, line)
+            rankings.setdefault(query_id, []).append(_Line(line, doc_id))
+            self._check_score(raw_score, line)
+        if not rankings:
+            raise DataError(f"{self.path} has no lines; a run file has {_COLUMNS} in each")
+        for query_id, ranking in rankings.items():
+            doc_ids = [line.doc_id for line in ranking]
             try:
                 check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
             except InvalidRanking as wrong:
-                pairs = zip(doc_ids, lines, strict=True)
-                of_document = [line for doc_id, line in pairs if doc_id == wrong.doc_id]
+                of_document = [line.number for line in ranking if line.doc_id == wrong.doc_id]
                 # The second line of a document that is there twice.
                 raise self._wrong(of_document[:2][-1], str(wrong)) from None
 
@@ -190,7 +233,7 @@ class RunFile:
         environment = self._environment
         names: Collection[str] = self._queries if subject == "query" else environment.documents
         try:
-            name = unquote(encoded.decode(), errors="strict") if self._encoded else encoded.decode()
+            name = self._decode_id(encoded)
         except UnicodeDecodeError:
             raise self._wrong(line, f"{encoded!r} is not UTF-8 when it is decoded") from None
         if name in names:
@@ -208,16 +251,13 @@ class RunFile:
             hint = alike
         raise self._wrong(line, f"{subject} {name!r} is not in {context}{hint}")
 
-    def _score(self, text: bytes, line: int) -> float:
+    def _check_score(self, text: bytes, line: int) -> None:
         try:
-            score = float(text)
+            parse_score(text)
         except ValueError:
-            score = math.nan
-        if not math.isfinite(score) or b"_" in text:
             raise self._wrong(
                 line, f"the score {text.decode('utf-8', 'replace')!r} is no finite number"
-            )
-        return score
+            ) from None
 
     def _wrong(self, line: int, problem: str) -> DataError:
         return DataError(f"{self.path}, line {line}: {problem}")
