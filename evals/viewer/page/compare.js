@@ -191,7 +191,7 @@ function pairMatrix({ pairs, metric, alpha }, sides) {
         ),
       ),
     ),
-    el("p.about", `Bold is p below ${alpha}. Here p is adjusted (Holm) for ${plural(pairs.length, "pair")} in ${metric} alone; in the sentences and differences above, for each metric of each run against A. The same difference can so have two values of p.`),
+    el("p.about", `Bold is p below ${alpha}. Here p is adjusted (Holm) for ${plural(pairs.length, "pair")} in ${metric} alone; in the sentences above and in the table of metrics, for each metric of each run against A. So a difference can have two values of p.`),
   );
 }
 
