@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from evals.run_folder import check_output
 from tools import files
@@ -125,10 +126,21 @@ def serve(arguments: argparse.Namespace) -> None:
         print_stderr(f"not shown: {path}: {reason}")
     print_stderr(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with page_server.open_server(answers, arguments.port) as server, suppress(KeyboardInterrupt):
-        print_stdout(f"{server.address}\n")
+        place = _comparison(arguments.runs, answers.run_ids)
+        print_stdout(f"{server.address}{place}\n")
         if not arguments.no_open:
-            _open_browser(server.address_once)
+            _open_browser(f"{server.address_once}{place}")
         server.serve_forever(poll_interval=0.1)
+
+
+def _comparison(paths: Sequence[Path], run_ids: Sequence[str]) -> str:
+    """Return the end of the address that opens the comparison of runs which are named one by one;
+    "" for folders with runs, and for a single run.
+    """
+    is_named = all((path / "config.json").is_file() for path in paths)
+    if not is_named or len(run_ids) < 2:
+        return ""
+    return f"#/compare/{','.join(map(quote, run_ids))}"
 
 
 def _is_read() -> bool:

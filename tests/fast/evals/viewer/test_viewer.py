@@ -15,6 +15,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given, settings
@@ -428,6 +429,19 @@ def test_ctrl_c_ends_the_page_and_is_no_error(runs):
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0
         assert "Traceback" not in process.stderr.read()
+
+
+def test_runs_named_one_by_one_open_at_their_comparison_in_that_order(runs):
+    folders = sorted((file.parent for file in runs.rglob("config.json")), reverse=True)
+    with started(*folders) as (_, address):
+        place = address.partition("#/compare/")[2]
+    assert [Path(unquote(run_id)).name for run_id in place.split(",")] == [
+        folder.name for folder in folders
+    ]
+    with started(runs) as (_, address):
+        assert "#" not in address
+    with started(folders[0]) as (_, address):
+        assert "#" not in address
 
 
 @contextmanager
