@@ -117,7 +117,8 @@ class RunFile:
         self._queries = {query.query_id: query for query in environment.queries}
         try:
             self._columns = read_columns(path)
-            self._doc_ids = self._decode(self._columns.raw_documents, environment.documents)
+            doc_ids = self._decode(self._columns.raw_documents, environment.documents)
+            self._doc_ids = np.array(doc_ids, object)
             # Query -> where its lines are among those sorted by query.
             self._places = self._group()
             self._check_rankings()
@@ -139,7 +140,7 @@ class RunFile:
             order = np.lexsort((self._byte_order[numbers], scores))[::-1]
             numbers = numbers[order]
             scores = scores[order]
-        return [self._doc_ids[number] for number in numbers.tolist()], scores.tolist()
+        return self._doc_ids[numbers].tolist(), scores.tolist()
 
     def _lines(self, query_id: str) -> NDArray[np.int64]:
         return np.concatenate([self._order[place] for place in self._places[query_id]])
@@ -194,7 +195,7 @@ class RunFile:
             once = one_form and (last_line[numbers] == lines).all()
             if once and not query.excluded and query.candidates is None:
                 continue
-            doc_ids = [self._doc_ids[number] for number in numbers.tolist()]
+            doc_ids = self._doc_ids[numbers].tolist()
             check_ranking(doc_ids, query, self._environment.documents)
 
     def _refuse_line(self) -> None:

@@ -89,7 +89,9 @@ def _single_blanks(path: Path) -> Iterator[bytes]:
 
 def _squeeze(block: bytes) -> bytes:
     """Drop repeated spaces, and those at the start and the end of lines."""
-    if b"  " not in block and b" \n" not in block and b"\n " not in block and block[:1] != b" ":
+    characters = np.frombuffer(block, np.uint8)
+    maybe_blank = characters <= _SPACE
+    if not maybe_blank[0] and not (maybe_blank[1:] & maybe_blank[:-1]).any():
         return block
     # A line feed before the first byte stands for the start of the file.
     characters = np.frombuffer(b"\n" + block, np.uint8)

@@ -123,7 +123,7 @@ def attribute(
             )
             naming.append((number, step))
     histories = read_histories(naming, grades, judgements.unit_of)
-    ranks = {unit: rank for rank, unit in enumerate(ranking, start=1) if unit in grades}
+    ranks = {unit: ranking.index(unit) + 1 for unit in grades.keys() & ranking}
     fate = _fates(rows, failed=outcome["error"] is not None)
     relevant = []
     for unit, grade in sorted(grades.items(), key=lambda item: (-item[1], item[0])):
