@@ -205,15 +205,17 @@ def contract_differences(baseline: ScoredRun, run: ScoredRun) -> dict[str, str]:
     return differences
 
 
-def find_folders(paths: Iterable[Path]) -> list[Path]:
+def find_folders(paths: Iterable[Path], *, unanswered: bool = False) -> list[Path]:
     """Return the run folders among `paths` and below them, each once; DataError if there
     are none.
+
+    With `unanswered`, also those below them that were begun and have no answer yet.
     """
     run_folders: dict[Path, Path] = {}
     for path in paths:
         folders = [path]
         if not (path / "config.json").is_file():
-            folders = _run_folders_below(path)
+            folders = _run_folders_below(path, unanswered=unanswered)
         if not folders:
             raise DataError(
                 f"{path} holds no run folder; name run folders, or a folder that has some in it"
@@ -223,12 +225,15 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
     return list(run_folders.values())
 
 
-def _run_folders_below(path: Path) -> list[Path]:
+def _run_folders_below(path: Path, *, unanswered: bool) -> list[Path]:
     """Return the run folders below `path`, without those of judges, compilations and shards."""
     folders = list[Path]()
     for file in files.walk(path):
         folder = file.parent
-        if file.name != "config.json" or not (folder / "outcomes.jsonl").is_file():
+        if file.name != "config.json":
+            continue
+        is_begun = unanswered and (folder / ".lock").is_file()
+        if not is_begun and not (folder / "outcomes.jsonl").is_file():
             continue
         top = folder.relative_to(path).parts[0]
         if folder.name.startswith(JUDGED) or top == _COMPILED or run_folder.SHARD.match(top):

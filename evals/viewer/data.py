@@ -112,7 +112,7 @@ class ViewerApi:
         self._route = re.compile(rf"run/(.*?)(?:/({subjects})/(.*))?\.json", re.DOTALL)
         if not empty:
             # DataError for a path without a run.
-            scored_run.find_folders(self._paths)
+            scored_run.find_folders(self._paths, unanswered=True)
         self._scan()
 
     def __call__(self, path: str) -> bytes:
@@ -376,7 +376,7 @@ class ViewerApi:
                 folders = list[Path]()
                 with suppress(DataError, OSError):
                     # It had a run when the page was opened.
-                    folders = scored_run.find_folders([root])
+                    folders = scored_run.find_folders([root], unanswered=True)
                 for path in folders:
                     run_id = self._id(root, path)
                     entries.setdefault(run_id, self._read(path, self._entries.get(run_id)))

@@ -56,6 +56,16 @@ def run_id(path):
     return "/".join(path.parts[-2:])
 
 
+def test_a_run_that_has_no_answer_yet_is_listed_and_has_no_queries(path):
+    (path / "outcomes.jsonl").unlink()
+    write_status(path, time.time(), done=0)
+    answers = page(path)
+    [one] = answer(answers, "live.json")["unfinished"]
+    assert (one["state"], one["done"], one["queries"]) == ("running", 0, 4)
+    assert answers.run_ids == []
+    assert answer(answers, f"run/{run_id(path)}.json")
+
+
 def test_a_run_under_way_is_listed_with_its_progress_and_newest_queries(path, finished):
     write_status(path, time.time(), mean=0.25, low=0.1, high=0.5, metric="nDCG@10")
     answers = page(path)
