@@ -14,12 +14,12 @@ import environments
 from environments.base import Environment
 from evals import run_folder
 from evals.running.request import SYSTEMS, hash_input_files, resolve_program
-from evals.running.resolve import ResolvedRequest
 from tools import code_digest, installation, retrievers
 from tools import plugins as names
 from tools.retrievers.base import Retriever
 
 if TYPE_CHECKING:
+    from evals.running.resolve import ResolvedRequest
     from tools.models.language_model import ConnectedModel
 
 # Libraries that can change a ranking, as they are imported; distributions have hyphens in place of
@@ -58,7 +58,7 @@ _ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
 
 
 def run_config(
-    resolved: ResolvedRequest,
+    resolved: "ResolvedRequest",
     environment: Environment,
     retriever: Retriever | None,
     model: "ConnectedModel",
@@ -88,7 +88,7 @@ def run_config(
 
 
 def run_conditions(
-    resolved: ResolvedRequest,
+    resolved: "ResolvedRequest",
     environment: Environment,
     retriever: Retriever | None,
     model: "ConnectedModel",
@@ -127,7 +127,7 @@ def run_conditions(
     }
 
 
-def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[str, Any]:
+def code_identity(resolved: "ResolvedRequest", environment: Environment) -> dict[str, Any]:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
     of libraries.
 
@@ -141,7 +141,7 @@ def code_identity(resolved: ResolvedRequest, environment: Environment) -> dict[s
     )
 
 
-def is_ours(resolved: ResolvedRequest, environment: Environment) -> bool:
+def is_ours(resolved: "ResolvedRequest", environment: Environment) -> bool:
     """Return whether a run uses no program, retriever or task of a user's own."""
     modules = _list_modules(resolved, environment)
     return all(
@@ -149,7 +149,7 @@ def is_ours(resolved: ResolvedRequest, environment: Environment) -> bool:
     )
 
 
-def _list_modules(resolved: ResolvedRequest, environment: Environment) -> list[str]:
+def _list_modules(resolved: "ResolvedRequest", environment: Environment) -> list[str]:
     """Return the modules of a run's task, retrievers and program, and those that only some
     runs use.
     """

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -448,3 +450,8 @@ def test_the_command_scores_prints_and_can_be_given_again(tmp_path, capsys):
     assert called(*words, "--name", "a/b") == 2
     assert "'a-b'" in capsys.readouterr().err
     assert called(tmp_path / "nowhere", *words[1:]) == 3
+
+
+def test_importing_a_run_loads_no_dspy():
+    code = "import sys, evals.formats.import_run; sys.exit('dspy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
