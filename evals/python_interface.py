@@ -17,7 +17,6 @@ from typing import Any
 
 from evals.reporting import comparison_tables, plots
 from evals.reporting.overview_table import overview_table, system_names
-from evals.reporting.verdicts import describe_family, describe_verdict
 from evals.running.evaluate import Result, evaluate
 from evals.scoring import behaviour as behaviour_of_runs
 from evals.scoring import budget_curves, comparison
@@ -162,7 +161,7 @@ def experiment(
     table = overview_table(result, labels)
     return TabledResult(
         result,
-        [table, table.note, *_describe_verdicts(result, labels)],
+        [table, table.note, *comparison_tables.describe_verdicts(result, labels)],
         _experiment_table(result, labels),
         lambda: plots.draw_differences(result, labels),
     )
@@ -170,18 +169,6 @@ def experiment(
 
 def _paths(runs: Sequence[Run]) -> list[Path]:
     return [run.folder if isinstance(run, Result) else Path(run) for run in runs]
-
-
-def _describe_verdicts(result: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
-    """Say of each system whether it differs from the baseline in the headline metric."""
-    baseline, *others = labels
-    name_of = dict(zip(result["runs"], others, strict=True))
-    family = describe_family(result["comparisons"])
-    sentences = list[str]()
-    for row in result["comparisons"]:
-        if row["metric"] == result["metric"] and row["queries"]:
-            sentences.append(describe_verdict(row, name_of[row["run"]], baseline, family))
-    return sentences
 
 
 def _comparisons_table(result: Mapping[str, Any]) -> ResultTable:

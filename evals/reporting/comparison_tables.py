@@ -3,7 +3,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evals.reporting.overview_table import overview_table
@@ -51,9 +51,11 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         "baseline",
         *(f"run {number}" for number in range(1, len(result["runs"]) + 1)),
     ]
+    systems = zip(result["systems"], labels, strict=True)
+    names = [f"{system['program']} ({label})" for system, label in systems]
     blocks: list[TextBlock] = [
         describe_task(result),
-        *describe_verdicts(result, labels),
+        *describe_verdicts(result, names),
     ]
     if len(labels) > 2:
         overview = overview_table(result)
@@ -98,11 +100,13 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
     ]
 
 
-def describe_verdicts(result: Result, labels: list[str]) -> list[str]:
-    """Say of each run in a sentence whether it differs from the baseline in the headline metric."""
-    systems = zip(result["systems"], labels, strict=True)
-    baseline, *names = [f"{system['program']} ({label})" for system, label in systems]
-    name_of = dict(zip(result["runs"], names, strict=True))
+def describe_verdicts(result: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Say of each run in a sentence whether it differs from the baseline in the headline metric.
+
+    `names` are those of the systems, the baseline's first.
+    """
+    baseline, *others = names
+    name_of = dict(zip(result["runs"], others, strict=True))
     family = describe_family(result["comparisons"])
     sentences = list[str]()
     for row in result["comparisons"]:

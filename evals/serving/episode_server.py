@@ -229,7 +229,6 @@ def serve_episodes(
     """
 
     def answer(ready: PreparedRun, folder: RunFolder, hooks: runner.QueryHooks) -> None:
-        tell = hooks.outcome
         most = request.max_concurrent or MOST
         budget = ready.model.terms.budget
         host = _world(
@@ -237,7 +236,7 @@ def serve_episodes(
             ready,
             reward,
             folder=folder,
-            tell=tell,
+            tell=hooks.outcome,
             budget=budget,
             repeat=repeat,
             most=most,

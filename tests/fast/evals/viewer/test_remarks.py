@@ -3,14 +3,12 @@
 import http.client
 import json
 import shutil
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from run_folders import run_in
+from viewer_server import served
 
-from evals.viewer import server as page_server
 from evals.viewer.data import NotFound, ViewerApi
 from tools.errors import UsageError
 
@@ -117,16 +115,6 @@ def test_damaged_lines_are_left_out_and_a_torn_one_is_cut_off(answers, path):
     keep(answers, path, query_id=query_id, note="kept")
     assert [one["note"] for one in remarks(answers, path)] == ["kept"]
     assert b"torn" not in file.read_bytes()
-
-
-@contextmanager
-def served(answers):
-    with page_server.open_server(answers, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_only_who_knows_the_address_can_remark(answers, path):

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import run_in, unsealed
+from viewer_server import served
 from waiting import wait_for
 
 from environments import load
@@ -58,16 +59,6 @@ def multihop(runs):
 def command(command_of):
     """`python -m evals.view ARGUMENTS`, in this process."""
     return command_of(view)
-
-
-@contextmanager
-def served(answers):
-    with page_server.open_server(answers, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def asked(server, path, method="GET", start=None, **headers):
