@@ -313,7 +313,6 @@ def _read_json(
     budget: RepairBudget,
 ) -> Iterator[TextCall]:
     marked = bool(_MARK.search(text))
-    copied = has_declarations(text)
     unmarked = _FENCE.sub("", _MARK.sub("", text)).strip().strip("`").strip()
     answer = unmarked.removeprefix("json").strip()
     position = 0
@@ -329,7 +328,7 @@ def _read_json(
         calls = list(_find_calls(value, names, budget))
         if names and not marked and answer != text[start:end].strip():
             calls = [call for call in calls if find_tool(call.name, names) in names]
-        if copied:
+        if not all(call.arguments for call in calls) and has_declarations(text):
             # The last description that is copied is often cut off before its parameters.
             calls = [call for call in calls if call.arguments]
         for call in calls:
