@@ -1,13 +1,11 @@
 """Text for a terminal is fitted to its width, and no word of it is broken or lost."""
 
-import io
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.cli import print_stderr
 from tools.result_table import Cell, DefinitionList, ResultTable, render_terminal
 from tools.terminal import first_sentence, paragraph
 
@@ -125,20 +123,3 @@ def test_a_data_frame_and_csv_have_the_values_behind_the_texts():
     assert isinstance(frame, pandas.DataFrame)
     assert frame["mean"].tolist() == [0.12345, "-"]
     assert table.to_csv() == "system,mean\nx,0.12345\ny,-\n"
-
-
-def test_lines_of_many_threads_are_printed_whole():
-    class Pieces(io.StringIO):
-        """Keeps each write, between any two of which another thread may write."""
-
-        def __init__(self):
-            super().__init__()
-            self.writes = list[str]()
-
-        def write(self, text):
-            self.writes.append(text)
-            return super().write(text)
-
-    stream = Pieces()
-    print_stderr("candidate 1: \x1b[31m0.5", to=stream)
-    assert stream.writes == ["candidate 1: \N{REPLACEMENT CHARACTER}[31m0.5\n"]

@@ -40,6 +40,14 @@ class Terminal(io.StringIO):
         assert text in self.last
 
 
+def open_terminal(monkeypatch):
+    """Return a terminal on stderr; no fixture can, as pytest sets stderr between it and its test."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    return terminal
+
+
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(waiting, "_LOOK", 0.001)
@@ -67,9 +75,7 @@ def test_a_log_has_a_line_with_the_activity_and_its_time(monkeypatch, capsys):
 
 
 def test_a_terminal_has_a_line_in_place_that_goes_when_the_work_has_ended(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(sys, "__stderr__", terminal)
+    terminal = open_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "xterm")
     with announced("opening bm25"):
         assert terminal.written.wait(LIMIT)
@@ -78,18 +84,14 @@ def test_a_terminal_has_a_line_in_place_that_goes_when_the_work_has_ended(monkey
 
 
 def test_a_terminal_on_which_something_was_just_printed_is_left_alone(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(sys, "__stderr__", terminal)
+    terminal = open_terminal(monkeypatch)
     monkeypatch.setattr(waiting, "TERMINAL_SECONDS", LIMIT)
     with announced("opening bm25"):
         assert not terminal.written.wait(0.05)
 
 
 def test_of_nested_activities_the_terminal_has_the_inner_one_until_it_has_ended(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(sys, "__stderr__", terminal)
+    terminal = open_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "xterm")
     with announced("outer"):
         terminal.await_line("outer")

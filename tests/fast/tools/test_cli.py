@@ -1,5 +1,6 @@
 """Whatever a terminal can show, and whoever has stopped reading: a run that went well ends with 0."""
 
+import io
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from tools.cli import spell_in
+from tools.cli import print_stderr, spell_in
 
 POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -87,3 +88,20 @@ def test_who_stops_reading_or_closes_a_stream_ends_nothing_with_a_traceback(type
     assert (
         full.stderr == b"error: the result cannot be printed ([Errno 28] No space left on device)\n"
     )
+
+
+def test_lines_of_many_threads_are_printed_whole():
+    class Pieces(io.StringIO):
+        """Keeps each write, between any two of which another thread may write."""
+
+        def __init__(self):
+            super().__init__()
+            self.writes = list[str]()
+
+        def write(self, text):
+            self.writes.append(text)
+            return super().write(text)
+
+    stream = Pieces()
+    print_stderr("candidate 1: \x1b[31m0.5", to=stream)
+    assert stream.writes == ["candidate 1: \N{REPLACEMENT CHARACTER}[31m0.5\n"]
