@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -23,10 +24,12 @@ from benchmarks import data
 from benchmarks.rows import Row
 from tools import files
 from tools.cli import CommandParser, positive, print_stderr, print_stdout, run_and_leave
-from tools.errors import SextantError
+from tools.errors import SextantError, UsageError
+from tools.installation import explain_missing
 
 SCRIPT = Path(__file__).with_name("bm25s_script.py")
 PEER = "bm25s, PyStemmer and pytrec_eval"
+PEER_MODULES = ("bm25s", "Stemmer", "pytrec_eval")
 LARGE = 100_000  # documents from which on the bounds of the large corpus hold
 RETRIEVE = ("evals.run", "--program", "retrieve", "--task", "congress", "--split", "all")
 
@@ -63,6 +66,9 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Measure and print; exit code 7 when a bound is not kept."""
+    for module in PEER_MODULES:
+        if find_spec(module) is None:
+            raise UsageError(f"{SCRIPT.name} needs {explain_missing(module, 'benchmarks')}")
     with files.temporary_folder() as place:
         folder = arguments.data
         documents = 0
