@@ -275,7 +275,9 @@ class ModelClient(SharedOnDeepcopy):
             with usage_recorded_elsewhere():
                 response = send(min(started + self._time_limit(size, limit), DEADLINE.get()))
             if response.finish == TIMEOUT and time.monotonic() >= DEADLINE.get():
-                raise _cut_by_query(response)
+                cut = dspy.LMTimeoutError("an answer was cut off")
+                cut.usage = response.usage
+                raise cut
             usage = self.usage_of(response.usage)
             self._excess = max(self._excess, usage.output_tokens / (limit or math.inf))
             self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
@@ -283,6 +285,8 @@ class ModelClient(SharedOnDeepcopy):
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
                 terms.gate.leave()  # no failure of the provider
                 raise
+            if isinstance(error, dspy.LMTimeoutError) and time.monotonic() >= DEADLINE.get():
+                error = _out_of_time(str(error), getattr(error, "usage", None))
             usage = self._usage_of_failure(error)
             if not self.free:
                 fault = provider_errors.error_label(error)
@@ -402,12 +406,13 @@ class ModelClient(SharedOnDeepcopy):
         return replace(usage, calls=0, unmetered=0)
 
 
-def _cut_by_query(response: ProviderResponse) -> dspy.LMTimeoutError:
-    """Return the failure of an answer that would have had more time in another sitting."""
-    error = _out_of_time("an answer was cut off")
-    error.usage = response.usage
+def _out_of_time(reason: str = "", usage: Any = None) -> dspy.LMTimeoutError:
+    """Return the failure of a call that ended with the time of its query, with its usage if known.
+
+    In another sitting it would have had more time.
+    """
+    error = dspy.LMTimeoutError(
+        f"the query's time is up (--query-timeout){reason and ': '}{reason}"
+    )
+    error.usage = usage
     return error
-
-
-def _out_of_time(reason: str = "") -> dspy.LMTimeoutError:
-    return dspy.LMTimeoutError(f"the query's time is up (--query-timeout){reason and ': '}{reason}")

@@ -236,7 +236,8 @@ def test_a_stream_of_responses_is_followed_by_its_deltas_alone():
 
 
 PACE = 0.01  # seconds from token to token
-TIME = 0.8  # seconds until a call is cut
+TIME = 2.0  # seconds until a call is cut; a loaded machine writes a token meanwhile
+SILENCE = 0.8  # seconds without a word until a call is cut
 
 
 @pytest.fixture
@@ -264,7 +265,8 @@ def test_an_answer_that_goes_on_when_its_time_is_up_is_cut_and_not_asked_for_aga
 
 
 def test_an_answer_that_is_cut_by_the_time_of_its_query_is_asked_for_again(slow, server):
-    slow.terms.query_seconds = TIME / 2
+    slow.terms.query_seconds = TIME
+    slow.terms.patience = RetryPolicy(attempts=3, first=0.01, call=60 * TIME)
     with slow.active(), pytest.raises(language_model.dspy.LMTimeoutError, match="time is up"):
         slow.lm("count")
     books = slow.terms.books
@@ -272,15 +274,26 @@ def test_an_answer_that_is_cut_by_the_time_of_its_query_is_asked_for_again(slow,
     assert books.usage.output_tokens > 3
 
 
+def test_a_call_without_a_word_says_that_the_time_of_its_query_is_up(slow, server):
+    slow.terms.query_seconds = 0.3
+    server.reply = lambda path, body: time.sleep(2) or {}
+    with (
+        slow.active(),
+        pytest.raises(language_model.dspy.LMTimeoutError, match=r"time is up.*no whole"),
+    ):
+        slow.lm("count")
+
+
 @pytest.mark.parametrize("words", ["", "one two"])
 def test_a_server_that_falls_silent_until_the_deadline_is_at_fault(slow, server, words):
     def reply(path, body):
         if not words:
-            time.sleep(2 * TIME)
+            time.sleep(2 * SILENCE)
         return {"choices": [{"message": {"content": words}, "finish_reason": "stop"}]}
 
     server.reply = reply
-    server.pace = TIME if words else 0.0
+    slow.terms.patience = RetryPolicy(attempts=3, first=0.01, call=SILENCE)
+    server.pace = SILENCE if words else 0.0
     with pytest.raises(language_model.dspy.LMTimeoutError, match="no whole answer in time"):
         slow.lm("count")
     assert slow.terms.books.answered == 1
