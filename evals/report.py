@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 from evals.compare import add_comparison_options
+from evals.run_descriptions import printable
 from tools.cli import CommandParser, print_stdout, run_and_leave
 from tools.number_format import plural
 from tools.result_table import show
@@ -51,7 +52,6 @@ def command(arguments: argparse.Namespace) -> int:
         from evals.reporting import (  # matplotlib, NumPy, pydantic: not for --help
             report,
             report_page,
-            run_groups,
         )
 
     out: Path = arguments.out
@@ -87,7 +87,7 @@ def command(arguments: argparse.Namespace) -> int:
     lines += [
         f"{plural(len(result.tables), 'table')}, {plural(len(result.plots), 'plot')}: {index}"
     ]
-    show([run_groups.printable(line) for line in lines])
+    show([printable(line) for line in lines])
     return 0
 
 

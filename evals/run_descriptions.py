@@ -7,6 +7,11 @@ from programs import SCHEMES
 from tools.cli import strip_control_characters
 
 
+def printable(text: object) -> str:
+    """Text of a run as a reader may see it: no control characters, no half of a character."""
+    return strip_control_characters(str(text).encode("utf-8", "replace").decode())
+
+
 def model_name(name: str, program: str = "") -> str:
     """Return a model's name as it is shown; agents outside have a model of their own."""
     if program.partition(":")[0] in SCHEMES:

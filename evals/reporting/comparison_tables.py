@@ -52,7 +52,7 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         *(f"run {number}" for number in range(1, len(result["runs"]) + 1)),
     ]
     systems = zip(result["systems"], labels, strict=True)
-    names = [f"{system['program']} ({label})" for system, label in systems]
+    names = [f"{system['name']} ({label})" for system, label in systems]
     blocks: list[TextBlock] = [
         describe_task(result),
         *describe_verdicts(result, names),

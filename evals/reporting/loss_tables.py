@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 from evals.reporting.plots import INCHES, draw_points, figure
 from evals.reporting.report_page import CsvTable
 from evals.reporting.report_plots import PAPER, Plot, draw
-from evals.reporting.run_groups import Group, System, short_task_name
+from evals.reporting.run_groups import Group, short_task_name
 from evals.run_schemas import FATE_LABELS, Fate
 from evals.scoring import behaviour
 from evals.scoring.reference_runs import LABELS, ReferenceRuns, references_per_program
 from evals.scoring.scored_run import ScoredRun
+from evals.scoring.system_names import System
 from programs import FLOOR
 from tools.errors import DataError
 from tools.number_format import number

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evals.run_descriptions import model_name
-from tools.number_format import abbreviate, plural
+from tools.number_format import plural
 from tools.result_table import Cell, ResultTable
 
 Result = Mapping[str, Any]
@@ -40,66 +39,8 @@ def explain_marks(result: Result) -> str:
 
 
 def system_names(result: Result) -> list[str]:
-    """Return a name for each system of a comparison, told apart by its settings.
-
-    The name is the program, with retriever and model if the systems differ in them, and with
-    parameters if names would be equal.
-    """
-    systems = result["systems"]
-    programs = list[str]()
-    retrievers = list[str]()
-    models = list[str]()
-    for system in systems:
-        programs.append(system["program"])
-        retrievers.append(system["retriever"])
-        models.append(model_name(system["lm"], system["program"]))
-    names = _append_words(programs, retrievers)
-    names = _append_words(names, models)
-    named = list[str]()
-    for name, system in zip(names, systems, strict=True):
-        equal = list[Result]()
-        for other_name, other in zip(names, systems, strict=True):
-            if other_name == name:
-                equal.append(other)
-        settings = _own_settings(system, equal)
-        named.append(f"{name} {settings}".strip())
-    return _number_equal(named)
-
-
-def _append_words(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Append to each name its word, if the words differ."""
-    if len(set(words)) == 1:
-        return list(names)
-    longer = list[str]()
-    for name, word in zip(names, words, strict=True):
-        longer.append(f"{name} {word}")
-    return longer
-
-
-def _own_settings(system: Result, equal: Sequence[Result]) -> str:
-    """Return the parameters of a system in which it differs from one of `equal` name."""
-    words = list[str]()
-    for key, value in system["parameters"].items():
-        others = [other["parameters"].get(key) for other in equal]
-        if any(other != value for other in others):
-            shown = abbreviate(value, 20)
-            words.append(f"{key}={shown}")
-    compiled = system["compiled"]
-    others = [other["compiled"] for other in equal]
-    if compiled and any(other != compiled for other in others):
-        words.append("compiled")
-    return " ".join(words)
-
-
-def _number_equal(names: Sequence[str]) -> list[str]:
-    """Append a number to names that are equal still, as of runs of different code."""
-    numbered = list[str]()
-    for place, name in enumerate(names):
-        before = names[:place].count(name)
-        if names.count(name) > 1:
-            name = f"{name} ({before + 1})"
-        numbered.append(name)
-    return numbered
+    """Return the name of each system of a comparison (evals/scoring/system_names.py)."""
+    return [system["name"] for system in result["systems"]]
 
 
 def _cell(row: Result, place: int) -> Cell:

@@ -20,7 +20,8 @@ from evals import web_page
 from evals.formats.export_run import fill_folder
 from evals.reporting.report_plots import Plot
 from evals.reporting.report_tables import HEADS, FigureTable, ResultCell, ResultColumn
-from evals.reporting.run_groups import printable, short_task_name
+from evals.reporting.run_groups import short_task_name
+from evals.run_descriptions import printable
 from tools import files as disk
 from tools import result_table as tables
 from tools.errors import UsageError

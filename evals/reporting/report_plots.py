@@ -25,8 +25,10 @@ from evals.reporting.report_tables import (
     figures_for,
     mean_over,
 )
-from evals.reporting.run_groups import Group, System, printable, short_task_name
+from evals.reporting.run_groups import Group, short_task_name
+from evals.run_descriptions import printable
 from evals.scoring.scored_run import ScoredRun
+from evals.scoring.system_names import System
 from tools.number_format import abbreviate
 
 # The metric of OBLIQ-Bench's Figure 3.

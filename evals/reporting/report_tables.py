@@ -16,10 +16,11 @@ import numpy as np
 
 import environments
 from evals import published
-from evals.reporting.run_groups import PAPERS, Group, System, file_slug, short_task_name
+from evals.reporting.run_groups import PAPERS, Group, file_slug, short_task_name
 from evals.scoring.metrics import is_lower_better, is_pairwise, is_weighted
 from evals.scoring.scored_run import ScoredRun
 from evals.scoring.statistics import TIE
+from evals.scoring.system_names import System
 from tools.number_format import plural
 from tools.pool_kinds import WITH_RELEVANT
 

@@ -11,16 +11,16 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import environments
+from evals.run_descriptions import printable
 from evals.run_folder import Config
 from evals.scoring.scored_run import ScoredRun
+from evals.scoring.system_names import System, describe_run_system, name_settings
 from programs import FLOOR
-from tools.cli import strip_control_characters
 from tools.errors import UsageError
-from tools.pool_kinds import read_kind
 
 PAPERS = {
     "obliq": "OBLIQ-Bench",
@@ -38,39 +38,6 @@ SPLITS = {
     "test": "test split",
     "dev": "dev split",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """The program, retriever and model that answered, whatever the task. The pool is apart,
-    because a sweep goes over it.
-    """
-
-    # As a reader sees it, without the pool.
-    name: str
-    # The kind of pool (tools/pool_kinds.py), "" for none.
-    pool: str = ""
-    # Documents in the pool.
-    size: int = 0
-    # The retrievers of the pool, if they are not the run's own.
-    of: tuple[str, ...] = ()
-    instruction: str = "task"
-
-    def __str__(self) -> str:
-        text = self.name
-        if self.pool:
-            text += f", {self.pool} pool"
-            if self.size:
-                text += f" of {self.size}"
-            if self.of:
-                text += f" by {' and '.join(self.of)}"
-        if self.instruction != "task":
-            text += f", instruction: {self.instruction}"
-        return text
-
-    def resized(self, size: int) -> "System":
-        """The same over another size of its pool."""
-        return replace(self, size=size if self.pool else 0)
 
 
 class Group(NamedTuple):
@@ -146,11 +113,6 @@ class GroupedRuns(NamedTuple):
 
     groups: list[Group]
     forced: list[str]
-
-
-def printable(text: object) -> str:
-    """Text of a run as a reader may see it: no control characters, no half of a character."""
-    return strip_control_characters(str(text).encode("utf-8", "replace").decode())
 
 
 def short_task_name(task: str) -> str:
@@ -285,123 +247,8 @@ def _systems(runs: Sequence[ScoredRun], *, name_models: bool) -> dict[str, Syste
     settings = name_settings(runs)
     systems = {}
     for run in runs:
-        system = _system(run, with_model=name_models)
+        system = describe_run_system(run, with_model=name_models)
         if setting := settings[run.name]:
             system = replace(system, name=printable(f"{system.name} ({setting})"))
         systems[run.name] = system
     return systems
-
-
-def name_settings(runs: Iterable[ScoredRun]) -> dict[str, str]:
-    """Return by run.name the settings that tell runs of one system apart, as "hops=2"; "" for a
-    run that its program, retriever, model and pool tell apart from all others.
-    """
-    alike: dict[System, list[ScoredRun]] = defaultdict(list)
-    for run in runs:
-        alike[_system(run, with_model=True)].append(run)
-    settings = dict[str, str]()
-    for members in alike.values():
-        settings |= _tell_apart(members)
-    return settings
-
-
-def _system(run: ScoredRun, *, with_model: bool) -> System:
-    config = run.config
-    pool = config.get("pool") or {}
-    retrievers = pool.get("of", ())
-    if all(name in run.retriever for name in retrievers):
-        retrievers = ()
-    return System(
-        name=printable(_system_name(config, with_model=with_model)),
-        pool=read_kind(config),
-        size=int(pool.get("size", 0)),
-        of=tuple(map(printable, retrievers)),
-        instruction=printable(_shorten(config["instruction"])),
-    )
-
-
-def _system_name(config: Config, *, with_model: bool) -> str:
-    name = f"{config['program']} over {config['retriever']['name']}"
-    if compiled := config.get("compiled"):
-        optimizer = compiled.get("optimizer")
-        if optimizer == "hand":
-            name += ", prompts by hand"
-        else:
-            name += f", compiled with {optimizer}" if optimizer else ", compiled"
-    if with_model:
-        name += f", {config['lm']['name']}"
-    if config.get("imported"):
-        name += ", imported"
-    return name
-
-
-def _shorten(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:4]
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else f"{line[:50]} ... ({digest})"
-
-
-# The keys of a configuration that may tell runs of one name apart: first those that a reader wants
-# to know, then those that are there to be exact.
-_LEVELS = (
-    (
-        "parameters",
-        "compiled",
-        "lm",
-        "retriever",
-        "files",
-        "depth",
-        "max_p",
-        "judgements",
-    ),
-    ("code", "versions"),
-)
-
-
-def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
-    """Return by run.name the words that are added to the system's name, "" for none."""
-    by_task: dict[str, list[str]] = defaultdict(list)
-    for run in runs:
-        by_task[run.config["task"]].append(run.name)
-    columns = [names for names in by_task.values() if len(names) > 1]
-    settings = {run.name: _flatten(run) for run in runs}
-    keys = list[str]()
-    # At first nothing is added.
-    for level in ((), *_LEVELS):
-        keys += _differing_keys(settings, columns, level)
-        suffixes = {name: _describe_settings(flat, keys) for name, flat in settings.items()}
-        if all(len({suffixes[name] for name in column}) == len(column) for column in columns):
-            return suffixes
-    # The same configuration is in several folders.
-    return {run.name: run.path.name for run in runs}
-
-
-def _differing_keys(
-    settings: Mapping[str, Mapping[str, str]],
-    columns: Sequence[Sequence[str]],
-    level: Sequence[str],
-) -> list[str]:
-    keys = {key for flat in settings.values() for key in flat if key.split(".")[0] in level}
-    differing = list[str]()
-    for key in sorted(keys):
-        if any(len({settings[name].get(key) for name in column}) > 1 for column in columns):
-            differing.append(key)
-    return differing
-
-
-def _describe_settings(flat: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Return "hops=2, ..."; the key of a setting without a name of its own, as of code."""
-    return ", ".join(f"{key.partition('.')[2] or key}={flat.get(key, 'none')}" for key in keys)
-
-
-def _flatten(run: ScoredRun) -> dict[str, str]:
-    compiled = run.config.get("compiled") or {}
-    config = dict[str, Any](run.config)
-    config["judgements"] = run.scores["judgements"]
-    config["compiled"] = compiled.get("digest")
-    flat = dict[str, str]()
-    for key, value in config.items():
-        inner = value if isinstance(value, dict) else {"": value}
-        for name, setting in inner.items():
-            flat[f"{key}.{name}".rstrip(".")] = str(setting)
-    return flat

@@ -54,6 +54,7 @@ from evals.scoring.scored_run import (
     read_scored_run,
 )
 from evals.scoring.statistics import ALPHA, TIE, PairedTest, bootstrap_means, holm, paired
+from evals.scoring.system_names import name_systems
 from evals.scoring.system_ranking import rank_systems
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.number_format import plural
@@ -192,10 +193,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             *(f"{run.name}: {line}" for run in runs for line in describe_cuts(run.scores)),
         ],
         "deviations": list_deviations(runs),
-        "systems": [
-            system.describe(names)
-            for system, names in zip(systems, [chosen[0], *chosen], strict=True)
-        ],
+        "systems": _describe_systems(systems, [chosen[0], *chosen]),
         "differences": [
             {"run": system.name, "keys": _changed_keys(baseline, system)}
             for system in systems_compared
@@ -208,6 +206,16 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             row for system, names in pairs for row in _find_moved(baseline, system, names[0])
         ],
     }
+
+
+def _describe_systems(
+    systems: Sequence[ComparedSystem], chosen: Sequence[Sequence[str]]
+) -> list[Result]:
+    names = name_systems([system.runs[0] for system in systems])
+    described = list[Result]()
+    for system, name, metrics in zip(systems, names, chosen, strict=True):
+        described.append({"name": name, **system.describe(metrics)})
+    return described
 
 
 def _rank_by_metric(

@@ -13,7 +13,7 @@ from evals.scoring.budget_curves import curves
 from evals.scoring.comparison import compare, compare_pairs
 from evals.scoring.scored_run import ScoredRun, align_columns
 from evals.scoring.statistics import TIE
-from evals.viewer.run_list import describe_groups
+from evals.scoring.system_names import name_systems
 from tools.errors import SextantError
 
 # Keys of a comparison that the page shows.
@@ -90,13 +90,8 @@ def _show(row: Mapping[str, Any], place: int) -> Answer:
 
 
 def _name(runs: Sequence[ScoredRun]) -> list[str]:
-    settings = describe_groups(runs)
     names = list[str]()
-    for place, run in enumerate(runs):
-        setting = settings[run.name]["setting"]
-        name = str(run.config["program"])
-        if setting:
-            name += f", {setting}"
+    for place, name in enumerate(name_systems(runs)):
         names.append(f"{name} ({letter(place)})")
     return names
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from evals.reporting.run_groups import name_settings
 from evals.running.run_status import read_sittings
 from evals.scoring.scored_run import ScoredRun, contract_differences
+from evals.scoring.system_names import name_settings
 
 # Of a contract, what the head of a group says in any case.
 _SAID = {"task", "split", "queries"}

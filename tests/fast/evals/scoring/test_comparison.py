@@ -627,6 +627,20 @@ def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, m
         )
 
 
+def test_the_first_sentence_names_the_setting_in_which_runs_of_a_program_differ(made, command):
+    values = {"nDCG@10": [0.1 * number for number in range(8)]}
+    first = made("first", values)
+    for name, config, setting in (
+        ("hops", {"parameters": {"hops": 2}}, "hops=2"),
+        ("retriever", {"retriever": {"name": "dense"}}, "over dense"),
+        ("model", {"lm": {"name": "openai/x", "seed": 1}}, "with openai/x"),
+        ("compiled", {"compiled": {"optimizer": "gepa", "digest": "0a1b"}}, "compiled with gepa"),
+    ):
+        other = made(name, values, config)
+        sentence = command(first, other).out.splitlines()[1]
+        assert f" multihop {setting} (run 1) and multihop" in sentence
+
+
 def test_three_systems_begin_with_one_table_and_pairs_follow_where_they_are_asked_for(
     made, command
 ):

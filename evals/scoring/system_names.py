@@ -1,0 +1,229 @@
+"""Names of systems, told apart by the settings in which their runs differ."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evals.run_descriptions import printable
+from evals.run_folder import Config
+from evals.scoring.scored_run import ScoredRun
+from programs import FLOOR
+from tools.number_format import abbreviate
+from tools.pool_kinds import read_kind
+
+# Characters of the value of a setting in a name.
+VALUE_CHARS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The program, retriever and model that answered, whatever the task. The pool is apart,
+    because a sweep goes over it.
+    """
+
+    # As a reader sees it, without the pool.
+    name: str
+    # The kind of pool (tools/pool_kinds.py), "" for none.
+    pool: str = ""
+    # Documents in the pool.
+    size: int = 0
+    # The retrievers of the pool, if they are not the run's own.
+    of: tuple[str, ...] = ()
+    instruction: str = "task"
+
+    def __str__(self) -> str:
+        text = self.name
+        if self.pool:
+            text += f", {self.pool} pool"
+            if self.size:
+                text += f" of {self.size}"
+            if self.of:
+                text += f" by {' and '.join(self.of)}"
+        if self.instruction != "task":
+            text += f", instruction: {self.instruction}"
+        return text
+
+    def resized(self, size: int) -> "System":
+        """The same over another size of its pool."""
+        return replace(self, size=size if self.pool else 0)
+
+
+def name_systems(runs: Sequence[ScoredRun]) -> list[str]:
+    """Return a short name for the system of each run, as "multihop over dense hops=2".
+
+    It is the program, with retriever, model and optimizer if the systems differ in them, and with
+    the settings that tell it from a system of the same name. Systems that nothing tells apart are
+    numbered.
+    """
+    programs = list[str]()
+    retrievers = list[str]()
+    models = list[str]()
+    optimizers = list[str]()
+    for run in runs:
+        program = str(run.config["program"])
+        model = run.config["lm"]["name"]
+        programs.append(program)
+        retrievers.append(f"over {run.config['retriever']['name']}")
+        # The floor has no model, and so does not differ in it.
+        models.append("" if program == FLOOR else f"with {model}")
+        optimizers.append(_describe_compiled(run.config))
+    names = programs
+    for words in (retrievers, models):
+        if len(set(filter(None, words))) > 1:
+            names = _append_words(names, words)
+    names = _append_words(names, optimizers)
+    # A run may be compared with itself.
+    different = {run.name: run for run in runs}
+    settings = name_settings(different.values())
+    names = _append_words(names, [settings[run.name] for run in runs])
+    return _number_equal([printable(name) for name in names])
+
+
+def _append_words(names: Sequence[str], words: Sequence[str]) -> list[str]:
+    longer = list[str]()
+    for name, word in zip(names, words, strict=True):
+        longer.append(f"{name} {word}".rstrip())
+    return longer
+
+
+def _number_equal(names: Sequence[str]) -> list[str]:
+    numbered = list[str]()
+    for place, name in enumerate(names):
+        before = names[:place].count(name)
+        if names.count(name) > 1:
+            name = f"{name} ({before + 1})"
+        numbered.append(name)
+    return numbered
+
+
+def name_settings(runs: Iterable[ScoredRun]) -> dict[str, str]:
+    """Return by run.name the settings that tell runs of one system apart, as "hops=2"; "" for a
+    run that its program, retriever, model and pool tell apart from all others.
+    """
+    alike: dict[System, list[ScoredRun]] = defaultdict(list)
+    for run in runs:
+        alike[describe_run_system(run, with_model=True)].append(run)
+    settings = dict[str, str]()
+    for members in alike.values():
+        settings |= _tell_apart(members)
+    return settings
+
+
+def describe_run_system(run: ScoredRun, *, with_model: bool) -> System:
+    """Return the system that answered in a run; its name has the model if wanted."""
+    config = run.config
+    pool = config.get("pool") or {}
+    retrievers = pool.get("of", ())
+    if all(name in run.retriever for name in retrievers):
+        retrievers = ()
+    return System(
+        name=printable(_system_name(config, with_model=with_model)),
+        pool=read_kind(config),
+        size=int(pool.get("size", 0)),
+        of=tuple(map(printable, retrievers)),
+        instruction=printable(_shorten(config["instruction"])),
+    )
+
+
+def _system_name(config: Config, *, with_model: bool) -> str:
+    name = f"{config['program']} over {config['retriever']['name']}"
+    if compiled := _describe_compiled(config):
+        name += f", {compiled}"
+    if with_model:
+        name += f", {config['lm']['name']}"
+    if config.get("imported"):
+        name += ", imported"
+    return name
+
+
+def _describe_compiled(config: Config) -> str:
+    compiled = config.get("compiled")
+    if not compiled:
+        return ""
+    optimizer = compiled.get("optimizer")
+    if optimizer == "hand":
+        return "prompts by hand"
+    return f"compiled with {optimizer}" if optimizer else "compiled"
+
+
+def _shorten(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:4]
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:50]} ... ({digest})"
+
+
+# The keys of a configuration that may tell runs of one name apart: first those that a reader wants
+# to know, then the seeds of repeats, then those that are there to be exact.
+_LEVELS = (
+    (
+        "parameters",
+        "compiled",
+        "lm",
+        "retriever",
+        "files",
+        "depth",
+        "max_p",
+        "judgements",
+    ),
+    ("seed",),
+    ("code", "versions"),
+)
+
+
+def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
+    """Return by run.name the words that are added to the system's name, "" for none."""
+    by_task: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        by_task[run.config["task"]].append(run.name)
+    columns = [names for names in by_task.values() if len(names) > 1]
+    settings = {run.name: _flatten(run) for run in runs}
+    keys = list[str]()
+    # At first nothing is added.
+    for level in ((), *_LEVELS):
+        keys += _differing_keys(settings, columns, level)
+        suffixes = {name: _describe_settings(flat, keys) for name, flat in settings.items()}
+        if all(len({suffixes[name] for name in column}) == len(column) for column in columns):
+            return suffixes
+    # The same configuration is in several folders.
+    return {run.name: run.path.name for run in runs}
+
+
+def _differing_keys(
+    settings: Mapping[str, Mapping[str, str]],
+    columns: Sequence[Sequence[str]],
+    level: Sequence[str],
+) -> list[str]:
+    keys = {key for flat in settings.values() for key in flat if key.split(".")[0] in level}
+    differing = list[str]()
+    for key in sorted(keys):
+        if any(len({settings[name].get(key) for name in column}) > 1 for column in columns):
+            differing.append(key)
+    return differing
+
+
+def _describe_settings(flat: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Return "hops=2, ..."; the key of a setting without a name of its own, as of code."""
+    described = list[str]()
+    for key in keys:
+        _, _, own_name = key.partition(".")
+        value = abbreviate(flat.get(key, "none"), VALUE_CHARS)
+        described.append(f"{own_name or key}={value}")
+    return ", ".join(described)
+
+
+def _flatten(run: ScoredRun) -> dict[str, str]:
+    compiled = run.config.get("compiled") or {}
+    config = dict[str, Any](run.config)
+    config["judgements"] = run.scores["judgements"]
+    config["compiled"] = compiled.get("digest")
+    flat = dict[str, str]()
+    for key, value in config.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        for name, setting in inner.items():
+            place = f"{key}.{name}".rstrip(".")
+            if name == "seed":
+                place = "seed.seed" if key == "lm" else "seed.program seed"
+            flat[place] = str(setting)
+    return flat
