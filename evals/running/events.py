@@ -306,6 +306,8 @@ class RunMonitor:
         self._waits = WaitDetector()
         self._started = clock()
         self._counting = threading.Lock()
+        self._telling = threading.Lock()
+        self._ended = False  # nothing is told after the last look
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
@@ -378,9 +380,13 @@ class RunMonitor:
             if not self._finished:
                 self._expected = self._expected or expect()
         progress = self.progress()
-        if change := self._waits.look(progress.status, self._clock()):
-            self._tell(change)
-        self._tell(progress, last=last)
+        with self._telling:
+            if self._ended:
+                return
+            self._ended = last
+            if change := self._waits.look(progress.status, self._clock()):
+                self._tell(change)
+            self._tell(progress, last=last)
 
     def _follow(self) -> None:
         self.look()
@@ -394,7 +400,6 @@ class RunMonitor:
     def __exit__(self, *error: object) -> None:
         self._leaving.set()
         self._thread.join(1.0)
-        if (
-            not self._thread.is_alive()
-        ):  # Ctrl-S may hold the terminal, and would hold the end of the run as well
+        # Ctrl-S may hold the terminal, and would hold the end of the run as well.
+        if not self._telling.locked():
             self.look(last=True)

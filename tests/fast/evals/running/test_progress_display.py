@@ -429,6 +429,28 @@ def test_a_terminal_that_stands_still_does_not_hold_up_the_run():
     watch.look(last=True)
 
 
+def test_nothing_is_drawn_once_the_run_has_ended_with_an_error():
+    asked, released = threading.Event(), threading.Event()
+
+    def expect():
+        """Forecast the calls of the run, which takes longer than the run."""
+        asked.set()
+        released.wait(120)
+
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, height=20)
+    scene = Scene(3, LiveProgress(console).tell, expect=expect)
+    scene.now = 3600.0
+    scene.watch._started = 0.0
+    with pytest.raises(BudgetReached), scene.watch as watch:
+        asked.wait(120)
+        raise BudgetReached("the budget is spent")
+    at_the_error = screen.getvalue()
+    released.set()
+    watch._thread.join()
+    assert at_the_error and screen.getvalue() == at_the_error
+
+
 def test_a_reason_cannot_steer_the_terminal(said):
     evil = replace(HELD, reason="\x1b[2J\x07[red]wait\u202e")
     Scene(20, PlainProgress().tell).after(0.25, evil)
