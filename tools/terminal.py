@@ -23,6 +23,8 @@ GAPS = (3, 2, 1)
 LONGEST_WORD = 30
 # Characters of a line on which a name of a list stands before its text.
 TERM_WIDTH = 24
+# Before a text of a list with a word that has no room beside the names.
+DEEPER = " " * 4
 # Characters of a column of words that is worth reading.
 NARROW = 12
 
@@ -127,7 +129,7 @@ def first_sentence(text: str | None) -> str:
 
 
 def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> str:
-    """Return names with their texts, a name a line; a long name has its text below it.
+    """Return names with their texts, a name a line; below it after a long name, or of a long word.
 
     An item without a name goes on with the text of the one before.
     """
@@ -136,12 +138,16 @@ def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> s
     lengths = [len(name) for name, _ in rows]
     short = [length for length in lengths if length <= TERM_WIDTH]
     longest = max(short, default=0)
-    margin = " " * (longest + 4)
     lines = list[str]()
     for row in rows:
         name, text = map(strip_control_characters, row)
+        margin = " " * (longest + 4)
+        if len(margin) + _longest_word([text]) > width:
+            margin = DEEPER
         first = f"  {name:<{longest}}  "
-        if len(first) > len(margin):
+        if not name:
+            first = margin
+        elif len(first) > len(margin):
             lines.append(f"  {name}")
             first = margin
         lines.append(

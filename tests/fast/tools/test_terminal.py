@@ -93,6 +93,19 @@ def test_a_list_has_its_texts_beside_the_names_and_below_long_ones(width):
     assert lines[-2:] == ["  a-name-of-more-than-24-characters", "         text"]
 
 
+def test_a_text_with_a_word_that_has_no_room_beside_the_names_stands_below_its_name():
+    items = [("a-name", "a text"), ("other", f"not here: {'x' * 70}"), ("", f"nor {'y' * 75}")]
+    lines = render_terminal([DefinitionList(items)], 80).splitlines()
+    assert lines == [
+        "  a-name  a text",
+        "  other",
+        "    not here:",
+        f"    {'x' * 70}",
+        "    nor",
+        f"    {'y' * 75}",
+    ]
+
+
 def test_a_path_in_a_line_is_never_broken():
     path = "/a/path/" + "of-many-parts/" * 9
     assert path in paragraph(f"run: {path}", 40)
