@@ -97,7 +97,7 @@ def expand_tasks(names: str) -> list[str]:
     UnknownName for a * that finds none.
     """
     suites = tasks()
-    expanded = dict[str, None]()
+    expanded = {}
     for name in map(str.strip, names.split(",")):
         plain, colon, variant = name.partition(":")
         matches = (

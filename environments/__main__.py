@@ -153,7 +153,7 @@ def _list(arguments: argparse.Namespace) -> None:
         "queries",
     ]
     keys = [*heads[1:6], "paper_documents", "paper_queries"]
-    cells = list[list[str]]()
+    cells = []
     for row in rows:
         figures = ["-" if row[key] is None else str(row[key]) for key in keys]
         cells.append([f"{row['suite']}/{row['task']}", *figures])
@@ -255,7 +255,7 @@ def _search(arguments: argparse.Namespace) -> None:
             arguments.task, arguments.data, arguments.split, columns=dict(arguments.column)
         )
     query = Query("by-hand", arguments.words)
-    grades = dict[str, float]()
+    grades = {}
     if arguments.query_id is not None:
         [query] = environment.asking(query_ids=[arguments.query_id]).queries
         grades = dict(environment.qrels[query.query_id])

@@ -218,7 +218,7 @@ def load(request: LoadRequest) -> Environment:
     if not query_ids:
         raise EmptySplit(request.split, collection.task, len(collection.queries), REMEDY)
     environment = collection.asking(query_ids=query_ids)
-    warnings = list[str]()
+    warnings = []
     # read_collection has looked at all queries of a folder, which takes a while of a large one.
     is_part = len(query_ids) < len(collection.queries) or names.is_reference(request.data)
     for name, judgements in environment.judgements.items() if is_part else ():
@@ -443,7 +443,7 @@ def of(
         )
         for document in given_documents
     )
-    judged = dict[str, dict[str, float]]()
+    judged = {}
     for query_id, grades in qrels.items():
         if grades:
             checked = {

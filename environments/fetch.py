@@ -80,7 +80,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     paths = suite.tasks[name].files
     marker = environments.fetch_marker(task)
     folder = marker.parent
-    listed = list[ReleaseFile]()
+    listed = []
 
     def busy() -> None:
         raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")

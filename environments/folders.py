@@ -41,8 +41,8 @@ def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
     `follow_links`; a folder is then read once, however many links lead to it.
     """
     root = folder.resolve()
-    files = list[Path]()
-    left_out = list[LeftOut]()
+    files = []
+    left_out = []
     opened = {_identify(root)}
     waiting = [folder]
     while waiting:

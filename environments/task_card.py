@@ -299,12 +299,12 @@ def _judgements(
     """Yield whether all judged documents are in `doc_ids`, and all queries have a relevant one."""
     judgements = environment.judgements[name]
     # Judgements of documents that are not there.
-    lost = list[str]()
+    lost = []
     # Queries without a relevant document.
     without = 0
     grade_counts = Counter[float]()
     everything = set[str]()
-    missing = set[str]()
+    missing = set()
     for query in environment.queries:
         grades = judgements.qrels.get(query.query_id, {})
         grade_counts.update(grades.values())
@@ -387,7 +387,7 @@ def digest_records(environment: Environment) -> dict[str, str]:
         if at < len(queries):
             query = queries[at]
             chosen[f"{name} query"] = (query.query_id, query.text)
-    digests = dict[str, str]()
+    digests = {}
     for subject, record in chosen.items():
         encoded = json.dumps(record).encode()
         digests[subject] = hashlib.sha256(encoded).hexdigest()[:16]

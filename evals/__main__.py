@@ -87,7 +87,7 @@ def run_by_name(name: str, arguments: list[str], typed: str) -> None:
 
 def list_commands(typed: str) -> str:
     """Return a line for each command: its name, the module behind it, and a description."""
-    rows = list[tuple[str, str]]()
+    rows = []
     for name, (started_by, description) in COMMANDS.items():
         # A command is not broken between its words.
         module_command = f"python -m {started_by}".replace(" ", NO_BREAK)

@@ -111,7 +111,7 @@ def _check_packages() -> Iterator[Finding]:
     if not pins:
         yield from _check_requirements()
         return
-    differing = list[str]()
+    differing = []
     for name, pinned in pins.items():
         with suppress(metadata.PackageNotFoundError):  # of an extra that is not installed
             installed = metadata.version(name)
@@ -129,7 +129,7 @@ def _read_pins() -> dict[str, str]:
     repository = installation.find_repository()
     if repository is None:
         return {}
-    pins = dict[str, str]()
+    pins = {}
     for line in (repository / "constraints.txt").read_text(encoding="utf-8").splitlines():
         requirement = line.partition("#")[0].partition(";")[0]
         name, _, pinned = requirement.partition("==")
@@ -141,7 +141,7 @@ def _read_pins() -> dict[str, str]:
 def _check_requirements() -> Iterator[Finding]:
     from packaging.requirements import Requirement  # not for --help
 
-    unmet = list[str]()
+    unmet = []
     for text in metadata.requires(installation.DISTRIBUTION) or ():
         requirement = Requirement(text)
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -211,7 +211,7 @@ def _check_keys() -> Iterator[Finding]:
     from tools.models.secrets import read_keys  # not for --help
 
     read_keys()
-    names = list[str]()
+    names = []
     for name, value in os.environ.items():
         if value.strip() and name.endswith(KEY_ENDINGS):
             names.append(name)
@@ -228,7 +228,7 @@ def _check_keys() -> Iterator[Finding]:
 
 
 def _check_servers() -> Iterator[Finding]:
-    listening = list[int]()
+    listening = []
     for port in SERVERS:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), CONNECT_SECONDS):
             listening.append(port)
@@ -261,7 +261,7 @@ def _check_data() -> Iterator[Finding]:
     import environments  # not for --help
 
     tasks = environments.tasks()
-    fetched = list[str]()
+    fetched = []
     for task in tasks:
         if environments.fetch_marker(task).exists():
             fetched.append(task)

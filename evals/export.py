@@ -163,7 +163,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list_formats(*, as_json: bool) -> None:
-    summaries = dict[str, str]()
+    summaries = {}
     for name, package in list_names(_TABLE, FORMATS).items():
         summary = package
         if not package:

@@ -144,7 +144,7 @@ def experiment(
         raise UsageError("an experiment compares two systems or more")
     if names and len(names) != len(systems):
         raise UsageError(f"{len(names)} names are given for {len(systems)} systems")
-    results = list[Result]()
+    results = []
     for system in systems:
         own = dict(system) if isinstance(system, Mapping) else {"program": system}
         results.append(evaluate(**{"task": task, "metrics": tuple(metrics), **fields, **own}))
@@ -173,7 +173,7 @@ def _paths(runs: Sequence[Run]) -> list[Path]:
 
 def _comparisons_table(result: Mapping[str, Any]) -> ResultTable:
     """Return a row for each run and metric, with all that is known of the difference."""
-    rows = list[list[str]]()
+    rows = []
     heads = list(result["comparisons"][0])
     for row in result["comparisons"]:
         rows.append([Cell(str(row[head]), row[head]) for head in heads])
@@ -183,13 +183,13 @@ def _comparisons_table(result: Mapping[str, Any]) -> ResultTable:
 def _experiment_table(result: Mapping[str, Any], labels: Sequence[str]) -> ResultTable:
     """Return a row for each system, with each metric and its p against the baseline."""
     metrics = [row["metric"] for row in result["by_metric"]]
-    adjusted = dict[tuple[str, str], Any]()
+    adjusted = {}
     for row in result["comparisons"]:
         adjusted[row["run"], row["metric"]] = row["p_holm"]
     heads = ["system"]
     for metric in metrics:
         heads += [metric, f"{metric} p"]
-    rows = list[list[str]]()
+    rows = []
     for place, (label, system) in enumerate(zip(labels, result["systems"], strict=True)):
         cells: list[str] = [label]
         for ranked in result["by_metric"]:

@@ -184,7 +184,7 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
     tasks = dict[
         tuple[str, str | None], str
     ]()  # a task may be named twice, by its short and its full name
-    requests = dict[str, Request]()
+    requests = {}
     named = environments.expand_tasks(arguments.task)
     for task in named:
         data = environments.choose_data(task, arguments.data, named)
@@ -218,7 +218,7 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
     if not arguments.dry_run:
         earlier.count_all(requests.values(), budget, open_on_shared_budget)
     results = list[dict[str, Any]]()
-    problems = dict[str, SextantError]()
+    problems = {}
     failed_queries = 0
     for task, request in requests.items():
         problem: SextantError | None = None

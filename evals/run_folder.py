@@ -96,7 +96,7 @@ def keep_identity(runs: Path, config: Config) -> Config:
     new = run_path(runs, config)
     if (new / "config.json").exists():
         return config
-    formers = dict[Path, Config]()
+    formers = {}
     shared_name = new.name.removesuffix(digest(config))
     for folder in new.parent.glob(f"{glob.escape(shared_name)}{'?' * 8}"):
         with suppress(DataError):  # a damaged folder is no reason to refuse another run

@@ -54,7 +54,7 @@ def show_table(*, as_json: bool) -> None:
             table[name] = {"what": row.summary, "options": dict(row.options)}
         print_stdout(json.dumps(table) + "\n")
         return
-    items = list[tuple[str, str]]()
+    items = []
     for name, row in rows.items():
         items.append((name, row.summary))
         if accepted := _accepted_options(row):

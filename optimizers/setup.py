@@ -184,8 +184,8 @@ def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
     """Read the programs of an ensemble; of equal programs the first. UsageError unless two differ."""
     if len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
-    members = dict[Path, Compiled]()
-    digests = set[str]()
+    members = {}
+    digests = set()
     for file in request.of:
         member = read(file)
         if member.digest() not in digests:

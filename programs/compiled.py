@@ -155,7 +155,7 @@ class Compiled:
             return self
         before = get_prompts(program)
         after = get_prompts(self.assemble(program))
-        changed = dict[str, Prompt]()
+        changed = {}
         for name, prompt in after.items():
             is_same = prompt.instructions == before[name].instructions
             if prompt.descriptions or not is_same:

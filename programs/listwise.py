@@ -125,7 +125,7 @@ def tournament(
     all that were next after the promoted, in the order of their batches. A batch of one is not ranked.
     """
     remaining = sorted(doc_ids)
-    tails = list[list[str]]()
+    tails = []
     number = 1
     shuffle(remaining)
 

@@ -175,7 +175,7 @@ def read_and_note(
 ) -> tuple[list[str], list[str]]:
     """Have documents read next to the `notes` so far; return the selected ids, and the new notes."""
     inputs = fit_recent_notes(session, predictor, "notes", notes, **inputs)
-    selected = list[str]()
+    selected = []
     noted = list[str]()
     for shown, answer in read_in_batches(
         session,

@@ -128,7 +128,7 @@ def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> li
     """Order documents by `scores`, best first, ties by `ties`, which sets their scores a billionth apart."""
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))
-    ranked = list[Hit]()
+    ranked = []
     tie_position = 0
     for before, doc_id in zip(order[:1] + order, order, strict=False):
         apart = ties.get(before, UNFOUND) != ties.get(doc_id, UNFOUND)

@@ -41,7 +41,7 @@ def read(file: Path, program: str) -> Compiled:
     except ValueError as error:
         expected = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
         raise UsageError(f"{file}: {error}; {expected}") from None
-    prompts = dict[str, Prompt]()
+    prompts = {}
     for name, table in document.items():
         prompts[name] = Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))
     return Compiled(

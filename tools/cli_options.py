@@ -92,7 +92,7 @@ def add_options(
     parser: argparse.ArgumentParser, request_type: type, *, without: Collection[str] = ()
 ) -> None:
     """Add an option for every field of a request to a command line, except the fields `without`."""
-    groups = dict[str, Any]()
+    groups = {}
     for option in [option for name, option in _fields(request_type).items() if name not in without]:
         if option.group and option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
@@ -198,7 +198,7 @@ def _model(request_type: Any) -> Any:
 
 def to_command_line(request: object, leave_out: Iterable[str] = ()) -> list[str]:
     """Return the command line that makes a request, without defaults and the fields `leave_out`."""
-    words = list[str]()
+    words = []
     for name, option in _fields(type(request)).items():
         value = getattr(request, name)
         implied = value == option.default and (option.fixed or not os.environ.get("SEXTANT_LM"))

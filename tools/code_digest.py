@@ -126,8 +126,8 @@ class SourceClosure(NamedTuple):
         Modules that it imports stand there by their `marks`.
         """
         module = self.modules[name]
-        local_marks = dict[str, str]()
-        imports = list[str]()
+        local_marks = {}
+        imports = []
         for link in self.links.get(name, ()):
             mark = marks.get(link.target, "")
             if link.name:
@@ -159,10 +159,10 @@ def collect_sources(
     A name that ends with ".py" is a file. Sextant's packages are in `root`. A module from a folder
     of installed packages is a library.
     """
-    parsed = dict[str, ParsedModule]()
-    data = dict[str, Path]()
-    libraries = set[str]()
-    links = dict[str, tuple[_Link, ...]]()
+    parsed = {}
+    data = {}
+    libraries = set()
+    links = {}
     pending = [_home(name, root) for name in modules]
     packages = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
     while pending:
@@ -322,7 +322,7 @@ class _SourceReader:
             return f"{node_class.__name__}()"
         if node_class in _COLLECTED:
             self._collect(node, depth)
-        parts = list[str]()
+        parts = []
         is_named = False  # fields after a field that is left out have their names
         for name in names:
             value = getattr(node, name, None)
@@ -382,7 +382,7 @@ class _SourceReader:
 def _describe_class(node: ast.ClassDef) -> _ClassInfo:
     """Return the description of a class, and cut its docstring from the tree."""
     bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
-    types = set[str]()
+    types = set()
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign):
             types.update(re.findall(r"\w+", ast.unparse(statement.annotation)))

@@ -97,7 +97,7 @@ class Corpus(Mapping[str, Document]):
     def repeats(self) -> dict[str, str]:
         """Map each repeated document to the first document with the same title and text."""
         first = dict[bytes, str]()
-        repeats = dict[str, str]()
+        repeats = {}
         for document in self.stream():
             digest = digest_text(f"{document.title}\0{document.text}")
             if (original := first.setdefault(digest, document.doc_id)) != document.doc_id:
@@ -376,7 +376,7 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     }
     for name, column in numbers.items():
         (folder / f"{name}.bin").write_bytes(column)
-    files = dict[str, Any]()
+    files = {}
     for path in sorted(folder.iterdir()):
         if path.name != "fields.bin":
             files[path.name] = disk.fingerprint(path)

@@ -97,7 +97,7 @@ def _describe(output: Sequence[Snippet | Hit] | str) -> tuple[dict[str, Any], An
     if isinstance(output, str):
         return {"tool.name": "read", "output.value": encodable([output])[0]}, output
     attributes = dict[str, Any]()
-    shown = list[dict[str, Any]]()
+    shown = []
     for index, hit in enumerate(output):
         [content] = encodable([hit.text if isinstance(hit, Snippet) else ""])
         details = {"id": hit.doc_id, "content": content, "score": hit.score}

@@ -61,7 +61,7 @@ def list_names(table: Collection[str], group: str) -> dict[str, str]:
     """Return every name of a table, with "", and of entry points, with the package that each
     is from.
     """
-    names = dict[str, str]()
+    names = {}
     for name, entry_point in _entry_points(group).items():
         package = entry_point.dist
         if package:

@@ -109,7 +109,7 @@ def _in_html(text: str) -> str:
 def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -> str:
     """Return lines and tables as they are printed on stdout; `width` None is that of the terminal."""
     width = width or terminal_width()
-    lines = list[str]()
+    lines = []
     for block in blocks:
         if isinstance(block, str):
             lines.append(f"{paragraph(block, width)}\n")
@@ -132,7 +132,7 @@ def show(blocks: Iterable[TerminalBlock], kept: str = "") -> None:
 
 def html_of(blocks: Iterable[TextBlock]) -> str:
     """Return lines and tables as HTML, as a notebook shows them."""
-    parts = list[str]()
+    parts = []
     for block in blocks:
         if isinstance(block, ResultTable):
             parts.append(block.to_html())

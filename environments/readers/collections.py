@@ -226,7 +226,7 @@ def _match_numbers(
     topics = Counter(
         int(name) for name in queries if _DIGITS.fullmatch(name) and name not in judged
     )
-    renamed = dict[str, str]()
+    renamed = {}
     for query_id in queries:
         if _DIGITS.fullmatch(query_id) and query_id not in judged:
             matches = names.get(int(query_id), [])
@@ -668,7 +668,7 @@ def find_files(folder: Path, name: str) -> list[Path]:
     """
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     for word in _WORDS[name]:
-        paths = list[Path]()
+        paths = []
         for entry in entries:
             low = entry.name.lower()
             if _ASIDE.search(entry.name):

@@ -230,10 +230,10 @@ def split_tabs(text: str, columns: int = 0) -> _Cells:
     plain = text.split("\t")
     if '"' not in text:
         return _Cells(plain, 0, is_open=False)
-    cells = list[str]()
+    cells = []
     quoted = start = 0
     open_cell: int | None = None
-    parities = set[int]()
+    parities = set()
     marks_left = text.count('"')  # from `start` on
     match: re.Match[str] | None = None
     while start <= len(text):
@@ -399,7 +399,7 @@ def _read_spread_objects(path: Path) -> Rows:
     """Yield (place, object) of each JSON object of a file that is not one object a line; it
     is held in memory.
     """
-    lines = list[str]()
+    lines = []
     size = 0
     for _, line in read_lines(path, whole=True):
         lines.append(line)

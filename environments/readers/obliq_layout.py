@@ -106,7 +106,7 @@ def open_corpus(
     code = [how_read, *(disk.sha256(Path(source)) for source in sources)]
     folder = home / "corpora" / _digest([*code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
-        documents = list[Document]()
+        documents = []
         size = 0
         for document in _check_documents(read, files, counts):
             documents.append(document)
@@ -146,8 +146,8 @@ def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
     digest_of: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):
         digest_of = dict(json.loads(digests.read_bytes()))
-    hashes = list[str]()
-    settled = dict[str, str]()
+    hashes = []
+    settled = {}
     for path in files:
         s = path.stat()
         name = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
@@ -171,7 +171,7 @@ def _digest(key: object) -> str:
 def _check_documents(
     read: Reader, files: Sequence[Path], counts: Counter[str]
 ) -> Iterator[Document]:
-    doc_ids = set[str]()
+    doc_ids = set()
     has_words = False
     budget = raw_files.max_unpacked_bytes(*files)
     # Id -> locations of its repetitions, with the hashes of their documents.
@@ -362,7 +362,7 @@ def _parse_document(text: str, location: str) -> dict[str, str]:
         )
     texts = fields["text"]
     if not texts:
-        outside = list[str]()
+        outside = []
         end = 0
         for field in _find_fields(match[1]):
             outside.append(match[1][end : field.start])
@@ -390,7 +390,7 @@ def _find_fields(text: str) -> Iterator[_Field]:
     for once.
     """
     at = 0
-    unclosed = set[str]()
+    unclosed = set()
     while first := _DOC_FIELD.search(text, at):
         name = first[1].lower()
         at = first.end()
@@ -422,7 +422,7 @@ class TopicFields:
         DataError if none is of the query.
         """
         wanted = (self.wanted,) if self.wanted else _FIELDS
-        chosen = list[tuple[str, str]]()
+        chosen = []
         for field in fields:
             if field[0] in wanted:
                 chosen.append(field)
@@ -451,7 +451,7 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
     """
     of_query = of_query or TopicFields()
     text = "\n".join(line for _, line in raw_files.read_lines(path))
-    entities = dict[str, str]()
+    entities = {}
     if "<!" in text:
         entities = {f"&{name};": first or second for name, first, second in _ENTITY.findall(text)}
         text = _resolve_sections(text)
@@ -488,8 +488,8 @@ def _resolve_sections(text: str) -> str:
     A section without an end stays as it is. The end of each kind is looked for once behind a given
     place, so that the time grows with the length of the text alone.
     """
-    lines = list[str]()
-    unclosed = set[re.Pattern[str]]()
+    lines = []
+    unclosed = set()
     written = at = 0
     while first := _SECTION.search(text, at):
         at = first.end()
@@ -512,7 +512,7 @@ def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str
     DataError if the text grows as it does in no topics: a long entity that is referred to again
     and again.
     """
-    values = list[str]()
+    values = []
     written = 0
     budget = raw_files.max_unpacked_bytes(path)
     for reference in _REFERENCE.finditer(text):
@@ -542,7 +542,7 @@ def _parse_topic(
     of_xml: bool,
 ) -> dict[str, str]:
     outside, *tagged = _TAG.split(inside)
-    fields = list[tuple[str, str]]()
+    fields = []
     if of_xml and not tagged:  # the query stands in the element itself
         fields = [("title", html.unescape(outside))]
         outside = ""

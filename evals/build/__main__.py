@@ -155,7 +155,7 @@ def list_recipes(arguments: argparse.Namespace) -> int:
     """Print every recipe, with its purpose, and those of installed packages."""
     from evals.build.recipe import RECIPES  # not for --help
 
-    items = list[tuple[str, str]]()
+    items = []
     for name, package in list_names(RECIPES, plugins.RECIPES).items():
         purpose = package
         if name in RECIPES:

@@ -51,7 +51,6 @@ from tools.files import sextant_home
 from tools.models.model_spec import check_key
 from tools.number_format import number, plural, queries
 from tools.result_table import ResultTable, render_terminal
-from tools.retrievers.base import Retriever
 from tools.retrievers.expressions import Expressions
 from tools.text import sentences
 from tools.waiting import announced
@@ -340,7 +339,7 @@ def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
     environment = subject.environment
     twins = defaultdict[str, set[str]](set)
-    wrong = list[list[str]]()
+    wrong = []
     unit = subject.judgements.unit_of or str
     first = environment.documents.repeats()
     for doc_id, original in first.items():
@@ -362,7 +361,7 @@ def find_repeats(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     yield CheckFigure(
         "twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN]
     )
-    alike = list[str]()
+    alike = []
     for position, row in enumerate(compare([query.text for query in environment.queries])):
         query_id = environment.queries[position].query_id
         # It is no repeat of itself; nor are the steps of one ladder.
@@ -386,7 +385,7 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
     except EmptySplit:
         yield CheckFigure("across", None, "there are no queries for dev")
         return
-    repeats = list[list[str]]()
+    repeats = []
     rows = compare([query.text for query in ours], [query.text for query in theirs])
     for query, row in zip(ours, rows, strict=True):
         if row.max() >= ALIKE:
@@ -464,7 +463,7 @@ def match_lengths(texts: Sequence[str], distractors: Sequence[str]) -> list[tupl
     A text is in no pair if the nearest is more than twice as long, or less than half as long.
     """
     remaining = sorted((len(_list_ngrams(text)), text) for text in distractors)
-    pairs = list[tuple[str, str]]()
+    pairs = []
     for text in texts:
         length = len(_list_ngrams(text))
         after = bisect(remaining, (length, ""))
@@ -634,7 +633,7 @@ def check_benchmark(
 
 def render_checks(result: Mapping[str, Any]) -> str:
     """Return the figures as a person reads them."""
-    rows = list[list[str]]()
+    rows = []
     for row in result["figures"]:
         value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
         value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
@@ -762,7 +761,7 @@ def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> No
     """Print the comparison of the released pools with pools made again."""
     environment = evaluate.load_task(request)[1]
     resources = evaluate.make_resources(request)
-    searchers = dict[str, Retriever]()
+    searchers = {}
     for name in names:
         with announced(f"opening {name}"):
             searchers[name] = retrievers.build(

@@ -110,7 +110,7 @@ def pad_with_filler(text: str, words: int) -> str:
     if (missing := words - len(text.split())) <= 0:
         return text
     padded = sentences(text)
-    filler = list[str]()
+    filler = []
     endless = cycle(FILLER)
     while missing > 0:
         filler.append(next(endless))

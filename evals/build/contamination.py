@@ -117,9 +117,7 @@ class ContaminationTest:
             query_id: query_of[query_id] for query_id in stable_order(query_of)[:sample]
         }
         relevant = {query_id: judgements.relevant(query_id) for query_id in self.queries}
-        passages_of = defaultdict[str, list[str]](
-            list
-        )  # of what is judged, documents or their passages
+        passages_of = defaultdict(list)  # of what is judged, documents or their passages
         for doc_id in self.texts:
             passages_of[self.unit_of(doc_id)].append(doc_id)
         self.wanted = {
@@ -178,7 +176,7 @@ class ContaminationTest:
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
         encoder = retrievers.canonicalize(self.request.retriever or ENCODER)
-        nearest = dict[str, tuple[str, Hit]]()
+        nearest = {}
         built = retrievers.build(
             encoder,
             Corpus(self.gold.values()),
@@ -216,7 +214,7 @@ class ContaminationTest:
             outcomes = ask(
                 [replace(self.queries[key], candidates=pool) for key, pool in pools.items()]
             )
-        verdicts = dict[str, str]()
+        verdicts = {}
         for key, (_, hit) in nearest.items():
             if grades := outcomes[key].get("scores"):
                 right = "same" if hit.score >= SAME_COSINE else "other"
@@ -230,7 +228,7 @@ class ContaminationTest:
         judged: Mapping[str, str],
     ) -> dict[str, str]:
         """Offer guesses to people in `out`, and return their answers."""
-        items = dict[str, human_review.Item]()
+        items = {}
         for key, (text, hit) in nearest.items():
             shown = {
                 "query": self.queries[key].text,
@@ -334,7 +332,7 @@ def measure(
         }
     with stage.open() as ask:
         outcomes = ask(list(wanted_of))
-    guesses = dict[str, list[str]]()
+    guesses = {}
     failed = 0
     for query in wanted_of:
         outcome = outcomes[query.query_id]
@@ -382,7 +380,7 @@ def _find_recalled(
     guesses: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
     """Return the queries and documents that a guess gives away, each with the first sign of it."""
-    removed = dict[str, str]()
+    removed = {}
     for query, wanted in wanted_of.items():
         for text, doc_id in product(guesses[query.query_id], wanted):
             sign = recall(trial.kind, text, trial.texts[doc_id], query.text)

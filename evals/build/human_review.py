@@ -247,7 +247,7 @@ def answers(folder: Path) -> dict[str, Value]:
 def write_sheet(folder: Path, out: Path) -> int:
     """Write the offered items as a page; return the number of items."""
     offered = read_offered(folder)
-    sheets = list[dict[str, Any]]()
+    sheets = []
     for name, items in offered.items():
         # not what the model said
         form = SHEETS[name]
@@ -287,7 +287,7 @@ def import_answers(folder: Path, paths: Sequence[Path]) -> int:
     """Add people's answers from JSON Lines; print a line for each refused answer, and return their number."""
     items = {item: row for rows in read_offered(folder).values() for item, row in rows.items()}
     answered = _read_answers(folder, repair=True)
-    new = list[bytes]()
+    new = []
     refused = 0
     for path in paths:
         for line_number, line in enumerate(
@@ -342,7 +342,7 @@ def measure_agreement(folder: Path) -> dict[str, Any]:
     """
     values_of = _by_item(_read_answers(folder))
     settled = answers(folder)
-    sheets = dict[str, Any]()
+    sheets = {}
     below = list[str]()
     for name, items in read_offered(folder).items():
         judged = {item: row for item, row in items.items() if item in values_of}
@@ -367,7 +367,7 @@ def _measure_sheet(
 ) -> dict[str, Any]:
     """Return the agreement of people with the model, and with each other, on a sheet."""
     model = list[tuple[Row, list[tuple[Any, Any]]]]()
-    people = list[tuple[Row, list[tuple[Any, Any]]]]()
+    people = []
     for item, row in judged.items():
         given_values = list(values_of[item].values())
         people.append((row, list(combinations(given_values, 2))))

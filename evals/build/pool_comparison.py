@@ -49,7 +49,7 @@ def compare_pools(
         raise UsageError(f"{environment.task} has no pools that could be compared")
     own_documents = find_own(released, environment.documents)
     sizes = {query.query_id: len(_pool(query)) for query in released}
-    unpooled = list[Query]()
+    unpooled = []
     for query in released:
         excluded = query.excluded | own_documents[query.query_id]
         unpooled.append(replace(query, candidates=None, excluded=excluded))
@@ -65,7 +65,7 @@ def compare_pools(
             replace(query, candidates=pools[query.query_id]) for query in unpooled
         ]
 
-    rows = list[dict[str, Any]]()
+    rows = []
     for label, variant in {**pooled, "all documents": unpooled}.items():
         row: dict[str, Any] = {"pools": label}
         if label in pooled:
@@ -87,8 +87,8 @@ def _compare(
     remade: Sequence[Query],
 ) -> dict[str, float | None]:
     """Return the columns of a row that are about the pools themselves."""
-    overlaps = list[float]()
-    chances = list[float]()
+    overlaps = []
+    chances = []
     gold = environment.qrels
     for before, after in zip(released, remade, strict=True):
         relevant = relevant_ids(gold[before.query_id])
@@ -115,10 +115,10 @@ def _rank(
         Search(query.text, query.objective, query.excluded, query.candidates) for query in variant
     ]
     results = retriever.search_many(searches, DEPTH)
-    rankings = dict[str, Ranking]()
+    rankings = {}
     for query, hits in zip(variant, results, strict=True):
         rankings[query.query_id] = Ranking([hit.doc_id for hit in hits])
-    means = dict[str, float | None]()
+    means = {}
     for name in REFERENCE:
         values = [compute(name, query_id, rankings, environment) for query_id in rankings]
         defined = [value for value in values if value is not None]
@@ -131,7 +131,7 @@ def render_pool_comparison(environment: Environment, rows: Sequence[Mapping[str,
     task = {key: getattr(environment, key) for key in ("task", "data", "split")}
     formats = {"documents": "{:.1f}", "triplets": "{:,}"}
     heads = [*rows[0]]
-    cells = list[list[str]]()
+    cells = []
     for row in rows:
         figures = [number(row.get(head), formats.get(head, "{:.4f}"), "-") for head in heads[1:]]
         cells.append([row["pools"], *figures])

@@ -179,8 +179,8 @@ def _review_queries(
     gold: Grades,
 ) -> None:
     """Offer each query with relevant and other documents; drop queries that people find fault with."""
-    shown = dict[str, list[str]]()
-    relevant = dict[str, list[str]]()
+    shown = {}
+    relevant = {}
     for query_id, grades in gold.items():
         relevant[query_id] = [doc_id for doc_id, value in grades.items() if value][:SHOWN]
         shown[query_id] = (
@@ -209,7 +209,7 @@ def pool(
     if not wanted.retrievers:
         return {}
     engines = list(map(build.retriever, wanted.retrievers))
-    requests = list[GradingRequest]()
+    requests = []
     for query in queries:
         grades_so_far = gold[query.query_id]
         found_ids = [

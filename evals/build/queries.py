@@ -122,7 +122,7 @@ def _write(
     texts = dict[str, str]()
     find_nearest = nearest_texts({draft.label: draft.label for draft in drafts})
     for wave in overlapping_slices(list(drafts), WAVE):
-        units = list[StageInput]()
+        units = []
         for draft in wave:
             nearest = find_nearest(draft.label, NEIGHBOURS + 1)
             neighbours = [label for label in nearest if label != draft.label]
@@ -223,7 +223,7 @@ def deduplicate_queries(
 ) -> dict[str, str]:
     """Return the queries without queries that ask for what an earlier query asks for."""
     handles = list(texts)
-    units = list[StageInput]()
+    units = []
     find_nearest = nearest_texts(texts)
     for position, handle in enumerate(handles):
         earlier = handles[:position]
@@ -234,7 +234,7 @@ def deduplicate_queries(
             inputs = {"text": texts[handle], "existing": existing}
             passages = build.passages(answers[handle][:3])
             units.append(StageInput((handle, near), inputs, passages))
-    repeats = set[str]()
+    repeats = set()
     for unit, answer in build.ask("distinct", units, most=build.most_queries):
         handle, near = unit.key
         number = answer.get("same", "").strip()

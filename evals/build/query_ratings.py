@@ -22,7 +22,7 @@ def read_ratings(file: Path, names: Iterable[str]) -> dict[str, dict[str, float]
     DataError for a row that lacks one, or a rating that is no number.
     """
     names = list(names)
-    ratings = dict[str, dict[str, float]]()
+    ratings = {}
     for location, row in tables.read_rows([file]):
         id_columns = [column for column in collections.IDS if column in row]
         cell = tables.pick_column(location, row, *(id_columns or collections.IDS))

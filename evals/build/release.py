@@ -23,7 +23,7 @@ from typing import Any
 
 import environments
 from environments import base, custom, task_card
-from environments.base import Comparison, DevSplit, EmptySplit, Environment, Qrels
+from environments.base import DevSplit, EmptySplit, Environment, Qrels
 from environments.readers import files as tables
 from environments.readers import raw_files
 from evals.build import human_review
@@ -93,10 +93,10 @@ def judge_within_pools(benchmark: Benchmark) -> Benchmark:
     Such are judgements of equal texts. A judgement of an id that is no document stays: it is of
     the parent of passages.
     """
-    judgements = dict[str, Qrels]()
+    judgements = {}
     pools = {query.query_id: query.candidates for query in benchmark.queries}
     for name, qrels in benchmark.judgements.items():
-        within = dict[str, Mapping[str, float]]()
+        within = {}
         for query_id, grades in qrels.items():
             pool = pools.get(query_id)
             within[query_id] = {
@@ -124,7 +124,7 @@ def split_dev(
     names = {
         query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries
     }
-    chosen = list[str]()
+    chosen = []
     with suppress(EmptySplit):
         chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
     dev = {query_id for query_id, name in names.items() if name in {*chosen}}
@@ -167,22 +167,22 @@ def _highest_grade(benchmark: Benchmark, query: Query) -> float:
 
 def drop_documents(benchmark: Benchmark, removed: Mapping[str, frozenset[str]]) -> Benchmark:
     """Return the benchmark without the documents `removed` for a query, wherever it names them."""
-    queries = list[Query]()
-    removed_of = dict[str, frozenset[str]]()
+    queries = []
+    removed_of = {}
     for query in benchmark.queries:
         gone = removed.get(query.query_id, frozenset())
         removed_of[query.query_id] = gone
         queries.append(replace(query, candidates=query.candidates and query.candidates - gone))
-    judgements = dict[str, Qrels]()
+    judgements = {}
     for name, qrels in benchmark.judgements.items():
-        remaining = dict[str, Mapping[str, float]]()
+        remaining = {}
         for query_id, grades in qrels.items():
             gone = removed_of.get(query_id, frozenset())
             remaining[query_id] = {
                 doc_id: grade for doc_id, grade in grades.items() if doc_id not in gone
             }
         judgements[name] = remaining
-    comparisons = dict[str, Sequence[Comparison]]()
+    comparisons = {}
     for query_id, pairs in benchmark.comparisons.items():
         gone = removed_of.get(query_id, frozenset())
         comparisons[query_id] = [pair for pair in pairs if not {pair.better, pair.worse} & gone]
@@ -328,7 +328,7 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
 
 def _write_qrels(path: Path, qrels: Qrels, query_ids: Iterable[str]) -> None:
     """Write the judgements of some queries as BEIR has them; whole grades without a fraction."""
-    rows = list[tuple[str, str, str]]()
+    rows = []
     for query_id in query_ids:
         for doc_id, grade in qrels.get(query_id, {}).items():
             score = int(grade) if grade == int(grade) else grade
@@ -346,7 +346,7 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     for query_id, twin in benchmark.twins.items():
         if {query_id, twin} <= objects["pools"].keys():
             objects["twins"][query_id] = twin
-    files = dict[str, str]()
+    files = {}
     for key, values in objects.items():
         if any(values.values()):
             rows = [f"{disk.dumps(name)}:{disk.dumps(value)}" for name, value in values.items()]
@@ -465,7 +465,7 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     private = folder / PRIVATE
     if not private.exists():
         return
-    texts = list[tuple[str, list[str]]]()
+    texts = []
     for name in ("queries.jsonl", "provenance.jsonl", "README.md", custom.FILE):
         for location, text in _read_texts(folder / RELEASE / name):
             texts.append((location, tokens(text)))
@@ -474,7 +474,7 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     def locations(width: int) -> dict[tuple[str, ...], str]:
         return {run: location for location, words in texts for run in ngrams(words, width)}
 
-    leaks = dict[tuple[str, ...], tuple[str, str]]()
+    leaks = {}
     for _, row in tables.read_objects(private, "_id"):
         document = documents.get(row["_id"])
         public = f" {' '.join(tokens(indexed_text(document)))} " if document else ""

@@ -45,7 +45,7 @@ def join_rows(
     lines = list[str]()
     current = ""
     first_location = ""
-    ended = set[str]()
+    ended = set()
     above: Sequence[str] = ()
     for location, row in rows:
         value = tables.read_id(tables.pick_column(location, row, columns.join), location)
@@ -103,7 +103,7 @@ def _read_path(
     columns: JoinColumns,
 ) -> list[str]:
     """Return the headings above a row's text, from the top."""
-    path = list[str]()
+    path = []
     for column in columns.headings:
         cell = _read_text(location, row, column)
         parts = cell.split(columns.mark) if columns.mark else [cell]
@@ -117,7 +117,7 @@ def _new_headings(above: Sequence[str], path: Sequence[str]) -> list[str]:
     same = 0
     while same < min(len(above), len(path)) and above[same] == path[same]:
         same += 1
-    lines = list[str]()
+    lines = []
     for level, heading in enumerate(path[same:], start=same + 1):
         marks = "#" * min(level, DEEPEST)
         lines.append(f"{marks} {heading}")

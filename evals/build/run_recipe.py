@@ -169,7 +169,7 @@ def _choose_models(
     request: SharedRequest,
 ) -> dict[str, str]:
     """Return the model of each role, and of each stage that has a model of its own."""
-    lms = dict[str, str]()
+    lms = {}
     for role in ROLES:
         lms[role] = named.get(role) or getattr(parameters.models, role) or request.lm
     lms |= parameters.models.stages
@@ -182,7 +182,7 @@ def _choose_models(
 
 def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.RetrieverSpec]:
     """Return the retrievers that the sections of a recipe name."""
-    specs = list[retrievers.RetrieverSpec]()
+    specs = []
     for section in fields(parameters):
         settings = getattr(parameters, section.name)
         for text in getattr(settings, "retrievers", ()):
@@ -293,7 +293,7 @@ def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
     growth = 1.0
     if not all(forecast["certain"] for forecast in forecasts):
         growth = max(most, units) / max(1, units)
-    ranges = list[Range]()
+    ranges = []
     for forecast in forecasts:
         levels = forecast[key]
         if not levels:
@@ -318,7 +318,7 @@ def _estimate(forecasts: Sequence[Result], key: str, largest: float) -> Range:
 
 def _tabulate_estimates(sums: Mapping[str, Mapping[str, Range]]) -> ResultTable:
     total = {key: _add([ranges[key] for ranges in sums.values()]) for key in FIGURES}
-    rows = list[list[str]]()
+    rows = []
     for name, ranges in {**sums, "all": total}.items():
         cells = [_levels(ranges[key], digits) for key, digits in FIGURES.items()]
         rows.append([name, *cells])

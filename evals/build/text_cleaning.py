@@ -101,7 +101,7 @@ def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
     """Return the digests of lines that more than `share` of the documents have; equal documents count once."""
     step = max(1, len(documents) // _SAMPLE)
     counts = Counter[int]()
-    digests = set[bytes]()
+    digests = set()
     for document in islice(documents.stream(), 0, None, step) if share else ():
         check_interrupts()
         if (text_digest := digest_text(document.text)) not in digests:

@@ -72,7 +72,7 @@ def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> lis
     `hidden` gives the documents that stand for a masked document, and `ranked` those for a document
     of a pool.
     """
-    carried = list[Query]()
+    carried = []
     for query in queries:
         excluded = frozenset(chain.from_iterable(map(hidden, query.excluded)))
         pool = query.candidates

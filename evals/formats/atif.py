@@ -270,7 +270,7 @@ def convert_atif(
         row.get("trajectory_id"),
         row.get("session_id"),
     ]
-    steps = list[dict[str, Any]]()
+    steps = []
     mapped = True
     for number, atif_step in enumerate(row["steps"], start=1):
         if atif_step.get("source") == "agent":
@@ -399,7 +399,7 @@ def _parse_content(content: Any) -> list[str] | None:
         hits = next((value for value in hits.values() if isinstance(value, list)), None)
     if not isinstance(hits, list):
         return None
-    ids = list[str]()
+    ids = []
     for hit in hits:
         doc_id = hit
         if isinstance(hit, dict):

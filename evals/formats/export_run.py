@@ -157,7 +157,7 @@ def select(
     )
     try:
         has_judged = run.judged is not None
-        notes = list[str]()
+        notes = []
     except DataError as missing:
         has_judged = False
         notes = [f"without judgements and gold marks: {missing}"]

@@ -129,7 +129,7 @@ def slugify(text: str) -> str:
 def _make_outcomes(
     file: RunFile, trajectories: Path | None, environment: Environment, counts: Counter[str]
 ) -> Iterator[bytes]:
-    traced = set[str]()
+    traced = set()
     for number, row in read_trajectories(trajectories, environment) if trajectories else ():
         try:
             line = _make_outcome(file, row, environment.depth, counts)

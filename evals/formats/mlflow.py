@@ -87,10 +87,10 @@ def _experiment_id(client: Any, name: str, address: str) -> str:
 
 
 def _log_values(mlflow: Any, client: Any, run_id: str, source: ExportedRun) -> None:
-    metrics = list[Any]()
+    metrics = []
     for name, value in list_metrics(source).items():
         metrics.append(mlflow.entities.Metric(name, value, 0, 0))
-    parameters = list[Any]()
+    parameters = []
     for name, text in list_parameters(source).items():
         parameters.append(mlflow.entities.Param(name, text))
     for start in range(0, max(len(metrics), len(parameters)), _BATCH):
@@ -129,7 +129,7 @@ def _connect(address: str) -> tuple[Any, Any]:
 
 def list_parameters(source: ExportedRun) -> dict[str, str]:
     """Flatten the configuration: keys within keys become "lm.name"."""
-    flat = dict[str, str]()
+    flat = {}
     for key, value in source.run.config.items():
         if key == "provenance":
             continue

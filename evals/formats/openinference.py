@@ -70,7 +70,7 @@ def post(source: ExportedRun, address: str, *, force: bool) -> list[str]:
     except ImportError as error:
         raise UsageError(f"--to otlp needs {explain_missing(error.name, 'otlp')}") from None
     url = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
-    answers = list[str]()
+    answers = []
     session = import_module("requests").Session()
     session.hooks["response"].append(
         lambda answer, **_: answers.append(f"{answer.status_code} {answer.reason}")

@@ -66,7 +66,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
 
 
 def _copy_run(source: ExportedRun, folder: Path) -> None:
-    chosen = set[bytes]()
+    chosen = set()
     for query_id in source.query_ids:
         chosen.add(encode_trec_id(query_id).encode("utf-8", "backslashreplace"))
     with (
@@ -77,7 +77,7 @@ def _copy_run(source: ExportedRun, folder: Path) -> None:
 
 
 def _notes(*, units: bool, empty: int, fractions: bool) -> list[str]:
-    notes = list[str]()
+    notes = []
     if units:
         notes.append(
             "run.trec ranks what is judged, documents.trec the passages or documents that were "
@@ -171,7 +171,7 @@ class RunFile:
 
     def _decode(self, raw_ids: list[bytes], names: Collection[str]) -> list[str]:
         """Return ids as text; ValueError if one of them is not among `names`."""
-        ids = list[str]()
+        ids = []
         for raw in raw_ids:
             name = self._decode_id(raw)
             if name not in names:

@@ -363,7 +363,7 @@ def _choose_sample(
         (row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: digest(*row[:2])
     )
     wrong = [row for row in rows if row[2] < 1][: size // 2]
-    chosen = defaultdict[str, set[str]](set)
+    chosen = defaultdict(set)
     for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: size - len(wrong)], *wrong]:
         chosen[query_id].add(doc_id)
     return chosen
@@ -378,8 +378,8 @@ def _cut(
     """Return the batches that are not graded, each as a query whose id says its kind; the
     judge gets their examples.
     """
-    todo = list[Query]()
-    examples = dict[str, list[str]]()
+    todo = []
+    examples = {}
     for (pool_type, wanted), query in product(
         ((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries
     ):
@@ -536,7 +536,7 @@ def leave_one_system_out(pool: JudgingPool, grades: Grades) -> list[Result]:
     the largest change of a run's mean, by the headline metric.
     """
     metric = pool.environment.metric
-    alone = list[Result]()
+    alone = []
 
     def rank(judgements: Judgements) -> list[float]:
         return [

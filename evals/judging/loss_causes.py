@@ -31,7 +31,6 @@ from evals.scoring.behaviour import (
 )
 from programs.llm_tasks.loss_explainer import CAUSES, Explainer
 from tools.number_format import plural
-from tools.records import Query
 from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
@@ -73,8 +72,8 @@ def label_loss_causes(
         request,
     )
     query_of = {query.query_id: query for query in environment.queries}
-    units = dict[str, Query]()
-    losses = list[SampledLoss]()
+    units = {}
+    losses = []
     for run, behaviour in zip(runs, behaviours, strict=True):
         others = [other for other in behaviours if other is not behaviour]
         failures = sorted(
@@ -100,7 +99,7 @@ def label_loss_causes(
         outcomes = ask(list(units.values()))
     answers = {unit_id: json.loads(row["answer"] or "{}") for unit_id, row in outcomes.items()}
     header = {"causes": CAUSES, "named_by": stage.model.name}
-    causes_of = dict[str, Result]()
+    causes_of = {}
     for run in runs:
         causes_of[run.name] = _group_by_cause(
             [loss for loss in losses if loss.run_name == run.name], answers
@@ -117,7 +116,7 @@ def label_loss_causes(
 
 def _group_by_cause(losses: Sequence[SampledLoss], answers: Mapping[str, Result]) -> Result:
     """Return cause -> its number of documents, with examples."""
-    groups = defaultdict[str, list[Result]](list)
+    groups = defaultdict(list)
     for loss in losses:
         answer = answers[loss.unit_id]
         row = loss.failure | {"because": answer.get("because", "")}
@@ -167,7 +166,7 @@ def render_loss_causes(result: Result) -> str:
         heading = f"{documents} to be read, a call each"
         return "\n" + cost_estimate.render_estimate(result["forecast"], [heading])
     labels = [f"run {number}" for number, _ in enumerate(result["named"], 1)]
-    rows = list[list[str]]()
+    rows = []
     for cause in (*CAUSES, UNNAMED):
         counts = [causes.get(cause, {}).get("documents", 0) for causes in result["named"].values()]
         if any(counts):

@@ -32,7 +32,7 @@ def overlap(
 ) -> float:
     """Return the mean share of a query's words that a document has; 0 without words or documents."""
     query_words = set(content_words(query.text))
-    shares = list[float]()
+    shares = []
     for doc_id in doc_ids if query_words else ():
         words = content_words(environment.documents[doc_id].text)
         common = query_words.intersection(words)
@@ -80,8 +80,8 @@ def regress(
 
     None if the feature is the same for all, or fewer than three queries have all values.
     """
-    x = list[float]()
-    y = list[float]()
+    x = []
+    y = []
     for query_id, value in values.items():
         scores = [column.get(query_id) for column in columns]
         defined = [score for score in scores if score is not None]

@@ -139,7 +139,7 @@ def gap_points(
     points = []
     tasks = dict.fromkeys(cell["task"] for cell in cells)
     for side, task in product(SIDES, tasks):
-        values = dict[str, float]()
+        values = {}
         for cell in cells:
             if cell["task"] == task and cell[side] is not None:
                 values[cell["system"]] = cell[side]

@@ -62,7 +62,7 @@ def read_facets(folder: Path) -> dict[str, int]:
     DataError for a build that has listed none.
     """
     file = folder / RELEASE / "provenance.jsonl"
-    counts = dict[str, int]()
+    counts = {}
     try:
         for line in files.iter_lines(file):
             row = files.read_object(line.decode(errors="replace")) or {}

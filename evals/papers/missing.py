@@ -143,7 +143,7 @@ def _fill(command: str, table: PaperTable) -> str:
 
 def lay_out_missing(rows: Iterable[MissingRow]) -> list[str]:
     """Return two lines for each missing thing: the rows with their tables, and the command."""
-    lines = list[str]()
+    lines = []
     for row in rows:
         # "Snowflake | Query-to-Doc" is Snowflake in another table.
         names = dict.fromkeys(name.partition(" | ")[0] for name in row.rows)
@@ -172,7 +172,7 @@ def _join_ranges(names: Iterable[str]) -> list[str]:
             ranges[-1] = (kind, last[1], number)
         else:
             ranges.append((kind, number, number))
-    joined = list[str]()
+    joined = []
     for kind, first, final in ranges:
         joined.append(f"{kind}{first}" if first == final else f"{kind}{first}-{final}")
     return joined

@@ -98,7 +98,7 @@ def _match_tasks(
 ) -> dict[str, Path]:
     """Return the files by the full names of the table's tasks; UnknownName for another task."""
     tasks = list(dict.fromkeys(cell.task for cell in section.cells))
-    matched = dict[str, Path]()
+    matched = {}
     for name, path in given:
         full_names = [task for task in tasks if name in (task, task.partition("/")[2])]
         if not full_names:
@@ -128,7 +128,7 @@ def _notes(table: ReproducedTable) -> list[str]:
 
 
 def _describe(section: PaperTable) -> dict[str, Any]:
-    lacks = list[str]()
+    lacks = []
     needs = [section.about.get("needs")]
     names = dict[str, None]()
     for cell in section.cells:
@@ -163,7 +163,7 @@ def _describe(section: PaperTable) -> dict[str, Any]:
 
 
 def _list(rows: Iterable[Mapping[str, Any]]) -> list[TerminalBlock]:
-    items = list[tuple[str, str]]()
+    items = []
     for row in rows:
         first, *others = _describe_lines(row)
         items.append((row["name"], first))

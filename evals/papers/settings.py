@@ -132,7 +132,7 @@ class ReproductionSettings:
         settings: Mapping[str, Any],
     ) -> dict[str, str]:
         """Return the values that stand in for other values of a system, by field."""
-        wanted = dict[str, str]()
+        wanted = {}
         if "lm" in settings:
             wanted["lm"] = self.lm
         retriever = settings.get("retriever", LEXICAL[0])

@@ -63,7 +63,7 @@ def _lay_out_task(
 ) -> ResultTable:
     """Return the table of a task; remarks that `numbers` lacks get their number there."""
     cells = _cells_of(result, task)
-    rows = list[list[str]]()
+    rows = []
     previous = ""
     for cell in cells:
         name = "" if cell["system"] == previous else cell["system"]
@@ -95,7 +95,7 @@ def _cell_texts(cell: Cell, numbers: dict[str, int]) -> list[str]:
     metric = cell["metric"]
     if cell["judgements"]:
         metric += f" [{cell['judgements']}]"
-    marks = list[str]()
+    marks = []
     for key in _REMARKS:
         text = cell[key]
         if text:
@@ -133,7 +133,7 @@ def _list_remarks(
     used = set[str]()
     for cell in cells:
         used.update(cell[key] for key in _REMARKS)
-    remarks = list[str]()
+    remarks = []
     for text, number in numbers.items():
         if text in used:
             remarks.append(f"({number}) {text}")
@@ -163,8 +163,8 @@ def _count(result: Mapping[str, Any]) -> list[str]:
 def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the table as index.html, report.md, and as CSV and LaTeX in tables/; return the files."""
     numbers = dict[str, int]()
-    csv_tables = list[CsvTable]()
-    latex = dict[str, str | bytes]()
+    csv_tables = []
+    latex = {}
     for task in _list_tasks(result):
         table = _lay_out_task(result, task, numbers)
         cells = _cells_of(result, task)
@@ -201,7 +201,7 @@ def _to_csv_table(
     stem: str, table: ResultTable, cells: Sequence[Cell], numbers: Mapping[str, int]
 ) -> CsvTable:
     """Return a table of the page; its CSV file has the texts of the remarks in each row."""
-    rows = list[list[str]]()
+    rows = []
     for cell, texts in zip(cells, table.rows, strict=True):
         remarks = [str(cell[key]) for key in _REMARKS]
         rows.append(

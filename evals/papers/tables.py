@@ -149,7 +149,7 @@ class ReproducedTable:
                     {},
                 )
                 column[cell.system] = _defined(run.columns[cell.metric])
-        marks = dict[tuple[str, str, str], str]()
+        marks = {}
         for (task, metric), column in columns.items():
             best, tests = find_best(
                 {task: column},
@@ -167,8 +167,8 @@ class ReproducedTable:
         for cell in self.section.cells:
             if not cell.lacks:
                 tasks |= dict.fromkeys(list_tasks(cell.task))
-        sources = set[str]()
-        missing = list[DataError]()
+        sources = set()
+        missing = []
         for task in tasks:
             if task.partition(":")[0] not in environments.tasks():
                 # Its data is the user's own, or in a build.
@@ -186,7 +186,7 @@ class ReproducedTable:
                 missing.append(problem)
         if missing and not sources:
             raise missing[0]
-        notes = list[str]()
+        notes = []
         if "mini" in sources:
             notes.append(MINIATURES)
         elif sources - {"full"}:
@@ -205,7 +205,7 @@ class ReproducedTable:
             return ReproducedCell(None, missing)
         if not cell.system:
             return ReproducedCell(self._describe(cell))
-        measured = list[ReproducedCell]()
+        measured = []
         for task in list_tasks(cell.task):
             made = self._measure(cell, task)
             if made.value is None:
@@ -291,7 +291,7 @@ class ReproducedTable:
     ) -> ReproducedCell:
         """Return a figure of the regression of the mean of several systems on a feature."""
         figure, feature = split_metric(cell.metric)
-        columns = list[Mapping[str, float | None]]()
+        columns = []
         remarks = dict[str, None]()
         deviations = dict[str, None]()
         for system in self.section.runs_of(cell):

@@ -123,7 +123,7 @@ def _cells(suite: str, name: str, settings: Mapping[str, Any]) -> Iterator[Paper
         "": settings.get("statistics", {}),
         **settings.get("published", {}),
     }
-    printed = set[tuple[str, str, str]]()
+    printed = set()
     for system, by_task in by_system.items():
         for task, values in by_task.items():
             for metric, value in values.items():

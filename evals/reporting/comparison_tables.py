@@ -108,7 +108,7 @@ def describe_verdicts(result: Mapping[str, Any], names: Sequence[str]) -> list[s
     baseline, *others = names
     name_of = dict(zip(result["runs"], others, strict=True))
     family = describe_family(result["comparisons"])
-    sentences = list[str]()
+    sentences = []
     for row in result["comparisons"]:
         if row["metric"] == result["metric"] and row["queries"]:
             sentences.append(describe_verdict(row, name_of[row["run"]], baseline, family))
@@ -163,7 +163,7 @@ def _compare(
 
 
 def _describe_changes(changed: dict[str, list[Any]]) -> str:
-    changes = list[str]()
+    changes = []
     for key, (before, after) in changed.items():
         changes.append(f"{key} {abbreviate(after)} (was {abbreviate(before)})")
     return ", ".join(changes) or "the same configuration"
@@ -281,7 +281,7 @@ def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> R
 
 
 def _spread(systems: list[Result], labels: list[str]) -> list[TextBlock]:
-    repeated = dict[str, Result]()
+    repeated = {}
     for label, system in zip(labels, systems, strict=True):
         if system["spread"] is not None:
             repeated[f"{label} ({plural(len(system['repeats']), 'run')})"] = system["spread"]
@@ -358,7 +358,7 @@ def lay_out_curves(result: Result) -> list[TextBlock]:
 def _curves_table(axis: str, curves: Result) -> ResultTable:
     budgets = curves["budgets"]
     columns = _choose_columns(budgets)
-    best = list[float]()
+    best = []
     for column in columns:
         affordable = [p["value"] for p in curves["front"] if p["budget"] <= budgets[column]]
         best.append(max(affordable))

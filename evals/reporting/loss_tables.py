@@ -8,7 +8,7 @@ counted once. Runs that an earlier version scored have no row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -77,7 +77,7 @@ LONGEST = 70
 
 def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | None:
     """A row for each program and metric; None if no bound was run."""
-    rows = list[tuple[str, list[str], list[str]]]()
+    rows = []
     for group in groups:
         for name in metrics or ("",):
             for bounds in references_per_program(group.runs, name):
@@ -146,7 +146,7 @@ def plot_gap(groups: Sequence[Group]) -> Plot | None:
     As OBLIQ-Bench's Figure 1: below the diagonal, documents are recognised that no search finds.
     None if there is no such task.
     """
-    points = list[dict[str, Any]]()
+    points = []
     metrics = dict[str, None]()
     for group in groups:
         for task in group.tasks:
@@ -187,7 +187,7 @@ def best_mean(
     """Return the highest mean of the runs over these kinds of pools, "" for none; None if there are
     no such runs.
     """
-    means = list[float]()
+    means = []
     for run in runs:
         mean = run.mean(metric)
         # A bare retriever over a pool verifies nothing.

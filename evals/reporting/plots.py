@@ -306,8 +306,8 @@ def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, i
 
 def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int]) -> None:
     models = list(dict.fromkeys(row.partition(", ")[0] for row in rows))
-    drawn_models = list[str]()
-    ends = set[int]()
+    drawn_models = []
+    ends = set()
     largest = max(sizes)
     for row, values in zip(rows, cells, strict=True):
         model = row.partition(", ")[0]

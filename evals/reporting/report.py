@@ -101,7 +101,7 @@ def _shared_sections(
         [_runs_table(groups)],
         [reasons if left_out else None],
     ]
-    sections = list[ReportSection]()
+    sections = []
     for items in groups_of_items:
         shown = [item for item in items if item]
         if shown:

@@ -272,7 +272,7 @@ def plot_by_task(group: Group, table: FigureTable) -> Plot | None:
 
     distance = min(0.12, 0.7 / len(rows))
     middle = (len(rows) - 1) / 2
-    series = list[Series]()
+    series = []
     for index, row in enumerate(rows):
         series.append(Series(row.label, dots(row, (index - middle) * distance), index))
     ticks = {float(x): table.columns[index].label for x, index in enumerate(leading)}
@@ -351,15 +351,15 @@ def _conditions_panel(
     group: Group, systems: Mapping[System, Mapping[str, ScoredRun]], tasks: Sequence[str]
 ) -> Panel:
     columns = condition_columns(group, tuple(tasks))[:10]
-    series = list[Series]()
+    series = []
     for index, (system, runs) in enumerate(systems.items()):
-        points = list[Point]()
+        points = []
         for x, column in enumerate(columns, start=1):
             win = mean_over([runs[task] for task in tasks], column.metric, "")
             if win:
                 points.append(Point(x, win["mean"], win["low"], win["high"]))
         series.append(Series(str(system), points, index))
-    published = list[Point]()
+    published = []
     for x, column in enumerate(columns, start=1):
         published += [Point(x, printed.value) for printed in figures_for(group, column)]
     if group.variant in LADDERS:

@@ -100,7 +100,7 @@ class ResultCell:
     @property
     def title(self) -> str:
         """The sources of the figure, in a line."""
-        parts = list[str]()
+        parts = []
         if self.low is not None:
             parts.append(f"95 % interval {self.low:.4f} to {self.high:.4f}")
         if self.error is not None:
@@ -345,7 +345,7 @@ def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[ResultColumn
         domains = {short_task_name(task) for task in tasks}
         if domains == set(environments.suite("multiconir").tasks):
             printed = _mean_task(group)
-    columns = list[ResultColumn]()
+    columns = []
     if group.variant in LADDERS:
         for k in reversed(CONDITIONS):
             label = str(11 - k)
@@ -407,7 +407,7 @@ def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -
     lower = [is_lower_better(column.metric.partition(",")[0]) for column in columns]
 
     def score(row: ResultRow) -> float:
-        values = list[float]()
+        values = []
         for cell, is_lower in zip(row.cells, lower, strict=True):
             if cell is not None:
                 values.append(-cell.value if is_lower else cell.value)
@@ -482,8 +482,8 @@ def mean_over(runs: Sequence[ScoredRun], metric: str, judgements: str) -> dict[s
     """Mean and interval of a run, or of the mean over several tasks' runs; None if a run has no
     value.
     """
-    measurements = dict[str, dict[str, Any]]()
-    columns = list[list[float]]()
+    measurements = {}
+    columns = []
     for run in runs:
         name = _metric_name(run, metric, judgements)
         measured = run.scores["metrics"].get(name, {})
@@ -594,7 +594,7 @@ def _published_rows(group: Group, columns: Sequence[ResultColumn]) -> list[Resul
         for figure in figures_for(group, column):
             row = by_system.setdefault(figure.system, {}).setdefault(figure.table, {})
             row.setdefault(index, figure)
-    rows = list[ResultRow]()
+    rows = []
     for system in sorted(by_system):
         for members in _together(by_system[system].values()):
             rows.append(_published_row(group, system, members, len(columns)))
@@ -607,7 +607,7 @@ def _published_row(
     paper = PAPERS.get(group.suite, group.suite)
     decimals = DECIMALS.get(group.suite, 3)
     cells: list[ResultCell | None] = [None] * width
-    figures = list[published.PaperFigure]()
+    figures = []
     for member in members:
         for index, figure in member.items():
             figures.append(figure)

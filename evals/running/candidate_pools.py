@@ -85,7 +85,7 @@ class Pool:
         depth = self._depth(environment)
         queries = environment.queries
         at_once = max(1, HELD // depth)
-        pooled_queries = list[Query]()
+        pooled_queries = []
         for start in range(0, len(queries), at_once):
             batch = queries[start : start + at_once]
             searches = [Search(query.text, query.objective, query.excluded) for query in batch]
@@ -208,8 +208,8 @@ def _hide_relevant(
     head_size = max(0, min(size // 2, size - 2 * len(relevant)))
     head = order[:head_size]
     # Documents after the head, and which of them are the best of a relevant unit.
-    candidates = list[str]()
-    relevant_positions = list[int]()
+    candidates = []
+    relevant_positions = []
     units_before = relevant.intersection(map(unit_of, head))
     for doc_id in order[head_size:]:
         unit = unit_of(doc_id)

@@ -143,7 +143,7 @@ def render_estimate(estimate: dict[str, Any], subject_lines: Sequence[str] = ())
         *(subject_lines or (describe_task(estimate), describe_system(estimate), pending)),
     ]
     named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
-    rows = list[list[str]]()
+    rows = []
     for name, key in named:
         values = [f"{value:,.0f}" for value in estimate[key].values()]
         rows.append([name, *values])
@@ -554,7 +554,7 @@ def rehearse(
         return RehearsedRun(program, ())
     environment = replace(environment, queries=tuple(queries))
     index = BM25(environment.documents, sextant_home())
-    notes = list[str]()
+    notes = []
 
     def build(spec: retrievers.RetrieverSpec) -> Retriever:
         if not any(
@@ -606,8 +606,8 @@ class StandInModel(session.SharedOnDeepcopy, dspy.LM):
 
         RunIncomplete if all of them fail.
         """
-        calls = list[Sequence[CallTokens]]()
-        failed = list[str]()
+        calls = []
+        failed = []
         for query in queries:
             self.calls = []
             with dspy.context(lm=self, adapter=Adapter(), trace=[]):

@@ -114,7 +114,7 @@ class Result:
     @property
     def table(self) -> ResultTable:
         """The metrics, each with its mean and its 95 % interval."""
-        rows = list[list[str]]()
+        rows = []
         for name, metric in self.metrics.items():
             cells = [Cell(number(value), value) for value in metric]
             rows.append([name, *cells])

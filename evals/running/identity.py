@@ -156,7 +156,7 @@ def _list_modules(resolved: "ResolvedRequest", environment: Environment) -> list
     references = [environments.SUITES[environments.split_name(environment.task)[0]][0]]
     if names.is_reference(environment.data):  # the code of a user's own task
         references.append(environment.data)
-    modules = list[str]()
+    modules = []
     for spec in resolved.all_retrievers:
         modules += [part.__module__ for _, part in retrievers.iter_classes(spec)]
     modules += [reference.rpartition(":")[0] for reference in references]
@@ -182,7 +182,7 @@ def code_and_versions(
     may be counted.
     """
     sources = code_digest.collect_sources(modules, without=without)
-    installed = set[str]()
+    installed = set()
     for library in sources.libraries.union(libraries) & _LIBRARIES:
         if find_spec(library):
             installed.update([library, *_RANKS_WITH.get(library, ())])

@@ -42,7 +42,7 @@ def find(name: str) -> Any:
 
 def _describe(user_object: Any) -> str:
     """Return the sources of an object, and of the functions, classes and values that they read."""
-    texts = dict[int, str]()
+    texts = {}
     pending = [user_object]
     module = inspect.getmodule(user_object)
     while pending:

@@ -43,7 +43,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     judgements = environment.judgements[environment.headline]
     unchanged = 0
     hops = Counter[int]()
-    relevant = list[Result]()
+    relevant = []
     for start in range(0, len(searcher.queries), CHUNK):
         queries = searcher.queries[start : start + CHUNK]
         steps_of = [searches(run.outcomes[query.query_id]) for query in queries]

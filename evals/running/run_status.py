@@ -245,7 +245,7 @@ def _in_utc(seconds: float) -> str:
 
 def read_sittings(path: Path) -> list[dict[str, Any]]:
     """Return the sittings of the run in `path`; lines that cannot be read are left out."""
-    sittings = list[dict[str, Any]]()
+    sittings = []
     with suppress(OSError):
         for line in (path / SITTINGS).read_bytes().splitlines():
             row = files.read_object(line.decode("utf-8", "replace"))

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from evals.run_folder import (
     Outcome,
@@ -240,7 +240,7 @@ class _WorkerThreads:
 
     def take_ready(self) -> list["_Result"]:
         """Return what is done, after a wait of at most TICK if nothing is."""
-        ready = list[_Result]()
+        ready = []
         with suppress(queue.Empty):
             ready.append(self.done.get(timeout=TICK))
             while len(ready) < WRITTEN_TOGETHER:
@@ -364,7 +364,7 @@ def answer_query(
     """
     started = time.perf_counter()
     error = None
-    fields = dict[str, Any]()
+    fields = {}
     try:
         with session.for_query(query):
             submission = _ask(system, query)

@@ -104,7 +104,7 @@ def _constant_values(
     values: Sequence[str], first_codes: Sequence[int], second_codes: Sequence[int]
 ) -> dict[str, str]:
     """Return the value of each judge that gives a single value."""
-    constant = dict[str, str]()
+    constant = {}
     for judge, codes in (("first", first_codes), ("second", second_codes)):
         if len(set(codes)) == 1:
             constant[judge] = values[codes[0]]

@@ -74,11 +74,11 @@ def compare_behaviour(paths: Sequence[Path]) -> Result:
     """
     runs = read_same_queries(paths)
     observed = [observe_run(run) for run in runs]
-    summaries = list[Result]()
+    summaries = []
     for number, run in enumerate(runs):
         others = observed[:number] + observed[number + 1 :]
         summaries.append(summarize(run, observed[number], others))
-    pairs = list[Result]()
+    pairs = []
     for first, second in combinations(range(len(runs)), 2):
         complement = _complement(observed[first], observed[second])
         pairs.append({"runs": [first, second], **complement})
@@ -138,7 +138,7 @@ def _observe(run: scored_run.ScoredRun, query_id: str) -> QueryBehaviour:
                     last = count
             step_number = searches[last - 1] if 0 < last <= len(searches) else 0
             figures["decided"] = [(last, step_number)]
-    surfaced = dict[str, int]()
+    surfaced = {}
     for unit, history in observer.relevant.items():
         search = history.get("search")
         if search in searches:
@@ -251,7 +251,7 @@ def summarize(
             costs[key].update(cost)
     # Hops and numbers of calls in their order, then kinds of steps.
     order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
-    failures = defaultdict[str, list[Result]](list)
+    failures = defaultdict(list)
     for kind_of_failure, failure in list_failures(run, behaviour, other_runs):
         failures[kind_of_failure].append(failure)
     return {
@@ -265,7 +265,7 @@ def summarize(
 
 
 def _summarize_figure(name: str, behaviour: Mapping[str, QueryBehaviour]) -> Result:
-    rows = list[tuple[float, str, int]]()
+    rows = []
     for query_id, query in behaviour.items():
         rows += [(value, query_id, step) for value, step in query.figures.get(name, ())]
     rows.sort(reverse=name in ("searches", "decided", "repeats"))
@@ -349,7 +349,7 @@ def _complement(
     "equal" compares them at equal searches: the union has half of each run's.
     """
     counts = Counter[str]()
-    shares = defaultdict[str, list[list[float]]](list)
+    shares = defaultdict(list)
     for query_id, query in first_run.items():
         counterpart = second_run[query_id]
         first = query.surfaced
@@ -412,7 +412,7 @@ def lay_out_behaviour(result: Result) -> list[TextBlock]:
 
 
 def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:
-    rows = list[list[str]]()
+    rows = []
     for key, label in FIGURES.items():
         means = [format_number(run["figures"][key]["mean"], unknown="-") for run in runs]
         rows.append([label, *means])
@@ -421,7 +421,7 @@ def _figures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable
 
 def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTable:
     cutoff = runs[0]["cutoff"]
-    rows = list[list[str]]()
+    rows = []
     for key, label in KINDS.items():
         counts = [run["failures"][key]["documents"] for run in runs]
         if any(counts):
@@ -431,9 +431,9 @@ def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTabl
 
 
 def _costs_table(run: Result, label: str) -> ResultTable:
-    rows = list[list[str]]()
+    rows = []
     for key, costs in run["costs"].items():
-        cells = list[str]()
+        cells = []
         for name in COSTS:
             decimals = 1 if name == "seconds" else 0
             cells.append(f"{costs.get(name, 0):,.{decimals}f}")
@@ -453,7 +453,7 @@ def _pair_table(pair: Result, labels: Sequence[str]) -> ResultTable:
         "all": "recall of what surfaced",
         "equal": "at equal searches, half of them in each for both",
     }
-    rows = list[list[str]]()
+    rows = []
     for key, label in shares.items():
         if key in pair:
             rows.append([label, *(f"{value:.4f}" for value in pair[key])])

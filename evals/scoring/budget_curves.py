@@ -366,7 +366,7 @@ class _SeenShare:
 
     def add(self, step: Row) -> bool:
         before = len(self._seen)
-        doc_ids = list[str]()
+        doc_ids = []
         if self._shown:
             doc_ids = [
                 history

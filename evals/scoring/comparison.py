@@ -243,8 +243,8 @@ def fill_metrics(
     """
     loaded = dict[str, Environment]()
     names = list(names)
-    problems = list[SextantError]()
-    filled_runs = list[ScoredRun]()
+    problems = []
+    filled_runs = []
     for run in runs:
         columns = dict(run.columns)
         metrics = dict(run.scores["metrics"])
@@ -349,8 +349,8 @@ def _measure_spread(
 
 def _check_contracts(runs: list[ScoredRun], *, force: bool) -> tuple[list[str], list[str]]:
     baseline = runs[0]
-    forced = list[str]()
-    notes = list[str]()
+    forced = []
+    notes = []
     for run in runs[1:]:
         differ = contract_differences(baseline, run)
         if "data_fingerprint" in differ:
@@ -604,8 +604,8 @@ def _compare_losses(
     """Return a row a system on the fates of relevant documents (means over repeats), and
     notes on missing data.
     """
-    rows = list[Result]()
-    notes = list[str]()
+    rows = []
+    notes = []
     k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
     for system in systems:
         try:
@@ -718,7 +718,7 @@ def compare_pairs(paths: Sequence[Path], metric: str = "", *, force: bool = Fals
     _check_contracts(runs, force=force)
     name = metric or runs[0].metric
     pairs = list(combinations(systems, 2))
-    rows = list[Result]()
+    rows = []
     for baseline, system in pairs:
         row = _compare_metric(baseline, system, name, len(pairs))
         row["baseline"] = baseline.name

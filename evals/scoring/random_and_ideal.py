@@ -56,7 +56,7 @@ def bound(bound_type: str, metric: str, environment: Environment) -> float | Non
     if is_pairwise(metric):
         return _bound_comparisons(bound_type, metric, environment)
     judgements = environment.judgements[environment.headline]
-    values = list[float]()
+    values = []
 
     @cache
     def count_units() -> int:  # if units are scored, it reads the corpus

@@ -100,7 +100,7 @@ class ReferenceRuns(NamedTuple):
     @property
     def others(self) -> str:
         """The bounds that are another system's, in full."""
-        descriptions = list[str]()
+        descriptions = []
         for reference, label in LABELS.items():
             if reference in self.bounds and not self.is_own(reference):
                 mean = self.mean(reference)
@@ -147,7 +147,7 @@ def read_reference_bounds(path: Path) -> dict[str, Any]:
     if run is None:
         return {"metric": "", **dict.fromkeys(LABELS)}
     folder = path if path.name not in ("", "..") else path.resolve()
-    candidates = list[ScoredRun]()
+    candidates = []
     with suppress(OSError):  # a folder that may be entered and not listed
         for sibling in sorted(folder.parent.iterdir()):
             if sibling.name == folder.name:
@@ -163,7 +163,7 @@ def list_bounds(references: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]
 
     The best bare retriever is left out if it is the run's own.
     """
-    bounds = list[tuple[str, dict[str, Any]]]()
+    bounds = []
     for reference, label in LABELS.items():
         bound = references.get(reference)
         if bound and not (reference == "best" and bound == references["floor"]):
@@ -195,7 +195,7 @@ def references_per_program(runs: Sequence[ScoredRun], metric: str = "") -> list[
 
     They are by `metric`, or by each run's headline metric.
     """
-    references = list[ReferenceRuns]()
+    references = []
     for run in runs:
         if run.config["program"] == FLOOR or run.config.get("pool"):
             continue
@@ -213,8 +213,8 @@ def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: st
     retriever, then the paper's pool and the larger one, never by the bare retriever. A ceiling is
     at least the run and a bare retriever.
     """
-    means = dict[Path, float]()
-    peers = list[ScoredRun]()
+    means = {}
+    peers = []
     for candidate in candidates:
         mean = candidate.mean(metric)
         if mean is not None and _has_contract_of(candidate, run):
@@ -246,7 +246,7 @@ def references_among(run: ScoredRun, candidates: Iterable[ScoredRun], metric: st
     for reference, kinds in _POOLS.items():
         if run.pool in kinds:
             continue
-        pooled = list[ScoredRun]()
+        pooled = []
         for peer in peers:
             is_bound = reference == "union" or means[peer.path] >= least_ceiling
             if peer.pool in kinds and is_bound and peer.config["program"] != FLOOR:

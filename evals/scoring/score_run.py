@@ -37,7 +37,7 @@ from evals.scoring.metrics import (
 )
 from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.scored_run import Column, name_retriever
-from evals.scoring.statistics import Interval, bootstrap_columns, bootstrap_mean, resampled_mean
+from evals.scoring.statistics import bootstrap_columns, bootstrap_mean, resampled_mean
 from programs import DIFFERS
 from programs.deviations import describe_deviations
 from tools import files
@@ -76,7 +76,7 @@ def score(
     depths = [parse_metric(name).depth or 0 for name in environment.metrics]
     unit = "passages" if environment.max_p else "documents"
     pooled = environment.judgements.get(POOLED)
-    rankings = dict[str, list[str]]()
+    rankings = {}
     if pooled:  # else nothing is read a second time
         rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
     short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
@@ -157,7 +157,7 @@ def _score_queries(
 ) -> tuple[Values, dict[str, str]]:
     judgements = environment.judgements[environment.headline]
     values = Values()
-    errors = dict[str, str]()
+    errors = {}
     checked = set[str]()
     with (
         run_folder.writing(path / "run.trec") as trec,
@@ -324,8 +324,8 @@ def summarise_columns(
 
     `weights` has the weights of queries by metric; a metric with none of them has weights of 1.
     """
-    defined = dict[str, dict[str, float]]()
-    intervals = dict[str, Interval]()
+    defined = {}
+    intervals = {}
     equally_long = dict[int, list[str]]()  # metrics whose resamples are drawn together
     for name, column in columns.items():
         defined[name] = values = {
@@ -340,7 +340,7 @@ def summarise_columns(
     for names in equally_long.values():
         rows = [list(defined[name].values()) for name in names]
         intervals |= zip(names, bootstrap_columns(rows), strict=True)
-    summary = dict[str, dict[str, Any]]()
+    summary = {}
     for name, column in columns.items():
         values = defined[name]
         if not values:
@@ -520,7 +520,7 @@ def _identity(look: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
-    looks = dict[tuple[Any, ...], dict[str, Any]]()
+    looks = {}
     with suppress(OSError, SextantError):
         for line in files.iter_lines(files.sextant_home() / "looks.jsonl"):
             with suppress(ValueError, RecursionError):

@@ -179,7 +179,7 @@ def align_columns(*columns: Mapping[str, float | None]) -> dict[str, tuple[float
 
     Queries that lack a value are left out.
     """
-    aligned = dict[str, tuple[float, ...]]()
+    aligned = {}
     for query_id in columns[0]:
         values = [column.get(query_id) for column in columns]
         defined = tuple(value for value in values if value is not None)
@@ -193,7 +193,7 @@ def contract_differences(baseline: ScoredRun, run: ScoredRun) -> dict[str, str]:
 
     Under "queries" are the numbers of their queries, if they are not the same queries.
     """
-    differences = dict[str, str]()
+    differences = {}
     for key, value in baseline.contract.items():
         if run.contract[key] != value:
             differences[key] = f"{abbreviate(value)}, {abbreviate(run.contract[key])}"
@@ -227,7 +227,7 @@ def find_folders(paths: Iterable[Path], *, unanswered: bool = False) -> list[Pat
 
 def _run_folders_below(path: Path, *, unanswered: bool) -> list[Path]:
     """Return the run folders below `path`, without those of judges, compilations and shards."""
-    folders = list[Path]()
+    folders = []
     for file in files.walk(path):
         folder = file.parent
         if file.name != "config.json":
@@ -247,8 +247,8 @@ def find_scored_runs(paths: Iterable[Path]) -> tuple[list[ScoredRun], dict[Path,
 
     DataError if no folder is a run.
     """
-    runs = list[ScoredRun]()
-    unreadable = dict[Path, str]()
+    runs = []
+    unreadable = {}
     for path in find_folders(paths):
         try:
             runs.append(read_scored_run(path, load_data=False))
@@ -282,7 +282,7 @@ def read_scored_run(path: Path, *, load_data: bool = True) -> ScoredRun:
 
 def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> SextantError:
     outcomes = run_folder.read_outcomes(path)
-    query_ids = list[str]()
+    query_ids = []
     if load_data:
         with suppress(SextantError):  # its data may not be here
             query_ids = [query.query_id for query in load_environment(config).queries]

@@ -59,7 +59,7 @@ def bootstrap_columns(
     if queries < 2:
         return [Interval(mean, None, None) for mean in means]
     weighted = rows * weight
-    means_of_blocks = list[np.ndarray]()
+    means_of_blocks = []
     for draws in _draw_queries(queries, resamples):
         totals = queries if weights is None else weight.take(draws).sum(axis=1)
         sums = [row.take(draws).sum(axis=1) for row in weighted]
@@ -292,8 +292,8 @@ def detectable_over(groups: Collection[np.ndarray], tests: int = 1) -> float | N
     from scipy.special import stdtrit  # Student's t: few commands need it
 
     level = ALPHA / tests
-    squared_errors = list[float]()
-    pooled_terms = list[float]()
+    squared_errors = []
+    pooled_terms = []
     for group in groups:
         if len(group) > 1:
             variance = float(group.var(ddof=1)) / len(group) / len(groups) ** 2

@@ -27,14 +27,14 @@ def rank_systems(
     Lists are in the order of `systems`; `p` and `p_holm` are None for the best system, and where
     nothing is tested, as in metrics of `untested`.
     """
-    rows = list[dict[str, Any]]()
+    rows = []
     for metric in metrics:
         columns = [system[metric] for system in systems]
         values = list(align_columns(*columns).values())
         rows.append(_rank(metric, values, len(systems)))
     tests = len(metrics) * (len(systems) - 1)
-    tested = list[tuple[dict[str, Any], int]]()
-    ps = list[float]()
+    tested = []
+    ps = []
     for row in rows:
         if row["metric"] in untested or not row["queries"]:
             continue
@@ -66,7 +66,7 @@ def _rank(metric: str, values: Sequence[Sequence[float]], systems: int) -> dict[
     }
     if not values:
         return row
-    means = list[float]()
+    means = []
     for column in zip(*values, strict=True):
         means.append(sum(column) / len(column))
     best = min(means) if is_lower_better(metric) else max(means)

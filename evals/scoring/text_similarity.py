@@ -48,7 +48,7 @@ def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) ->
 
 def similarities(texts: Sequence[str], candidates: Sequence[str]) -> list[float]:
     """Return for each of `texts` its similarity to the nearest candidate; 0 without candidates."""
-    nearest = list[float]()
+    nearest = []
     for row in compare(texts, candidates):
         largest = row.max(initial=0.0)
         nearest.append(float(largest))

@@ -265,7 +265,7 @@ def serve_command(
     """
     try:
         through = load_object("door", door, {door: door})
-        ends = list[Callable[[], None] | None]()
+        ends = []
     except ModuleNotFoundError as error:
         extra = door.partition(":")[0].rpartition(".")[2]
         raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None

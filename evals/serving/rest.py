@@ -228,7 +228,7 @@ class RestApi:
         with self._queue.admit():
             batch = await self._queue.run(partial(_checked, SearchR1Request, body))
             self._check_search(len(batch.queries), batch.topk)
-            chunks = list[bytes]()
+            chunks = []
             for start in range(0, len(batch.queries), TOGETHER):
                 if await request.is_disconnected():
                     break
@@ -238,9 +238,9 @@ class RestApi:
 
     def _retrieve_part(self, texts: list[str], batch: SearchR1Request) -> bytes:
         """Return the results of some queries of a batch, as the elements of a list in JSON."""
-        results = list[str]()
+        results = []
         for hits in self._search(texts, batch.topk):
-            result = list[dict[str, Any]]()
+            result = []
             for hit in hits:
                 document = self._documents[hit.doc_id]
                 shown = {
@@ -267,7 +267,7 @@ class RestApi:
         query: str,
         k: int,
     ) -> Response:
-        candidates = list[dict[str, Any]]()
+        candidates = []
         for rank, hit in enumerate(self._search([query], k)[0], start=1):
             text = self._documents[hit.doc_id].text
             candidates.append(

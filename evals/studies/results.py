@@ -79,7 +79,7 @@ class StudyResults(NamedTuple):
 
     def json(self) -> dict[str, Any]:
         """Return the cells, the tests and the findings as plain data."""
-        cells = list[dict[str, Any]]()
+        cells = []
         for (row, task, request), folder, problem, unfit, _ in self.cells:
             reason = unfit or (str(problem) if problem else None)
             cells.append(
@@ -148,7 +148,7 @@ def note_untested(
     """Return task -> a sentence, for the tasks whose metric counts every document that can be
     retrieved.
     """
-    sentences = dict[str, str]()
+    sentences = {}
     for task, metric in metrics.items():
         of_task = [
             run
@@ -169,7 +169,7 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[st
     by_row: dict[str, list[Sequence[ScoredRun]]] = {}
     for (row, _), repeats in runs.items():
         by_row.setdefault(row, []).append(repeats)
-    failures = list[str]()
+    failures = []
     for row, of_tasks in by_row.items():
         failed = sum(run.scores["failed"] for repeats in of_tasks for run in repeats)
         answers = sum(run.scores["queries"] for repeats in of_tasks for run in repeats)
@@ -190,7 +190,7 @@ def lay_out(results: StudyResults) -> FigureTable:
     """
     families = significance.group_by_family(results.metrics, results.metrics)
     columns = _columns(results, families)
-    rows = list[ResultRow]()
+    rows = []
     for row in dict(results.runs.keys()):
         rows.append(ResultRow("ours", row, [_cell(results, row, column) for column in columns]))
     rows = order_by_score(rows, columns)
@@ -210,7 +210,7 @@ def lay_out(results: StudyResults) -> FigureTable:
 
 
 def _columns(results: StudyResults, families: Mapping[str, tuple[str, ...]]) -> list[ResultColumn]:
-    columns = list[ResultColumn]()
+    columns = []
     for task, metric in results.metrics.items():
         columns.append(
             ResultColumn(
@@ -259,7 +259,7 @@ def _table_notes(results: StudyResults, families: Mapping[str, tuple[str, ...]])
             "Triplets: each query counts once here, and as often as it has triplets in a run's "
             "own table"
         )
-    programs = set[str]()
+    programs = set()
     for (row, _), repeats in results.runs.items():
         if not all(run.is_floor for run in repeats):
             programs.add(row)
@@ -278,7 +278,7 @@ def _bounds(results: StudyResults, columns: Sequence[ResultColumn]) -> list[Resu
     for result in results.cells:
         for name, value in (result.bounds or {}).items():
             by_name.setdefault(name, {}).setdefault(result.cell.task, value)
-    rows = list[ResultRow]()
+    rows = []
     for name, by_task in by_name.items():
         cells = [_bound_cell(by_task, column.tasks) for column in columns]
         if any(cells):
@@ -287,7 +287,7 @@ def _bounds(results: StudyResults, columns: Sequence[ResultColumn]) -> list[Resu
 
 
 def _bound_cell(by_task: Mapping[str, float | None], tasks: Sequence[str]) -> ResultCell | None:
-    bounds = list[float]()
+    bounds = []
     for task in tasks:
         bound = by_task.get(task)
         if bound is None:
@@ -446,7 +446,7 @@ def _draw(results: StudyResults, table: FigureTable) -> tuple[list[Plot], dict[s
     """Return the plots of means and of differences, and the files of both in the widths of
     papers.
     """
-    plots = list[Plot]()
+    plots = []
     files = dict[str, str | bytes]()
     for stem, panel in _make_panels(results, table).items():
         if panel.series:
@@ -459,12 +459,12 @@ def _draw(results: StudyResults, table: FigureTable) -> tuple[list[Plot], dict[s
 def _make_panels(results: StudyResults, table: FigureTable) -> dict[str, Panel]:
     rows = table.of_kind("ours")
     tests = {(test.row, test.tasks): test for test in results.tests}
-    means = list[Series]()
-    changes = list[Series]()
+    means = []
+    changes = []
     for index, row in enumerate(rows):
         shift = (index - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
-        mean_points = list[Point]()
-        change_points = list[Point]()
+        mean_points = []
+        change_points = []
         for x, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
             if cell:
                 mean_points.append(Point(x + shift, cell.value, cell.low, cell.high))
@@ -541,7 +541,7 @@ def lay_out_plainly(table: FigureTable | CsvTable) -> ResultTable:
         )
     heads = ["system"]
     heads += [f"{column.label} {column.below}".strip() for column in table.columns]
-    shown = list[list[str]]()
+    shown = []
     for row in table.rows:
         label = f"{row.label} (computed, not run)" if row.kind == "computed" else row.label
         shown.append(

@@ -112,7 +112,7 @@ def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], Se
     if len(reasons) == 1:
         first = unfinished[0]
         return [], problem.saying(f"{total}; {first.row} on {first.task}: {problem}")
-    lines = list[str]()
+    lines = []
     for reason, alike in reasons.items():
         first = alike[0]
         suffix = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
@@ -406,7 +406,7 @@ def run_cells(
     metric. `states` are kept in a file meanwhile.
     """
     shop = SharedRunState(cells, metric)
-    results = dict[int, CellResult]()
+    results = {}
     waiting = order_cells(cells)
     with announced("counting what was spent before"):
         shop.count_earlier([cells[number] for number in waiting])
@@ -462,13 +462,13 @@ def estimate_cells(cells: Sequence[StudyCell]) -> tuple[dict[str, Any], list[Cel
     Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
     shop = SharedRunState(cells)
-    by_number = dict[int, dict[str, Any]]()
-    results = list[CellResult]()
+    by_number = {}
+    results = []
     for number in order_cells(cells):
         by_number[number], result = _estimate_cell(cells[number], shop)
         results.append(result)
     estimates = [by_number[number] for number in range(len(cells))]
-    rows = dict[str, dict[str, Any]]()
+    rows = {}
     for row in dict.fromkeys(cell.row for cell in cells):
         rows[row] = _add([estimate for estimate in estimates if estimate["row"] == row])
     whole = {
@@ -578,7 +578,7 @@ def _cost_table(estimate: dict[str, Any]) -> ResultTable:
 
 
 def _figures(row: dict[str, Any]) -> list[str]:
-    figures = list[str]()
+    figures = []
     for key, digits in FIGURES.items():
         levels = [f"{value:,.{digits}f}" for value in row[key].values()] if row[key] else []
         if not levels:

@@ -80,7 +80,7 @@ def group_by_family(tasks: Iterable[str], metrics: Metrics) -> dict[str, tuple[s
 def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> list[RowTest]:
     """Test each row against the baseline, on each task and over all tasks of a family of metrics."""
     metrics = metrics or {}
-    contrasts = list[Contrast]()
+    contrasts = []
     rows = dict.fromkeys(row for by_row in values.values() for row in by_row)
     rows.pop(baseline, None)
     for row in rows:
@@ -113,7 +113,7 @@ def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict
     rows = [row for row in first_task if all(by_row.get(row) for by_row in values.values())]
 
     def signed_mean(row: str) -> float:
-        means = list[float]()
+        means = []
         for task, by_row in values.items():
             means.append(_sign(metrics, task) * fmean(by_row[row].values()))
         return fmean(means)
@@ -166,7 +166,7 @@ def _test_together(contrasts: Sequence[Contrast]) -> list[RowTest]:
     tests = []
     for row, tasks, groups, metric in contrasts:
         # Each query's part of the mean over tasks of the mean over queries.
-        shares = list[float]()
+        shares = []
         for group in groups:
             weight = len(group) * len(tasks)
             shares += [difference / weight for difference in group]
@@ -196,8 +196,8 @@ def describe_tests(tests: Sequence[RowTest], baseline: str, metric: str = "") ->
     by_row: dict[str, list[RowTest]] = {}
     for test in tests:
         by_row.setdefault(test.row, []).append(test)
-    lines = list[str]()
-    equal = list[list[RowTest]]()
+    lines = []
+    equal = []
     for row, row_tests in by_row.items():
         if any(test.significant for test in row_tests):
             lines.append(_say_row(row, row_tests, baseline))

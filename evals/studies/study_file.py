@@ -87,7 +87,7 @@ def expand_cells(study: StudyFile, runs: Path = Path("runs")) -> list[StudyCell]
     tasks = _list_tasks(study, study.tasks)
     shared: dict[str, Any] = {f"budget_{name}": limit for name, limit in study.budget.items()}
     shared["runs"] = runs
-    cells = list[StudyCell]()
+    cells = []
     first = dict[tuple[str, str], Request]()
     for row, row_fields in rows:
         try:
@@ -121,7 +121,7 @@ def _make_cells(
             raise UnknownName("task of the study", task, tasks)
     settings = {key: value for key, value in row_fields.items() if key not in ("name", "tasks")}
     settings |= shared
-    cells = list[StudyCell]()
+    cells = []
     for task in own_tasks:
         request = cli_options.make_request(Request, _ask_about(task, settings))
         cells.append(StudyCell(row, task, request))
@@ -168,7 +168,7 @@ def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
     listed = list(study.row)
     if study.rows or not study.row:
         listed.insert(0, study.rows)
-    expanded = list[dict[str, Any]]()
+    expanded = []
     for row in listed:
         row_fields = study.fixed | row
         for key in row_fields:
@@ -181,7 +181,7 @@ def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
                 expanded.append(settings | {"parameters": parameters})
     unnamed = [_flatten(settings) for settings in expanded if "name" not in settings]
     differ = _differing_keys(unnamed) or ["program"]
-    named = list[tuple[str, dict[str, Any]]]()
+    named = []
     for settings in expanded:
         name = settings.get("name") or _describe(_flatten(settings), differ)
         named.append((str(name), settings))
@@ -195,7 +195,7 @@ def _differing_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _multiply(row_fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the fields with each combination of the values that are listed for them."""
-    choices = list[list[tuple[str, Any]]]()
+    choices = []
     for key, value in row_fields.items():
         values = value if _is_listed(key, value) else [value]
         choices.append([(key, choice) for choice in values])
@@ -221,7 +221,7 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(flat: Mapping[str, Any], differ: Sequence[str]) -> str:
-    words = list[str]()
+    words = []
     for key in differ:
         if key not in flat:
             continue

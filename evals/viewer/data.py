@@ -185,7 +185,7 @@ class ViewerApi:
         finished = [
             (run_id, entry.stamp) for run_id, entry in self._entries.items() if entry.loaded
         ]
-        unfinished = list[Answer]()
+        unfinished = []
         for run_id, run in self._unfinished.items():
             run.refresh()
             unfinished.append({"id": run_id, **run.describe()})
@@ -216,7 +216,7 @@ class ViewerApi:
     @property
     def places(self) -> dict[str, str]:
         """The name in an exported page of each absolute path of a run or its data."""
-        names = dict[str, str]()
+        names = {}
         for run_id, loaded in self._readable.items():
             names[str(loaded.run.path)] = run_id
         for loaded in self._readable.values():
@@ -297,7 +297,7 @@ class ViewerApi:
         run = loaded.run
         siblings = {name: entry.run for name, entry in self._readable.items() if name != run_id}
         references = reference_runs.references_among(run, siblings.values(), run.metric)
-        bounds = list[Answer]()
+        bounds = []
         for label, bound in reference_runs.list_bounds(references.json()):
             bounds.append(
                 {
@@ -373,7 +373,7 @@ class ViewerApi:
         with self._lock:
             entries: dict[str, _RunEntry] = {}
             for root in self._paths:
-                folders = list[Path]()
+                folders = []
                 with suppress(DataError, OSError):
                     # It had a run when the page was opened.
                     folders = scored_run.find_folders([root], unanswered=True)
@@ -468,7 +468,7 @@ def _summarize(run_id: str, loaded: LoadedRun) -> Answer:
 
 def _list_remarks(loaded: LoadedRun, remarks: Remarks) -> list[Answer]:
     """Return the remarks on the run's queries that are shown, and on their steps."""
-    listed = list[Answer]()
+    listed = []
     for subject, remark in remarks.items():
         if subject.query_id in loaded.named:
             keys = ("query_id", "step", "label", "note", "time")
@@ -493,7 +493,7 @@ def _describe_run(loaded: LoadedRun) -> Answer:
     run = loaded.run
     judged = loaded.judged
     query_ids = loaded.query_ids
-    values = dict[str, list[float | None]]()
+    values = {}
     for name, column in run.columns.items():
         values[name] = [column[query_id] for query_id in query_ids]
     errors = {query_id: run.errors[query_id] for query_id in query_ids if query_id in run.errors}
@@ -514,7 +514,7 @@ def _describe_query(loaded: LoadedRun, query_id: str) -> Answer:
     judged = loaded.judged
     outcome = loaded.outcomes[query_id]
     row = judged.rows.get(query_id, {})
-    relevant = list[Mapping[str, object]]()
+    relevant = []
     if not judged.why and (cutoff := run.scores["losses"]["cutoff"]):
         for document in row.get("relevant", []):
             relevant.append(document | {"fate": fate_at(document, cutoff)})

@@ -75,7 +75,7 @@ def describe_timeline(steps: Sequence[Step], answers: Path) -> Answer:
     """
     keys = [key for step in steps for key in step.get("calls", ())]
     times = read_call_times(answers, keys)
-    rows = list[Answer]()
+    rows = []
     for step in steps:
         started = step.get("started")
         if started is None:
@@ -105,7 +105,7 @@ def _place_calls(calls: Sequence[CallTime], started: float, seconds: float) -> l
     first = min(call.at - call.seconds for call in calls)
     last = max(call.at for call in calls)
     fits = last - first <= seconds + _CLOCKS
-    placed = list[Answer]()
+    placed = []
     position = started
     for call in calls:
         if fits:

@@ -60,7 +60,7 @@ def _said_of(run: ScoredRun) -> str:
 
 
 def _describe_difference(usual: ScoredRun, run: ScoredRun) -> str:
-    described = list[str]()
+    described = []
     for key in contract_differences(usual, run):
         if key in _SAID:
             continue

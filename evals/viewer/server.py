@@ -284,7 +284,7 @@ def write_page(answers: ViewerApi, path: Path) -> int:
 def _hidden(answers: ViewerApi) -> list[tuple[bytes, bytes]]:
     """Return keys and paths of this machine as they stand in JSON, each with its replacement."""
     secret = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-    replacements = dict[str, str]()
+    replacements = {}
     for name, value in sorted(os.environ.items()):
         # A shorter value may be any word.
         if secret.search(name) and len(value) >= 12:

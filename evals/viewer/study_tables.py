@@ -20,7 +20,7 @@ def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[dict[str, Any
     Each has its "name", "question", "page" (a path, "" without one), "rows", "tasks" and "cells": a
     cell has "row", "task", "state", "reason" and what `find_run` returns for its run.
     """
-    found = list[tuple[float, dict[str, Any]]]()
+    found = []
     for root in roots:
         for file in root.glob("studies/*/cells.json"):
             # A table that cannot be read is left out: the runs are shown in any case.
@@ -35,7 +35,7 @@ def read_studies(roots: Sequence[Path], find_run: FindRun) -> list[dict[str, Any
 def _read(root: Path, file: Path, find_run: FindRun) -> dict[str, Any]:
     table = files.loads(files.read_input(file, LARGEST))
     page = file.with_name("index.html")
-    cells = list[dict[str, Any]]()
+    cells = []
     for row in table["cells"]:
         cell = {
             "row": str(row["row"]),

@@ -60,7 +60,7 @@ class _Search:
 
     def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
         for query_id, outcome in outcomes.items():
-            reported = set[tuple[str, str]]()
+            reported = set()
             for step, location, text, key in self._texts(outcome):
                 if text and (location, text) not in reported:
                     reported.add((location, text))

@@ -71,8 +71,8 @@ class StageProgram(Program):
     def forward(self, query: Query) -> Submission:
         """Ask about the unit that is the query's text."""
         unit = json.loads(query.text)
-        doc_id_of = dict[str, str]()
-        texts = dict[str, Document]()
+        doc_id_of = {}
+        texts = {}
         for number, (doc_id, text) in enumerate(unit["passages"], start=1):
             doc_id_of[str(number)] = doc_id
             texts[str(number)] = Document(str(number), text)
@@ -111,7 +111,7 @@ class StageProgram(Program):
         checks = question.checks(inputs)
         require_ids = partial(require_known_row_ids, question.rows)
         outputs = dict[str, Any]()
-        rows = dict[str, Any]()
+        rows = {}
         problem: UnusableAnswer | None = None
         for batch in (numbers, *([number] for number in numbers)):
             todo = [number for number in batch if number not in rows]

@@ -14,7 +14,7 @@ from programs.passage_reading import complete_ranking, find_candidates
 from tools.corpus import Corpus
 from tools.errors import UsageError, require_at_least
 from tools.lenses import LENSES, get_lens
-from tools.records import Document, Hit, Query, Submission
+from tools.records import Document, Query, Submission
 from tools.retrievers.lens import surface_cues
 from tools.retrievers.lens.annotators import (
     BATCH,
@@ -86,7 +86,7 @@ class Annotator(Program):
         text = (
             annotate_text(*predictor, query.text[: self.read_chars]) if self.query else query.text
         )
-        hits = list[Hit]()
+        hits = []
         if any(map(content_words, notes.values())):
             hits = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
                 text, len(pool)

@@ -161,7 +161,7 @@ def check(spec: str, settings: ModelSettings) -> dict[str, Any]:
 
 def _keep_answers(lm: LanguageModel) -> list[ModelResponse]:
     """Return a list that gets every answer of the model from now on."""
-    answers = list[ModelResponse]()
+    answers = []
     ask_caller = lm.caller.ask
 
     def note(*request: Any) -> ModelResponse:
@@ -180,7 +180,7 @@ def _try_abilities(model: ConnectedModel, answers: list[ModelResponse]) -> dict[
         "schema": partial(_fill, lm, "on"),
         "tools": partial(_call_tool, lm),
     }
-    abilities = dict[str, Any]()
+    abilities = {}
     with model.active():
         for name, ask in asks.items():
             try:

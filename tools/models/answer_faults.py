@@ -138,7 +138,7 @@ def _is_copied_object(signature: Any, value: pydantic.BaseModel) -> bool:
 
     One copied text costs the object nothing: small models copy the description of a remark, and write a good search.
     """
-    texts = list[str]()
+    texts = []
     for name, field in type(value).model_fields.items():
         if field.annotation is str:
             texts.append(getattr(value, name))

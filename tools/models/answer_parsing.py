@@ -73,8 +73,8 @@ def _read_object(signature: Any, answer: str) -> FieldValues | None:
 def _sections(answer: str) -> list[tuple[str, str]]:
     """Divide an answer at its markers, as DSPy does, into (field, text); the text before the first has no field."""
     name = ""
-    lines = list[str]()
-    sections = list[tuple[str, str]]()
+    lines = []
+    sections = []
     for line in answer.splitlines():
         marker = _MARKER.match(line.strip()) if "[[ ##" in line else None
         if not marker:

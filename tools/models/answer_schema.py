@@ -74,7 +74,7 @@ def bound_schema(
     """
     has_lists = "'type': 'array'" in str(schema)
     texts = max(1, str(schema).count("'type': 'string'"))
-    bounds = dict[str, FieldValues]()
+    bounds = {}
     if brief:
         max_chars = limit // 2 // (texts * (_MAX_ITEMS if has_lists else 1))
         bounds["array"] = {"maxItems": _MAX_ITEMS}

@@ -214,7 +214,7 @@ def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
     object_sent = read_object(value)
     fields = form.model_fields
     own_names = {fold_name(name): name for name in fields}
-    sent = dict[str, Any]()
+    sent = {}
     for name, content in object_sent.items():
         own_name = own_names.get(fold_name(name), name)
         optional = own_name in fields and not fields[own_name].is_required()

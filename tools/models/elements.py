@@ -27,7 +27,7 @@ def find_elements(text: str, opening: re.Pattern[str]) -> Iterator[Element]:
 
     A tag that nothing closes is left out.
     """
-    closings = defaultdict[str, list[int]](list)
+    closings = defaultdict(list)
     for closing in _CLOSING.finditer(text):
         closings[closing[1]].append(closing.start())
     place = 0

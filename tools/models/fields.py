@@ -44,7 +44,7 @@ def place_markers(signature: Any, answer: str) -> str:
     if answer.lstrip("`json \n").startswith("{"):  # JSON may have markers in its texts
         return answer
     names = {plain_name(name): name for name in (*signature.output_fields, _LAST)}
-    placed = list[str]()
+    placed = []
     position = 0  # up to which the answer is in `placed`
     counted = 0  # up to which the quotation marks of the line are counted
     line_start = 0
@@ -142,7 +142,7 @@ def _by_calls(
 
 def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
     constraints = schema_constraints(call_context.current().checks)
-    values = dict[str, Any]()
+    values = {}
     try:
         for name, field in signature.output_fields.items():
             if name in texts:
@@ -173,7 +173,7 @@ def convert_field(
         calls = read_calls(text, tools).calls
         if not calls and text.strip() not in ("[]", "{}", '{"tool_calls": []}'):
             raise ValueError("no call that can be read")
-        parsed_calls = list[dict[str, Any]]()
+        parsed_calls = []
         for call in calls:
             arguments = read_arguments(call["arguments"], tools.get(call["name"]))
             if arguments is None:
@@ -188,7 +188,7 @@ def convert_field(
 def _offered_tools() -> Mapping[str, Mapping[str, Any]]:
     """Return the tools among the inputs of the present call, with their parameters."""
     call = call_context.current().predictor_call
-    offered = dict[str, Mapping[str, Any]]()
+    offered = {}
     for value in call.inputs.values() if call else ():
         for tool in value if isinstance(value, list) else ():
             if isinstance(tool, dspy.Tool):
@@ -240,7 +240,7 @@ def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any
 
 
 def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> dict[str, Any]:
-    fields = dict[str, Any]()
+    fields = {}
     for key, content in value.items():
         name = names.get(plain_name(key))
         if name is not None:

@@ -129,7 +129,7 @@ def write_search(
     uses = Counter[str]()
     for text in earlier:
         uses.update(set(content_words(text)))
-    weight = dict[str, float]()
+    weight = {}
     for word in described.keys() | noted.keys():
         from_notes = NOTES_SHARE * noted.get(word, 0.0)
         from_description = (1 - NOTES_SHARE) * described.get(word, 0.0)
@@ -168,7 +168,7 @@ def select_ids(
     """Return the ids of the passages that share the most weight with the description, best first."""
     description = inputs["description"]
     weight = _weigh_description(description, statistics)
-    scores = dict[str, float]()
+    scores = {}
     for passage in inputs["passages"]:
         scores[passage.id] = _overlap(weight, passage.text, statistics)
     best = sorted(scores, key=lambda passage_id: (-scores[passage_id], passage_id))
@@ -264,7 +264,7 @@ def describe_passages(
     """Return, for each passage, the sentence with most of the description's weight and the heaviest shared words."""
     description = inputs["description"]
     weight = _weigh(description, statistics)
-    rows = list[dict[str, str]]()
+    rows = []
     for passage in inputs["passages"]:
         description_of_passage = _describe(passage.text, weight)
         rows.append({"id": passage.id, **description_of_passage})
@@ -290,7 +290,7 @@ def find_missing(
     """Return the words of the description that no note has, heaviest first."""
     description = inputs["description"]
     weight = _weigh(description, statistics)
-    noted = set[str]()
+    noted = set()
     for note in inputs["notes"]:
         noted.update(content_words(note))
     missing = {word: weight[word] for word in weight.keys() - noted}
@@ -336,7 +336,7 @@ def find_common(
         passage_count.update(dict.fromkeys(content_words(passage.text), 1))
     least = max(2, len(inputs["passages"]) / 2)
     described = set(content_words(description))
-    weight = dict[str, float]()
+    weight = {}
     for word, count in passage_count.items():
         if count >= least and word not in described:
             weight[word] = count * statistics.weight(word)
@@ -349,7 +349,7 @@ def call_tools(
 ) -> ToolCalls:
     """Select the best results of the last search, then search again with its words; finish in the last step."""
     history = _read_history(inputs["history"])
-    calls = list[dict[str, Any]]()
+    calls = []
     if history.passages:
         best = select_ids({**inputs, "passages": history.passages[-1]}, statistics)
         if best:
@@ -377,7 +377,7 @@ def _read_history(turns: Iterable[Any]) -> _History:
                 continue
             history.searches.append(call["args"]["query"])
             rows = json.loads(result) if result.startswith("[") else []
-            passages = list[SimpleNamespace]()
+            passages = []
             for row in rows:
                 text = texts.setdefault(row["doc_id"], row["text"])
                 passages.append(SimpleNamespace(id=row["doc_id"], text=text))
@@ -428,7 +428,7 @@ def _cut_clauses(text: str, statistics: TermStatistics) -> list[_Piece]:
 
 
 def _rank_by_weight(text: str, statistics: TermStatistics) -> list[str]:
-    weight = dict[str, float]()
+    weight = {}
     for sentence in sentences(text):
         words = _weigh(sentence, statistics)
         weight[sentence] = sum(words.values())
@@ -441,7 +441,7 @@ _CLAUSE_END = re.compile(r"(?<=[,;:.!?])\s+|\n+|\s+(?:and|but|or|which|who|where
 
 def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
     """Return the clauses of `text`, heaviest first; `text` itself if none has a word of the corpus."""
-    weight = dict[str, float]()
+    weight = {}
     for part in _CLAUSE_END.split(text):
         clause = part.strip(" ,;:.")
         words = _weigh(clause, statistics)
@@ -497,7 +497,7 @@ def _describe(text: str, weight: Mapping[str, float]) -> dict[str, str]:
 
 def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
     """Return idf x square root of the count, for each word of `text` that the corpus has."""
-    weights = dict[str, float]()
+    weights = {}
     for word, count in Counter(content_words(text)).items():
         weight = statistics.weight(word) * math.sqrt(count)
         if weight > 0:

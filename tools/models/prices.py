@@ -182,7 +182,7 @@ def _find_listed(model: str) -> Price | None:
         or "input_cost_per_request" in row
     ):
         return None
-    tiers = list[Any]()
+    tiers = []
     for tier in row.get("tiered_pricing") or ():
         if len(tier.get("range", ())) == 2:
             tiers.append(tier)
@@ -194,7 +194,7 @@ def _find_listed(model: str) -> Price | None:
     source = (
         f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
     )
-    steps = list[tuple[int, Any]]()
+    steps = []
     for tier in tiers[1:]:
         rates = _rates(tier)
         if rates:
@@ -223,13 +223,13 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
     inclusive = row["litellm_provider"] in _INCLUSIVE
     price = base
     matches = filter(None, map(_ABOVE.fullmatch, row))
-    steps = dict[str, int]()
+    steps = {}
     for match in matches:
         thousands = 1000 if match[2] else 1
         steps[match[1] + match[2]] = int(match[1]) * thousands
     longer: list[tuple[int, Price]] = []
     for written, limit in sorted(steps.items(), key=lambda step: step[1]):
-        named = dict[str, Any]()
+        named = {}
         for name, key in _RATES.items():
             named[name] = row.get(f"{key}_above_{written}_tokens")
         changes: dict[str, Any] = {
@@ -278,7 +278,7 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
         return None
     sections = _read_own(path)
     spec = spec.rstrip("/")
-    beginnings = list[str]()
+    beginnings = []
     for name in sections:
         if name.endswith("*") and spec.startswith(name[:-1]):
             beginnings.append(name)

@@ -102,7 +102,7 @@ def _is_blank(value: Any) -> bool:
 
 def describe(values: Mapping[str, Any]) -> str:
     """Return the values of fields in a line, for the trace."""
-    described = list[str]()
+    described = []
     for name, value in values.items():
         words = _describe_value(value)
         described.append(f"{name}: {words}")
@@ -181,7 +181,7 @@ class _Reader:
     ) -> list[Any]:
         """Return the usable items of a list; ValueError if it has items, and none is usable."""
         has_ids = name in self._shown_ids
-        written = list[Any]()
+        written = []
         is_empty = False
         with suppress(*_UNREADABLE):
             written = find_items(part)
@@ -210,7 +210,7 @@ class _Reader:
         shown: Ids,
     ) -> list[Any]:
         """Return the shown ids, or the rows with shown ids, among the items."""
-        kept = list[Any]()
+        kept = []
         for item in items:
             is_row = hasattr(item, "id")
             written = item.id if is_row else item

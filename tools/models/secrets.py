@@ -82,7 +82,7 @@ def redact_nested(value: Any, hide: Callable[[str], str]) -> Any:
 
 def secret_values(least: int = _SHORTEST) -> list[str]:
     """Return the values of secrets in the environment that have at least `least` letters."""
-    values = list[str]()
+    values = []
     for name, value in os.environ.items():
         is_secret = name.endswith(_SECRET_NAMES) or name in _IN_HEADERS
         if is_secret and len(value) >= least:

@@ -167,7 +167,7 @@ def identify(
     taken = set[Any]()
     for message in conversation:
         taken.update(call.get("id") for call in message.get("tool_calls") or ())
-    identified = list[dict[str, Any]]()
+    identified = []
     for position, call in enumerate(calls):
         call_id = call.get("id")
         if not call_id or call_id in taken:
@@ -179,7 +179,7 @@ def identify(
 
 def shorten_ids(conversation: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a conversation in which all ids of calls have nine letters and digits, for servers that refuse others."""
-    short_ids = dict[str, str]()
+    short_ids = {}
     for turn, message in enumerate(conversation):
         for position, call in enumerate(message.get("tool_calls") or ()):
             is_short = re.fullmatch("[A-Za-z0-9]{9}", str(call["id"]))
@@ -244,7 +244,7 @@ def _read_tags(
 
 def _read_pairs(text: str) -> dict[str, Any]:
     """Return the arguments in GLM's tags: <arg_key>query</arg_key><arg_value>ferry</arg_value>."""
-    pairs = dict[str, Any]()
+    pairs = {}
     for part in text.split("<arg_key>")[1:]:
         key, closing, behind = part.partition("</arg_key>")
         before, opening, value = behind.partition("<arg_value>")
@@ -577,7 +577,7 @@ def _identify_tool(
     if not arguments:
         return "", {}
     given = set(map(plain_name, arguments))
-    matches = list[str]()
+    matches = []
     for name, own in parameters.items():
         if set(map(plain_name, own)) == given:
             matches.append(name)

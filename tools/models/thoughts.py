@@ -148,7 +148,7 @@ def _leave_out_ends(text: str) -> str:
 
 
 def _part_by_marks(text: str, instruction: str) -> Parted:
-    thoughts = list[str]()
+    thoughts = []
     answer_text = ""
     position = 0
     is_open = False
@@ -205,10 +205,10 @@ def _keep_open_field(before: str, after: str) -> str:
 def _part_harmony(text: str, instruction: str) -> Parted:
     sections = list(_PART.finditer(text))
     before = text[: sections[0].start()] if sections else text
-    thoughts = list[str]()
-    finals = list[str]()
-    remarks = list[str]()
-    calls = list[str]()
+    thoughts = []
+    finals = []
+    remarks = []
+    calls = []
     field = _keep_open_field(before, text[len(before) :])
     thoughts.append(before[len(field) :].rpartition("<|message|>")[2].replace("<|end|>", ""))
     for section in sections:
@@ -233,7 +233,7 @@ def _part_harmony(text: str, instruction: str) -> Parted:
 
 
 def _part_bare_harmony(text: str) -> Parted:
-    thoughts = list[str]()
+    thoughts = []
     position = 0
     while section := _BARE_PART.match(text, position):
         thoughts.append(section["text"])

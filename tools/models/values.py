@@ -225,7 +225,7 @@ def _to_list(
 def convert_items(annotation: Any, items: Iterable[Any]) -> list[Any]:
     """Return those items that are of the type of a list's items."""
     item_types = get_args(annotation) or (Any,)
-    converted = list[Any]()
+    converted = []
     for item in items:
         with suppress(ValueError, TypeError):
             converted.append(convert(item_types[0], item))
@@ -369,8 +369,8 @@ def _to_model(
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is no object")
     written_names = {plain_name(name): name for name in value}
-    values = dict[str, Any]()
-    read_names = set[Any]()
+    values = {}
+    read_names = set()
     for name, field in annotation.model_fields.items():
         names = [name, field.alias or name, *(_ID_KEYS if name in ("id", "doc_id") else ())]
         written = next(
@@ -395,7 +395,7 @@ def _to_mapping(
     inside = get_args(annotation)
     if not isinstance(value, Mapping) or len(inside) != 2:
         return value
-    converted = dict[Any, Any]()
+    converted = {}
     for key, content in value.items():
         converted[convert(inside[0], key)] = convert(inside[1], content)
     return converted
@@ -491,7 +491,7 @@ class Ids:
 
     def read(self, values: Any) -> list[Any]:
         """Return a list with each value as the id that it means; other values stay, as texts."""
-        read = list[Any]()
+        read = []
         for value in values:
             doc_id = self.find(value)
             several = self._split(value) if doc_id is None else [doc_id]
@@ -503,7 +503,7 @@ class Ids:
 
         A short number, which may be any number, has to stand in brackets or behind a word for a document.
         """
-        named = list[str]()
+        named = []
         for piece in _WORD.finditer(text):
             word = piece[0].strip(_EDGES)
             doc_id = self.find(word)

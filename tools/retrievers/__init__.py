@@ -123,8 +123,8 @@ def _read_type(name: str, constructor: Any, custom: bool) -> RetrieverType:
             f"{name}: {error}, which a type in its constructor names; import it"
         ) from None
 
-    positional = list[inspect.Parameter]()
-    options = dict[str, inspect.Parameter]()
+    positional = []
+    options = {}
     for key, parameter in parameters.items():
         if key in _GIVEN_BY_CALLER:
             continue
@@ -407,7 +407,7 @@ def _read_options(spec: RetrieverSpec, retriever_type: RetrieverType) -> dict[st
         if name not in parameters:
             available = f"it has {', '.join(parameters)}" if parameters else "it has none"
             raise UsageError(f"{spec.kind} has no option {name!r}; {available}")
-    options = dict[str, Value]()
+    options = {}
     for name, parameter in parameters.items():
         if name in spec.options:
             label = f"{spec.kind}: {name}"

@@ -130,7 +130,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_stdout(json.dumps({"kinds": kinds, "models": models}) + "\n")
         return
-    items = list[tuple[str, str]]()
+    items = []
     for retriever in kinds:
         items.append((retriever["form"], f"{retriever['what']} {retriever['from']}".rstrip()))
         if retriever["options"]:
@@ -194,7 +194,7 @@ def _check(arguments: argparse.Namespace) -> None:
     # A check has an index that cannot be kept, on purpose, which would print a warning.
     logging.getLogger("sextant").setLevel(logging.ERROR)
     spec = canonicalize(arguments.spec)
-    checks = list[dict[str, str]]()
+    checks = []
     for duty, deviation in contract.run(spec):
         checks.append({"check": duty, "wrong": deviation})
         if not arguments.json:
@@ -221,7 +221,7 @@ def _indexes(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_stdout(json.dumps([index._asdict() for index in indexes]) + "\n")
         return
-    cells = list[list[str]]()
+    cells = []
     for index in indexes:
         built = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
         notes = f"{_options_of(index)} {_state_of(index)}".strip()
@@ -237,7 +237,7 @@ def _indexes(arguments: argparse.Namespace) -> None:
 
 
 def _options_of(index: index_store.StoredIndex) -> str:
-    options = list[str]()
+    options = []
     for name, value in index.key.items():
         is_option = name not in ("kind", "corpus", "code", "format")
         if is_option and isinstance(value, str | int | float) and value != "":
@@ -260,8 +260,8 @@ def _delete(arguments: argparse.Namespace) -> None:
     names = arguments.names
     if arguments.all:
         names = [index.name for index in index_store.list_stored_indexes(sextant_home())]
-    deleted = list[str]()
-    refused = list[UsageError]()
+    deleted = []
+    refused = []
     for name in dict.fromkeys(names):
         try:
             index_store.delete(sextant_home(), name)

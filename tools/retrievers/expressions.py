@@ -117,8 +117,8 @@ class _ExpressionParser:
         subject = ""
         if self._take(":"):
             subject = self._word(r"[^\s(),](?:[^(),]*[^\s(),])?", "a model")
-        parts = list[RetrieverSpec]()
-        options = dict[str, Value]()
+        parts = []
+        options = {}
         if self._take(r"\("):
             for name, value in self._list(r"\)", "a closing bracket", self._argument):
                 if isinstance(value, RetrieverSpec):

@@ -85,7 +85,7 @@ class HttpRetriever(Retriever):
         return 0 if self._dialect != "anserini" else len(text.split()) - len(_cut(text).split())
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        hits_of = dict[int, list[Hit]]()
+        hits_of = {}
         pending = list(range(len(searches)))
         depth = k + max(len(search.excluded) for search in searches)
         while pending:
@@ -136,7 +136,7 @@ class HttpRetriever(Retriever):
                     )
                     for path in paths
                 ]
-            results = list[list[Hit]]()
+            results = []
             most = max(1, DEEPEST // k)
             for start in range(0, len(texts), most):
                 batch = encodable(texts[start : start + most])

@@ -213,7 +213,7 @@ def _build(folder: Path, key: Mapping[str, object], build: Callable[[Path], None
         # It has the key of the draft.
         disk.replace(draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED)
         build(draft)
-    files = dict[str, list[int]]()
+    files = {}
     sealed = _list_seals(folder.parent.glob(f"{key.get('kind', 'index')}-*"))
     for path in sorted(
         path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST

@@ -52,8 +52,8 @@ def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
     wanted = FORMS[form] if form else sum(FORMS.values(), ())
     inside, left_out = list_folder(path, follow_links=follow_links)
     corpus = {file for file in find_files(path, "documents") if find_ending(file) in FORMS["table"]}
-    files = list[Path]()
-    left_out_files = list[LeftOut]()
+    files = []
+    left_out_files = []
     for file in inside:
         if find_ending(file) in wanted and (file in corpus or not corpus):
             files.append(file)

@@ -105,7 +105,7 @@ def _local(element: ElementTree.Element) -> str:
 
 
 def _texts(element: ElementTree.Element, path: str) -> list[str]:
-    texts = list[str]()
+    texts = []
     for child in element.findall(path):
         words = "".join(child.itertext()).split()
         if words:
@@ -117,7 +117,7 @@ def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -
     if not sections:
         lines = (" ".join(text.split()) for text in element.itertext())
         return "\n\n".join(filter(None, lines))
-    written = list[str]()
+    written = []
     for heading, path in sections.items():
         if texts := _texts(element, path):
             written += [f"## {heading}", *texts]
@@ -155,14 +155,14 @@ def _hide_unclosed(wikitext: str) -> _Hidden:
 
     They are text, but the parser would read the rest of the page for each of them to learn that.
     """
-    marks = dict[str, str]()
+    marks = {}
     for stand_in, (mark, pattern) in _PAIRS.items():
         if wikitext.count(mark) <= _FEW_UNCLOSED:
             continue
         unclosed = _unclosed(pattern, wikitext)
         if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
             continue
-        pieces = list[str]()
+        pieces = []
         end = 0
         for match in unclosed:
             start = match.start("open")
@@ -175,7 +175,7 @@ def _hide_unclosed(wikitext: str) -> _Hidden:
 
 
 def _unclosed(pattern: re.Pattern[str], wikitext: str) -> list[re.Match[str]]:
-    unclosed = list[re.Match[str]]()
+    unclosed = []
     for match in pattern.finditer(wikitext):
         if match["open"]:
             unclosed.append(match)
@@ -209,7 +209,7 @@ def _write(code: Any) -> str:
 
 
 def _write_infobox(node: Any) -> str:
-    lines = list[str]()
+    lines = []
     for parameter in node.params:
         if value := _write_line(parameter.value):
             name = str(parameter.name).strip()
@@ -218,7 +218,7 @@ def _write_infobox(node: Any) -> str:
 
 
 def _write_table(node: Any) -> str:
-    lines = list[str]()
+    lines = []
     # The cells of the first row may stand in the table itself.
     for row in [node, *_tags_in(node, "tr")]:
         cells = [_write_line(cell.contents) for cell in _tags_in(row, "td", "th")]

@@ -48,7 +48,7 @@ def check_installed(package: str, purpose: str) -> None:
 
 def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
     """Return the text of a file in UTF-8. TooLarge if it has more than `most` characters."""
-    lines = list[str]()
+    lines = []
     budget = most
     for _, text in raw_files.read_lines(
         path,
@@ -101,7 +101,7 @@ def read_pdf(path: Path) -> Mapping[str, str]:
 
 def _list_pages(file: Any) -> Iterator[Any]:
     """Yield each page once: a tree that names a page many times may make a small file endless."""
-    visited = set[int]()
+    visited = set()
     for page in file.pages:
         number = page.indirect_reference.idnum if page.indirect_reference else None
         if number is None or number not in visited:

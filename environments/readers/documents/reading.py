@@ -98,7 +98,7 @@ def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[
     """Yield the messages in lists, each as long as comes together in a moment; all alone if
     `at_once`.
     """
-    batch = list[Message]()
+    batch = []
     since = time.monotonic()
     for message in messages:
         batch.append(message)

@@ -131,7 +131,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
         for query_id in gold
     ]
     # A query and its twin are both for dev, or both for test.
-    together = dict[str, str]()
+    together = {}
     for query_id, twin in twins.items():
         together[query_id] = twin
         together[twin] = query_id
@@ -189,7 +189,7 @@ def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environ
         expand_user_path(section.ratings),
         section.least,
     )
-    staying = list[str]()
+    staying = []
     for query in environment.queries:
         query_id = query.query_id
         reason = ""
@@ -214,7 +214,7 @@ def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
     """Return the grades, or 1 and 0 for those from `positive` on and below it."""
     if not positive:
         return {query_id: dict(grades) for query_id, grades in qrels.items()}
-    graded = dict[str, dict[str, float]]()
+    graded = {}
     for query_id, grades in qrels.items():
         graded[query_id] = {doc_id: float(grade >= positive) for doc_id, grade in grades.items()}
     return graded
@@ -222,7 +222,7 @@ def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
 
 def _drop_masked(build: BuildPipeline, queries: Sequence[Query], gold: Qrels) -> list[Query]:
     """Return the queries without queries that must not see any of their relevant documents."""
-    visible = list[Query]()
+    visible = []
     for query in queries:
         if any(
             grade > 0 and judged not in query.excluded
@@ -245,7 +245,7 @@ def inherit_labels(
 
     A query that keeps nothing that is relevant is dropped.
     """
-    gold = dict[str, dict[str, float]]()
+    gold = {}
     for query_id, grades in graded.items():
         row = dict[str, float]()
         for judged, grade in grades.items():
@@ -296,8 +296,8 @@ def _find_contained(build: BuildPipeline, environment: Environment) -> _Containe
         for doc_id in sorted(named)
         if doc_id in environment.documents
     }
-    certain = dict[tuple[str, str], str]()
-    doubtful = dict[tuple[str, str], str]()
+    certain = {}
+    doubtful = {}
     for old, new, share in find_contained(old_words, build.source.documents):
         if share >= section.coverage:
             certain[old, new] = "yes"

@@ -88,7 +88,7 @@ def _read_authors(build: BuildPipeline) -> dict[str, str]:
     """Return doc_id -> author. DataError if no text has an author."""
     source = build.source
     column = build.recipe.authors.field
-    author_of = dict[str, str]()
+    author_of = {}
     if column:
         for doc_id, texts in source.private.items():
             if texts.get(column):
@@ -109,8 +109,8 @@ def _read_authors(build: BuildPipeline) -> dict[str, str]:
 def _make_queries(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Query]:
     """Return each text with an author as a query that must not see texts of the same post."""
     source = build.source
-    post_of = dict[str, str]()
-    queries = list[Query]()
+    post_of = {}
+    queries = []
     for doc_id in author_of:
         # If the group is the author, a post is the text that a piece was cut from.
         if build.recipe.authors.field:
@@ -129,10 +129,10 @@ def _find_other_texts(
 ) -> dict[str, dict[str, float]]:
     """Return for each query the other texts of its author, up to `limits.queries` queries."""
     limits = build.recipe.limits
-    texts_by = defaultdict[str, list[str]](list)
+    texts_by = defaultdict(list)
     for doc_id, author in author_of.items():
         texts_by[author].append(doc_id)
-    other_texts = dict[str, list[str]]()
+    other_texts = {}
     for query in queries:
         doc_ids = texts_by[author_of[query.query_id]]
         other_texts[query.query_id] = [doc_id for doc_id in doc_ids if doc_id not in query.excluded]
@@ -180,7 +180,7 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
     shares = np.bincount(np.digitize(wanted, ends))
     shortest = min(wanted)
     longest = max(wanted)
-    bins = defaultdict[int, list[str]](list)
+    bins = defaultdict(list)
     for doc_id in stable_order(lengths):
         if shortest <= lengths[doc_id] <= longest:
             bins[int(np.digitize(lengths[doc_id], ends))].append(doc_id)
@@ -194,7 +194,7 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
             f"by min_chars and max_chars"
         )
     least = min(supply.values())
-    chosen = list[str]()
+    chosen = []
     for number in supply:
         chosen += bins[number][: round(least * shares[number])]
     return sorted(chosen)

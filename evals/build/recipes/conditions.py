@@ -94,7 +94,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     originals = _extract(build)
     queries = _write(build, originals)
     conditions: Texts = {}
-    prose = dict[str, str]()
+    prose = {}
     for doc_id, query in queries.items():
         conditions[doc_id] = [squeeze(condition) for condition in query["conditions"]]
         prose[doc_id] = query.get("prose", "")
@@ -111,7 +111,7 @@ def _extract(build: BuildPipeline) -> Texts:
     inputs = {name: getattr(ladder, name) for name in ("domain", "features", "number")}
     doc_ids = build.distinct_documents()
     units = list[StageInput]()
-    unused = list[str]()
+    unused = []
     most = _count_documents(build)
     for doc_id in doc_ids:
         text = build.text(doc_id)
@@ -141,7 +141,7 @@ def _count_documents(build: BuildPipeline) -> int:
 def _write(build: BuildPipeline, originals: Texts) -> dict[str, Fields]:
     """Return the conditions of each document, and a query in prose for all of them if it is used."""
     ladder: LadderSettings = build.recipe.ladder
-    inputs = dict[str, Fields]()
+    inputs = {}
     for doc_id, texts in originals.items():
         inputs[doc_id] = {"domain": ladder.domain, "sentences": texts}
     writes = {"query_of_k": {"examples": ladder.list_examples}}
@@ -171,8 +171,8 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
     Documents of which a sentence could not be changed are left out.
     """
     ladder: LadderSettings = build.recipe.ladder
-    inputs = dict[str, Fields]()
-    remainders = dict[str, str]()
+    inputs = {}
+    remainders = {}
     names_of: Texts = {}
     for doc_id, stated in conditions.items():
         texts = originals[doc_id]
@@ -254,11 +254,11 @@ def _repair_until_right(
     """
     most = (1 + REPAIRS) * _count_documents(build) * units_per_document
     history = dict.fromkeys(inputs, "")  # drafts so far, and the fault of each
-    right = dict[str, Fields]()
+    right = {}
     for _ in range(1 + REPAIRS):
         drafts: dict[str, Fields] = {name: {} for name in history}
         for stage, further in writes.items():
-            units = list[StageInput]()
+            units = []
             for name in drafts:
                 units.append(StageInput(name, {**inputs[name], **further, "wrong": history[name]}))
             answers = build.ask(stage, units, most)

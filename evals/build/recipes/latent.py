@@ -182,7 +182,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     groups = _select_groups(build, valid)
     build.limit_queries(len(groups))
 
-    drafts = list[queries.QueryDraft]()
+    drafts = []
     for label, members in groups.items():
         descriptions = [notes[doc_id].attribute for doc_id in members]
         drafts.append(queries.QueryDraft(label, members, descriptions))
@@ -218,7 +218,7 @@ def _grade_groups(
     """
     recipe: LatentRecipe = build.recipe
     find_nearest = nearest_texts({doc_id: note.attribute for doc_id, note in notes.items()})
-    requests = list[pool_judging.GradingRequest]()
+    requests = []
     for query, draft in written:
         nearest = find_nearest(draft.describe(), recipe.judge.near + len(draft.members))
         outside = [doc_id for doc_id in nearest if doc_id not in draft.members]
@@ -265,7 +265,7 @@ def _screen(build: BuildPipeline, wording: str) -> list[str]:
         StageInput(batch[0], inputs, build.passages(batch))
         for batch in overlapping_slices(doc_ids, screen.batch)
     )
-    category_of = dict[str, str]()
+    category_of = {}
     for _, answer in build.ask("screen", units):
         for doc_id, row in answer.get("sorted", {}).items():
             category_of[doc_id] = row["kind"]
@@ -295,7 +295,7 @@ def _extract(build: BuildPipeline, wording: str, doc_ids: Sequence[str]) -> Note
         StageInput(batch[0], inputs, build.passages(batch, settings.chars, attribute.private))
         for batch in overlapping_slices(doc_ids, settings.batch)
     )
-    notes = dict[str, AttributeNote]()
+    notes = {}
     most = math.ceil(len(build.source.documents) / settings.batch)
     for _, answer in build.ask("extract", units, most=most):
         for doc_id, row in answer.get("found", {}).items():
@@ -332,7 +332,7 @@ def _label(build: BuildPipeline, notes: Notes) -> dict[str, str]:
     most = math.ceil(len(build.source.documents) / group.batch)
     for wave in [batches[:1], *overlapping_slices(batches[1:], WAVE)]:
         in_use = [label for label, _ in Counter(labels.values()).most_common(group.batch)]
-        units = list[StageInput]()
+        units = []
         for batch in wave:
             passages = [(doc_id, notes[doc_id].attribute) for doc_id in batch]
             units.append(StageInput(batch[0], {"in_use": in_use}, passages))
@@ -357,15 +357,15 @@ def _collapse(
     for turn in range(group.rounds):
         # Every other round goes through the labels from the other end, so that the lots differ.
         remaining = sorted(set(canonical.values()), reverse=turn % 2 == 0)
-        examples = defaultdict[str, list[str]](list)
+        examples = defaultdict(list)
         for doc_id, label in labels.items():
             examples[canonical[label]].append(notes[doc_id].attribute)
-        units = list[StageInput]()
+        units = []
         for lot in _cut_into_lots(remaining, group.labels):
             if len(lot) > 1:
                 inputs = {"labels": {label: examples[label][:2] for label in lot}}
                 units.append(StageInput(lot[0], inputs))
-        moved = dict[str, str]()
+        moved = {}
         for _, answer in build.ask("collapse", units, most):
             for row in answer.get("collapsed", ()):
                 if row["label"] != row["canonical"]:
@@ -396,7 +396,7 @@ def _cut_into_lots(labels: Sequence[str], size: int) -> list[list[str]]:
         return [list(labels)]
     find_nearest = nearest_texts({label: label for label in labels})
     remaining = dict.fromkeys(labels)
-    lots = list[list[str]]()
+    lots = []
     while remaining:
         first = next(iter(remaining))
         nearest = [label for label in find_nearest(first, 2 * size) if label in remaining]
@@ -419,11 +419,11 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
     size: int = build.recipe.group.merge
     if not size or len(groups) < 2:
         return groups
-    described = dict[str, str]()
+    described = {}
     for label, members in groups.items():
         attributes = [notes[doc_id].attribute for doc_id in members[:5]]
         described[label] = "\n".join([label, *attributes])
-    units = list[StageInput]()
+    units = []
     for step in (1, -1):
         for lot in _cut_into_lots(list(groups)[::step], size):
             if len(lot) > 1:
@@ -529,7 +529,7 @@ def _ask_who_belongs(
 ) -> tuple[Groups, dict[str, str]]:
     """Return the members of each group that do not belong to it, and a label for those that do."""
     size = build.recipe.group.validate
-    units = list[StageInput]()
+    units = []
     for label, members in groups.items():
         for batch in overlapping_slices(members, size, OVERLAP):
             passages = [
@@ -560,7 +560,7 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
     }
     too_large = [label for label in groups if label not in fitting]
     build.drop_all("select", too_large, "groups too large: their label says too little")
-    variety = dict[str, float]()
+    variety = {}
     for label, members in fitting.items():
         words = [{*content_words(build.text(member))} for member in members[:10]]
         variety[label] = _measure_variety(words)
@@ -583,7 +583,7 @@ def _select_groups(build: BuildPipeline, groups: Groups) -> Groups:
 
 def _measure_variety(texts: Sequence[set[str]]) -> float:
     """Return 1 less the mean Jaccard similarity of texts, from 0 to 1."""
-    similarities = list[float]()
+    similarities = []
     for position, text in enumerate(texts):
         similarities += [jaccard(text, earlier) for earlier in texts[:position]]
     return 1 - sum(similarities) / max(1, len(similarities))

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated
 
 import environments
 from environments.base import Comparison, Environment, Qrels
@@ -128,8 +128,8 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     )
     benchmark = _write_objective(build, _split(build, benchmark))
 
-    hard = dict[str, set[str]]()
-    provenance = list[dict[str, Any]]()
+    hard = {}
+    provenance = []
     for query in benchmark.queries:
         query_id = query.query_id
         relevant = relevant_ids(gold[query_id])
@@ -181,7 +181,7 @@ def _choose(
     carried = inherit_labels(build, pieces, task.qrels, spread=True)
     gold = release.copy_labels_to_duplicates(carried, build.source.twins)
     own_documents = find_own(task.queries, build.source.documents)
-    suitable = dict[str, Query]()
+    suitable = {}
     for query in task.queries:
         query_id = query.query_id
         if query_id not in gold:
@@ -235,7 +235,7 @@ def _make_candidates(
     """Return the queries with their pools."""
     recipe: PoolRecipe = build.recipe
     settings = recipe.candidates
-    pools = dict[str, frozenset[str]]()
+    pools = {}
     if settings.given:
         pool_of = {query.query_id: query.candidates or () for query in task.queries}
         for query_id, grades in gold.items():
@@ -262,7 +262,7 @@ def make_pools(
     searches = [Search(query.text, query.objective, query.excluded) for query in queries]
     depth = max(sizes.values())
     results = [retriever.search_many(searches, depth) for retriever in retrievers]
-    pools = dict[str, frozenset[str]]()
+    pools = {}
     for query, *hits in zip(queries, *results, strict=True):
         relevant = relevant_ids(gold[query.query_id]) - query.excluded
         further = [doc_id for doc_id in round_robin(hits) if doc_id not in relevant]
@@ -300,8 +300,8 @@ def _judge_facets(
 
     `aspects` has the sum of the grades, and `every` a 1 if each grade is 1 or more.
     """
-    requests = list[pool_judging.GradingRequest]()
-    subqueries = defaultdict[str, list[str]](list)
+    requests = []
+    subqueries = defaultdict(list)
     for query in queries:
         candidates = sorted(query.candidates or ())
         for number, text in enumerate(facets.get(query.query_id, ())):
@@ -353,7 +353,7 @@ def _split(build: BuildPipeline, benchmark: Benchmark) -> Benchmark:
     for query_id in sorted({*benchmark.dev} - {*apart.dev}):
         build.drop("split", query_id, "what is relevant is in the pools of test queries")
     build.count("split", len(benchmark.dev), len(apart.dev))
-    triplets = dict[str, list[Comparison]]()
+    triplets = {}
     for query in apart.queries:
         if query.query_id in apart.dev:
             pairs = list_triplets(query, benchmark.judgements["gold"])
@@ -425,7 +425,7 @@ def _draft_objectives(
 ) -> list[str]:
     """Return drafts of an objective; each is written in sight of those before it."""
     text_of = {query.query_id: query.text for query in benchmark.queries}
-    cases = list[dict[str, str]]()
+    cases = []
     for query_id in query_ids:
         _, right, tempting = benchmark.comparisons[query_id][0]
         case = {
@@ -457,11 +457,11 @@ def _count_wins(
     """Return for each draft the number of triplets that a judge orders rightly by it."""
     settings: ObjectiveSettings = build.recipe.objective
     text_of = {query.query_id: query.text for query in benchmark.queries}
-    triplets = dict[str, tuple[str, str, str]]()
+    triplets = {}
     for query_id in query_ids:
         for pair in benchmark.comparisons[query_id]:
             triplets[f"{query_id} {pair}"] = (query_id, pair.better, pair.worse)
-    units = list[StageInput]()
+    units = []
     for draft in dict.fromkeys(drafts):
         for key in stable_order(triplets)[: settings.triplets]:
             query_id, better, worse = triplets[key]

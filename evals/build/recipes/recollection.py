@@ -84,7 +84,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
 
     gold = _judge(build, passage_of, notes)
     build.demand(gold)
-    provenance = list[dict[str, Any]]()
+    provenance = []
     doc_id_of = {query.query_id: doc_id for query, doc_id in passage_of.items()}
     for query_id in gold:
         doc_id = doc_id_of[query_id]
@@ -109,7 +109,7 @@ def _recollect(build: BuildPipeline) -> Notes:
     """
     settings: RecollectSettings = build.recipe.recollect
     pattern = compile_pattern(settings.group)
-    groups = defaultdict[str, list[str]](list)
+    groups = defaultdict(list)
     for doc_id in build.distinct_documents():
         group = build.source.group.get(doc_id) or (pattern.search(doc_id) or [""])[0]
         groups[group].append(doc_id)
@@ -118,8 +118,8 @@ def _recollect(build: BuildPipeline) -> Notes:
     sample = in_turn[: settings.sample or None]
     inputs = {"least": settings.rating, "words": settings.words}
     units = (StageInput(doc_id, inputs, build.passages([doc_id])) for doc_id in sample)
-    memorable = dict[str, Any]()
-    forgettable = list[str]()
+    memorable = {}
+    forgettable = []
     for unit, answer in build.ask("recollect", units):
         if answer and answer["rating"] >= settings.rating:
             memorable[unit.key] = answer
@@ -129,7 +129,7 @@ def _recollect(build: BuildPipeline) -> Notes:
     build.drop_all("recollect", forgettable, "less memorable")
     build.drop_all("recollect", list(memorable)[len(chosen) :], "more than queries are wanted")
     build.count("recollect", len(sample), len(chosen))
-    notes = dict[str, Mapping[str, Any]]()
+    notes = {}
     for doc_id in chosen:
         post = " ".join(memorable[doc_id]["written"].split())
         notes[doc_id] = memorable[doc_id] | {"written": post}
@@ -154,8 +154,8 @@ def _vary_openings(
     openings: Mapping[str, str],
 ) -> Posts:
     """Return the posts with their openings said in the given ways; a post that is all opening stays."""
-    units = list[StageInput]()
-    endings = dict[str, str]()
+    units = []
+    endings = {}
     for doc_id, post in posts.items():
         opening, ending = split_opening(post)
         endings[doc_id] = ending
@@ -172,7 +172,7 @@ def _vary_openings(
 
 def _harden(build: BuildPipeline, posts: Posts) -> Posts:
     """Return the posts without the words by which a search would find their passages."""
-    units = list[StageInput]()
+    units = []
     for doc_id, post in posts.items():
         inputs = {
             "text": post,
@@ -215,7 +215,7 @@ def _judge(
     recipe: RecollectionRecipe = build.recipe
     judge = recipe.judge
     near = _find_near_passages(build, passage_of)
-    requests = list[pool_judging.GradingRequest]()
+    requests = []
     for query, doc_id in passage_of.items():
         mistakes = [f"Misremembered: {mistake}" for mistake in notes[doc_id]["changed"]]
         description = "\n".join([query.text, *mistakes])
@@ -230,7 +230,7 @@ def _judge(
     graded = pool_judging.grade(
         build, "unique", LENS, requests, judge.batch, build.most_queries * calls
     )
-    meant = dict[Query, list[str]]()
+    meant = {}
     for query in passage_of:
         grades = graded[query.query_id]
         meant[query] = [doc_id for doc_id, grade in grades.items() if grade >= judge.keep]
@@ -265,7 +265,7 @@ def _find_near_passages(
 ) -> dict[str, list[str]]:
     """Return for each query its passage, and the passages that retrievers find by either text."""
     recipe: RecollectionRecipe = build.recipe
-    near = dict[str, list[str]]()
+    near = {}
     for query, passage in passage_of.items():
         doc_ids = [passage]
         for spec in recipe.recollect.retrievers:

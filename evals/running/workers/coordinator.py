@@ -245,7 +245,7 @@ class Coordinator(RemoteSystem):
         limit: int | None,
     ) -> None:
         caller = self._caller
-        raised = list[Exception]()
+        raised = []
 
         def send(deadline: float) -> ProviderResponse:
             line.send("send", deadline - time.monotonic())

@@ -100,7 +100,7 @@ def _check_complete(
 
     DataError for a damaged shard.
     """
-    owed = list[str]()
+    owed = []
     pending = 0
     for number, share in enumerate(shares, start=1):
         outcomes = run_folder.read_outcomes(shards[number]) if number in shards else {}

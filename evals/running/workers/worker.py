@@ -146,7 +146,7 @@ class _Caller(ModelClient):
         limit: int | None = None,
     ) -> ModelResponse:
         assert isinstance(content, bytes)
-        failures = list[Exception]()
+        failures = []
         packed = None
         with self.by.asking("call", owner, key, len(content), self.schemas, limit) as line:
             while (message := line.receive())[0] == "send":

@@ -75,7 +75,7 @@ def write_cassette(
     The detected `servers` shape prompts, so it is in the first line.
     """
     count = 0
-    found = dict[str, Any]()
+    found = {}
     for model, server in (servers or {}).items():
         if any(server.values()):
             found[model] = server

@@ -117,8 +117,8 @@ def split_and_compress(
         request = request.replace(secret, b"***")
     if not hasattr(_COMPRESSION, "compress"):
         _COMPRESSION.compress = zstandard.ZstdCompressor(level=1).compress
-    ids = list[int]()
-    new_parts = dict[int, bytes]()
+    ids = []
+    new_parts = {}
     for piece in _cut(request):
         ids.append(
             number := int.from_bytes(blake2b(piece, digest_size=8).digest(), "big", signed=True)

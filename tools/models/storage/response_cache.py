@@ -222,7 +222,7 @@ class ResponseCache:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
         requests = Counter[str]()
         usage = Usage()
-        marks = set[int]()
+        marks = set()
         damage = (
             f"the books of {run} are damaged; remove the file run-id of its folder to begin them "
             f"anew: "

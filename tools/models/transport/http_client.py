@@ -167,7 +167,7 @@ def read_answer(response: httpx.Response, reader: StreamReader | None = None) ->
     A stream that goes on when its time is up is returned as far as it has come.
     """
     body = bytearray()
-    arrivals = list[tuple[int, float]]()
+    arrivals = []
     left = ""
     with closing(response):
         try:

@@ -617,11 +617,11 @@ def _text_within(value: Any) -> str:
 
 
 def _responses(answer: Any, usage: Any) -> Completion:
-    texts = list[str]()
-    calls = list[dict[str, str]]()
-    thoughts = list[str]()
+    texts = []
+    calls = []
+    thoughts = []
     finish = "stop"
-    items = list[Message]()
+    items = []
     for item in answer["output"]:
         if item["type"] == "function_call":
             calls.append(_call({**item, "id": item.get("call_id")}, item))

@@ -67,10 +67,10 @@ def merge_chunks(events: Sequence[Any]) -> dict[str, Any]:
     timings = None
     finish = None
     is_ended = False
-    deltas = list[Mapping[str, Any]]()  # of the Responses API
+    deltas = []  # of the Responses API
     message = dict[str, Any]()
-    texts = defaultdict[str, list[str]](list)
-    contents = list[Any]()
+    texts = defaultdict(list)
+    contents = []
     for event in events:
         if event is None:
             is_ended = True

@@ -317,7 +317,7 @@ def _distinct(
     """Return the first document of each distinct text that is not blank, by digest, and the
     characters not yet done.
     """
-    texts = dict[str, str]()
+    texts = {}
     characters = 0
     for document in corpus.stream():
         text = _beginning(document, chars)

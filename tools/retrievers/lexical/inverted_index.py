@@ -314,7 +314,7 @@ class _Counter:
             self._count([(stop_words.encode(), True)])
 
     def add(self, texts: Iterable[str], report: Callable[[int], None]) -> None:
-        block = list[tuple[bytes, bool]]()
+        block = []
         size = 0
         for text in chain(texts, [None]):
             if text is not None:

@@ -169,7 +169,7 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
     last bits; so would sharing a batch for very short texts, for which matrix products take another
     path: each is a batch.
     """
-    places = defaultdict[int, list[int]](list)
+    places = defaultdict(list)
     for position, length in enumerate(lengths):
         places[length].append(position)
     for length in sorted(places, reverse=True):

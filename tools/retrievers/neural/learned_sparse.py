@@ -169,7 +169,7 @@ class LearnedSparse(model_table.LocalModelMixin, Retriever):
         report: Callable[[int], None] = lambda _: None,
     ) -> Weights:
         """Return the weights of each text's terms; the same to the last bit in any batch."""
-        places = list[int]()
+        places = []
         blocks = []
         for positions, weights in self._encoder.encode(texts, task, convert_to_sparse_tensor=False):
             places += positions

@@ -154,7 +154,7 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
     and have less.
     """
     sample = _draw(len(vectors), _SAMPLE)
-    shares = list[list[float]]()
+    shares = []
     queries = vectors[sample]
     best = np.empty((len(sample), 0), np.int64)
     scores = np.empty((len(sample), 0), np.float32)

@@ -71,7 +71,7 @@ class ApproximateRetriever(VectorRetrieverBase):
         """
         excluded = [self._ranker.rows(search.excluded) for search in searches]
         # Number of documents that are needed -> positions of searches.
-        positions_by_need = defaultdict[int, list[int]](list)
+        positions_by_need = defaultdict(list)
         for i, search in enumerate(searches):
             # Excluded documents take ranks.
             needed = k + len(excluded[i])

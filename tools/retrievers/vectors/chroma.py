@@ -171,7 +171,7 @@ def _nearest(
     n: int,
     ef_search: int,
 ) -> list[Rows]:
-    nearest = list[Rows]()
+    nearest = []
     for first in range(0, len(queries), _QUERIES):
         # Chroma has at least n_results candidates, so a graph serves every ef_search.
         answer = collection.query(
