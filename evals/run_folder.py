@@ -18,7 +18,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,6 +57,7 @@ _RELEASES = {"mini", "full"}
 _NAME_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
 # It is written first, so a line need not be parsed for it.
 _QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')
+_LINES_AT_ONCE = 1 << 16  # bytes of a file that are read together: most lines in one go
 _LENGTH = 16  # hex digits of a digest
 _HEAD = b', "digest": "'
 _TAIL = len(_HEAD) + _LENGTH + len(b'"}')
@@ -186,11 +187,25 @@ class JsonlIndex(Mapping[str, dict[str, Any]]):
     checksums: dict[int, int] = field(default_factory=dict)  # where a line begins -> its CRC-32
 
     def __getitem__(self, query_id: str) -> dict[str, Any]:
-        start = self.starts[query_id]
-        with self.path.open("rb", buffering=1 << 15) as file:  # most lines at one go
-            file.seek(start)
-            line = file.readline()
-        if zlib.crc32(line) != self.checksums.get(start, zlib.crc32(line)):
+        [row] = self.rows([query_id])
+        return row
+
+    def rows(self, query_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield the rows of queries, in the order of `query_ids`."""
+        starts = [(query_id, self.starts[query_id]) for query_id in query_ids]
+        with self.path.open("rb", buffering=_LINES_AT_ONCE) as file:
+            for query_id, start in starts:
+                file.seek(start)
+                yield self._read_row(query_id, start, file.readline())
+
+    def _read_row(
+        self,
+        query_id: str,
+        start: int,
+        line: bytes,
+    ) -> dict[str, Any]:
+        checksum = self.checksums.get(start)
+        if checksum is not None and checksum != zlib.crc32(line):
             changed = f"{self.path}, query {query_id!r} has changed since the file was opened"
             raise DataError(f"{changed}; give the command again")
         try:

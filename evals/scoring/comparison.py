@@ -15,10 +15,11 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,7 +54,7 @@ from evals.scoring.scored_run import (
     list_deviations,
     read_scored_run,
 )
-from evals.scoring.statistics import ALPHA, TIE, PairedTest, bootstrap_means, holm, paired
+from evals.scoring.statistics import ALPHA, TIE, PairedTest, bootstrap_columns, holm, paired_columns
 from evals.scoring.system_names import name_systems
 from evals.scoring.system_ranking import rank_systems
 from tools.errors import DataError, SextantError, UnknownName, UsageError
@@ -101,21 +102,31 @@ class ComparedSystem:
         """Return query -> its mean over the repeats, for queries in which all of them have
         the metric.
         """
-        rows = align_columns(*(run.columns[metric] for run in self.runs))
-        return {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
+        if metric not in self._means:
+            rows = align_columns(*(run.columns[metric] for run in self.runs))
+            means = {query_id: math.fsum(row) / len(row) for query_id, row in rows.items()}
+            self._means[metric] = means
+        return self._means[metric]
+
+    @cached_property
+    def _means(self) -> dict[str, dict[str, float]]:
+        """The `values` of the metrics that were asked for."""
+        return {}
 
     def describe(self, metrics: Sequence[str]) -> Result:
         """Describe the system, its runs, and how far apart these are in each metric; spread is None
         for a run.
         """
-        spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
+        spread = None
+        if len(self.runs) > 1:
+            spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
         return {
             "run": self.name,
             **{key: self.runs[0].scores[key] for key in NAMED},
             "compiled": self.runs[0].scores.get("compiled"),
             "parameters": self.runs[0].config["parameters"],
             "repeats": [run.name for run in self.runs],
-            "spread": spread if len(self.runs) > 1 else None,
+            "spread": spread,
         }
 
     def cost(self) -> Result:
@@ -134,6 +145,26 @@ class ComparedSystem:
             usage_known = len(usages) == len(self.runs) and None not in usages
             row[f"{key}_per_query"] = sum(usages) / queries if usage_known else None
         return row
+
+
+class Contrast(NamedTuple):
+    """Two systems that are compared in a metric."""
+
+    baseline: ComparedSystem
+    system: ComparedSystem
+    metric: str
+
+    def align(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the values of both systems for the queries of which both have a value."""
+        before = self.baseline.values(self.metric)
+        after = self.system.values(self.metric)
+        pairs = align_columns(before, after).values()
+        return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+
+    def is_exhausted(self) -> bool:
+        """Return whether each run exhausts its documents, so that there is nothing to test."""
+        runs = (*self.baseline.runs, *self.system.runs)
+        return all(run.is_exhausted_by(self.metric) for run in runs)
 
 
 def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Result:
@@ -156,21 +187,8 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     chosen = [_choose_metrics(baseline, system, metrics) for system in systems_compared]
     check_metric_code(runs, dict.fromkeys(name for names in chosen for name in names))
     pairs = list(zip(systems_compared, chosen, strict=True))
-    contrasts = [
-        (system, name, _is_tested(baseline, system, name))
-        for system, names in pairs
-        for name in names
-    ]
-    tests = sum(is_tested for _, _, is_tested in contrasts)
-    comparisons = []
-    for system, name, is_tested in contrasts:
-        row = _compare_metric(baseline, system, name, tests)
-        comparisons.append(row if is_tested else row | {"p": None})
-    tested = [row for row in comparisons if row["p"] is not None]
-    # Corrected over all metrics of all systems.
-    adjusted = holm([row["p"] for row in tested])
-    for row, p in zip(tested, adjusted, strict=True):
-        row["p_holm"] = p
+    contrasts = [Contrast(baseline, system, name) for system, names in pairs for name in names]
+    comparisons = _test_contrasts(contrasts)
     losses, without_losses = _compare_losses(baseline, systems_compared)
     # the first in a run's table
     first = runs[0]
@@ -406,15 +424,6 @@ def _note_left_out(
     return [f"metrics that not all runs have are left out: {'; '.join(clauses)}"]
 
 
-def _is_tested(baseline: ComparedSystem, system: ComparedSystem, metric: str) -> bool:
-    """Return whether a metric is tested: not if there is no pair of values, or if each run
-    exhausts its documents.
-    """
-    if all(run.is_exhausted_by(metric) for run in (*baseline.runs, *system.runs)):
-        return False
-    return bool(align_columns(baseline.values(metric), system.values(metric)))
-
-
 def note_exhausted(runs: Iterable[ScoredRun], metrics: Iterable[str]) -> list[str]:
     """Say in a line why `metrics` are not tested: they are as deep as all that was searched;
     none for no metric.
@@ -434,37 +443,40 @@ def note_exhausted(runs: Iterable[ScoredRun], metrics: Iterable[str]) -> list[st
     return [f"{' and '.join(names)} {are} {relation} {size}, so {they} not tested"]
 
 
-def _compare_metric(
-    baseline: ComparedSystem,
-    system: ComparedSystem,
-    metric: str,
-    tests: int,
-) -> Result:
-    row: Result = {
-        "run": system.name,
-        "metric": metric,
-        "baseline_mean": None,
-        "mean": None,
-    }
-    pairs = align_columns(baseline.values(metric), system.values(metric))
-    if not pairs:
-        return (
-            row
-            | dict.fromkeys(PairedTest._fields)
-            | {
-                "p_holm": None,
-                "wins": 0,
-                "ties": 0,
-                "losses": 0,
-                "queries": 0,
-            }
-        )
-    before, after = zip(*pairs.values(), strict=True)
-    means = {
-        "baseline_mean": math.fsum(before) / len(pairs),
-        "mean": math.fsum(after) / len(pairs),
-    }
-    return row | means | paired(before, after, tests=max(tests, 1))._asdict() | {"p_holm": None}
+def _test_contrasts(contrasts: Sequence[Contrast]) -> list[Result]:
+    """Return a row for each contrast; p is corrected over all that are tested (Holm)."""
+    columns = [contrast.align() for contrast in contrasts]
+    are_tested = []
+    for contrast, (before, _) in zip(contrasts, columns, strict=True):
+        are_tested.append(bool(before) and not contrast.is_exhausted())
+    defined = [(before, after) for before, after in columns if before]
+    results = iter(paired_columns(defined, tests=max(sum(are_tested), 1)))
+    rows = []
+    for contrast, (before, after) in zip(contrasts, columns, strict=True):
+        row: Result = {
+            "run": contrast.system.name,
+            "metric": contrast.metric,
+            "baseline_mean": None,
+            "mean": None,
+        }
+        if before:
+            row["baseline_mean"] = math.fsum(before) / len(before)
+            row["mean"] = math.fsum(after) / len(after)
+            row |= next(results)._asdict()
+        else:
+            row |= dict.fromkeys(PairedTest._fields)
+            row |= dict.fromkeys(("wins", "ties", "losses", "queries"), 0)
+        rows.append(row | {"p_holm": None})
+    tested = []
+    for row, is_tested in zip(rows, are_tested, strict=True):
+        if is_tested:
+            tested.append(row)
+        else:
+            row["p"] = None
+    adjusted = holm([row["p"] for row in tested])
+    for row, p in zip(tested, adjusted, strict=True):
+        row["p_holm"] = p
+    return rows
 
 
 def fewest_for_holm(tests: int) -> int:
@@ -635,12 +647,11 @@ def _compare_losses(
 def _read_fates(
     run: ScoredRun, k: int
 ) -> Fates:  # no more of each line: there may be a million documents
-    rows = ((query_id, run.judged[query_id]["relevant"]) for query_id in run.query_ids)
-    return {
-        query_id: {one["unit"]: fate_at(one, k) for one in relevant}
-        for query_id, relevant in rows
-        if relevant
-    }
+    fates = Fates()
+    for query_id, row in zip(run.query_ids, run.judged.rows(run.query_ids), strict=True):
+        if row["relevant"]:
+            fates[query_id] = {one["unit"]: fate_at(one, k) for one in row["relevant"]}
+    return fates
 
 
 def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
@@ -653,7 +664,7 @@ def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
 
 
 def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
-    intervals = bootstrap_means(after - before)
+    intervals = bootstrap_columns(list((after - before).T))
     return [
         {
             "fate": fate.value,
@@ -717,16 +728,8 @@ def compare_pairs(paths: Sequence[Path], metric: str = "", *, force: bool = Fals
     systems = _group(runs, paths)
     _check_contracts(runs, force=force)
     name = metric or runs[0].metric
-    pairs = list(combinations(systems, 2))
-    rows = []
-    for baseline, system in pairs:
-        row = _compare_metric(baseline, system, name, len(pairs))
-        row["baseline"] = baseline.name
-        if not _is_tested(baseline, system, name):
-            row["p"] = None
-        rows.append(row)
-    tested = [row for row in rows if row["p"] is not None]
-    adjusted = holm([row["p"] for row in tested])
-    for row, p in zip(tested, adjusted, strict=True):
-        row["p_holm"] = p
+    contrasts = [Contrast(*pair, name) for pair in combinations(systems, 2)]
+    rows = _test_contrasts(contrasts)
+    for contrast, row in zip(contrasts, rows, strict=True):
+        row["baseline"] = contrast.baseline.name
     return rows

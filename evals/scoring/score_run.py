@@ -326,7 +326,7 @@ def summarise_columns(
     """
     defined = {}
     intervals = {}
-    equally_long = dict[int, list[str]]()  # metrics whose resamples are drawn together
+    unweighted = {}
     for name, column in columns.items():
         defined[name] = values = {
             query_id: value for query_id, value in column.items() if value is not None
@@ -336,10 +336,9 @@ def summarise_columns(
             weighed = [weight_of_query[query_id] for query_id in values]
             intervals[name] = bootstrap_mean(list(values.values()), weighed)
         elif values:
-            equally_long.setdefault(len(values), []).append(name)
-    for names in equally_long.values():
-        rows = [list(defined[name].values()) for name in names]
-        intervals |= zip(names, bootstrap_columns(rows), strict=True)
+            unweighted[name] = list(values.values())
+    columns_of_values = list(unweighted.values())
+    intervals |= zip(unweighted, bootstrap_columns(columns_of_values), strict=True)
     summary = {}
     for name, column in columns.items():
         values = defined[name]

@@ -179,12 +179,12 @@ def align_columns(*columns: Mapping[str, float | None]) -> dict[str, tuple[float
 
     Queries that lack a value are left out.
     """
-    aligned = {}
-    for query_id in columns[0]:
-        values = [column.get(query_id) for column in columns]
-        defined = tuple(value for value in values if value is not None)
-        if len(defined) == len(columns):
-            aligned[query_id] = defined
+    aligned: dict[str, Any] = {}
+    first, *others = columns
+    for query_id, value in first.items():
+        values = (value, *[column.get(query_id) for column in others])
+        if None not in values:
+            aligned[query_id] = values
     return aligned
 
 

@@ -41,18 +41,31 @@ def bootstrap_mean(
 
 
 def bootstrap_columns(
-    columns: Sequence[Sequence[float]],
+    columns: Sequence[Sequence[float] | np.ndarray],
     weights: Sequence[float] | None = None,
     *,
     resamples: int | None = None,
 ) -> list[Interval]:
-    """Return `bootstrap_mean` of each column; all have values for the same number of queries.
+    """Return `bootstrap_mean` of each column, a column having a value for each of its queries.
 
-    Resamples are drawn once for all columns.
+    Resamples are drawn once for all columns of a length.
     """
-    if not columns:
-        return []
-    rows = np.array(columns, dtype=np.float64)  # shape (columns, queries)
+    equally_long = dict[int, list[int]]()
+    for position, column in enumerate(columns):
+        equally_long.setdefault(len(column), []).append(position)
+    intervals: dict[int, Interval] = {}
+    for positions in equally_long.values():
+        rows = np.array([columns[position] for position in positions], dtype=np.float64)
+        intervals |= zip(positions, _bootstrap_rows(rows, weights, resamples), strict=True)
+    return [intervals[position] for position in range(len(columns))]
+
+
+def _bootstrap_rows(
+    rows: np.ndarray,
+    weights: Sequence[float] | None,
+    resamples: int | None,
+) -> list[Interval]:
+    """Return `bootstrap_mean` of each row, shape (columns, queries)."""
     queries = rows.shape[1]
     weight = np.ones(queries) if weights is None else np.asarray(weights, dtype=np.float64)
     means = [float(np.average(row, weights=weight)) for row in rows]
@@ -178,23 +191,51 @@ def paired(
 
     `tests` is the number of tests that are corrected together.
     """
+    [result] = paired_columns(
+        [(before, after)],
+        permutations=permutations,
+        resamples=resamples,
+        tests=tests,
+    )
+    return result
+
+
+def paired_columns(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
+    *,
+    permutations: int = PERMUTATIONS,
+    resamples: int | None = None,
+    tests: int = 1,
+) -> list[PairedTest]:
+    """Return `paired` of each pair of columns, (before, after)."""
+    columns = [subtract_columns(before, after) for before, after in pairs]
+    intervals = bootstrap_columns(columns, resamples=resamples)
+    results = []
+    for differences, interval in zip(columns, intervals, strict=True):
+        wins = int((differences > 0).sum())
+        losses = int((differences < 0).sum())
+        result = PairedTest(
+            *interval,
+            p=sign_flip(differences, permutations=permutations, tests=tests),
+            wins=wins,
+            ties=len(differences) - wins - losses,
+            losses=losses,
+            queries=len(differences),
+            detectable=detectable_difference(differences),
+        )
+        results.append(result)
+    return results
+
+
+def subtract_columns(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
+    """Return after - before, and 0 where they differ by less than `TIE`."""
     differences = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     differences[np.abs(differences) < TIE] = 0.0
-    wins = int((differences > 0).sum())
-    losses = int((differences < 0).sum())
-    return PairedTest(
-        *bootstrap_mean(differences.tolist(), resamples=resamples),
-        p=sign_flip(differences.tolist(), permutations=permutations, tests=tests),
-        wins=wins,
-        ties=len(differences) - wins - losses,
-        losses=losses,
-        queries=len(differences),
-        detectable=detectable_difference(differences),
-    )
+    return differences
 
 
 def sign_flip(
-    differences: Sequence[float],
+    differences: Sequence[float] | np.ndarray,
     *,
     permutations: int = PERMUTATIONS,
     tests: int = 1,
@@ -212,8 +253,8 @@ def sign_flip(
     are drawn independently, and p is theirs. So p is at most a level below `REFINED` only if this
     second estimate is, and the test keeps its level.
     """
-    nonzero = [difference for difference in differences if difference]
-    moved = np.asarray(nonzero, dtype=np.float64)
+    moved = np.asarray(differences, dtype=np.float64)
+    moved = moved[moved != 0]
     if not len(moved):
         return 1.0
     # Sums that are equal on paper differ in their last bits; without the margin chance would decide

@@ -11,7 +11,7 @@ from typing import Any
 
 from evals.scoring.metrics import is_lower_better
 from evals.scoring.scored_run import Column, align_columns
-from evals.scoring.statistics import ALPHA, holm, paired
+from evals.scoring.statistics import ALPHA, holm, sign_flip, subtract_columns
 
 # metric -> query id -> value of a system.
 SystemValues = Mapping[str, Column]
@@ -79,9 +79,4 @@ def _test(row: Mapping[str, Any], place: int, tests: int) -> float:
     leader = row["leader"]
     before = [values[leader] for values in row["values"]]
     after = [values[place] for values in row["values"]]
-    return paired(
-        before,
-        after,
-        resamples=1,
-        tests=tests,
-    ).p
+    return sign_flip(subtract_columns(before, after), tests=tests)
