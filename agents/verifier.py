@@ -29,11 +29,10 @@ from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import filled, require_known_row_ids
 from tools.models.passages import Passage
-from tools.models.prompting import ask, predict, with_advice
+from tools.models.prompting import FallbackPrediction, ask, predict, with_advice
 from tools.retrievers.expressions import Expressions
 from tools.retrievers.fusion import reciprocal_rank_fusion
 
-_CHECK = partial(require_known_row_ids, "judgements")
 VERIFIED = 2  # the least grade of a document that satisfies the description
 
 
@@ -237,15 +236,22 @@ class _VerifierNodes(NodeContext):
         predictor = self.program.verify_passages
         chars = self.program.read_chars
         grades: dict[str, int] = {}
-        for shown, answer in passage_reading.read_in_batches(
+        for batch in passage_reading.batch_passages(
             self.session,
             predictor,
             doc_ids,
             chars,
-            _CHECK,
-            fallback={"judgements": []},
             **self.about,
         ):
+            answer = ask(
+                predictor,
+                require_known_row_ids("judgements", batch.doc_ids),
+                fallback={"judgements": []},
+                **self.about,
+                passages=batch.passages,
+            )
+            if isinstance(answer, FallbackPrediction):
+                continue
             # Reversed, so that the first of two judgements of a passage holds.
             judgements = {judgement.id: judgement for judgement in reversed(answer.judgements)}
             self.session.count_invented(
@@ -256,7 +262,7 @@ class _VerifierNodes(NodeContext):
             ]
             verified.sort(key=lambda judgement: (-judgement.grade, judgement.id))
             if accepted := self.session.select(
-                [judgement.id for judgement in verified], among=shown
+                [judgement.id for judgement in verified], among=batch.doc_ids
             ):
                 lines = (
                     f"{judgement.id} ({judgement.grade}): {judgement.evidence}"
@@ -264,7 +270,7 @@ class _VerifierNodes(NodeContext):
                     if judgement.id in accepted
                 )
                 self.session.note("\n".join(lines))
-            for doc_id in shown:
+            for doc_id in batch.doc_ids:
                 grades[doc_id] = judgements[doc_id].grade if doc_id in judgements else 0
         return grades
 

@@ -2,9 +2,9 @@
 its notes next to them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -12,7 +12,7 @@ from programs.base import QuerySignature
 from tools.errors import LimitReached
 from tools.models import context_window
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import AnswerTest, require_known_ids
+from tools.models.answer_checks import require_known_ids
 from tools.models.passages import Passage, fit_notes, passage_batches, show_passages
 from tools.models.prompting import FallbackPrediction, ask, predict, with_advice
 from tools.records import Hit, Query
@@ -20,9 +20,6 @@ from tools.session import Session
 from tools.text import fold_words
 
 UNFOUND = float("-inf")  # the score of what a search did not return
-Checks = Callable[
-    [Sequence[str]], AnswerTest
-]  # makes the check of an answer about documents with these ids
 OFFLINE = {
     "ranked": rules.rank_ids,
     "selected": rules.select_ids,
@@ -119,50 +116,36 @@ def complete_ranking(named: Iterable[str], shown: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*ranked, *shown]))
 
 
-def read_in_batches(
+class PassageBatch(NamedTuple):
+    """Documents that a model reads in one call."""
+
+    doc_ids: list[str]
+    passages: list[Passage]
+
+
+def batch_passages(
     session: Session,
     predictor: dspy.Predict,
     doc_ids: Sequence[str],
     chars: int,
-    check: Checks,
-    also: Sequence[AnswerTest] = (),  # what an answer has to pass besides
-    *,
-    fallback: Mapping[str, Any] | None = None,
     **inputs: Any,
-) -> Iterator[tuple[list[str], Any]]:
-    """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks.
+) -> Iterator[PassageBatch]:
+    """Yield documents in as few batches as fit a prompt of `predictor` next to its `inputs`.
 
-    With a `fallback`, documents of a call without a usable answer are passed over.
+    `chars` is the number of characters of each, 0 for all. A batch is recorded as shown when it is
+    yielded.
     """
+    fits = partial(context_window.prompt_fits, predictor, **inputs)
     unread = list(doc_ids)
     for passages in passage_batches(
         session,
         unread,
         chars,
-        lambda passages: context_window.prompt_fits(
-            predictor,
-            **inputs,
-            passages=passages,
-        ),
+        lambda passages: fits(passages=passages),
     ):
-        shown = unread[: len(passages)]
-        unread = unread[len(passages) :]
-        # Copies, because DSPy keeps a call's inputs for demonstrations, and lists of notes go on
-        # growing.
-        copies = {
-            name: list(value) if isinstance(value, list) else value
-            for name, value in inputs.items()
-        }
-        answer = ask(
-            predictor,
-            check(shown),
-            *also,
-            fallback=fallback,
-            **copies,
-            passages=passages,
-        )
-        if not isinstance(answer, FallbackPrediction):
-            yield shown, answer
+        count = len(passages)
+        yield PassageBatch(unread[:count], passages)
+        unread = unread[count:]
 
 
 def read_and_note(
@@ -173,21 +156,24 @@ def read_and_note(
     notes: Sequence[str],
     **inputs: Any,
 ) -> tuple[list[str], list[str]]:
-    """Have documents read next to the `notes` so far; return the selected ids, and the new notes."""
+    """Have documents read next to the `notes` so far; return the selected ids, and the new notes.
+
+    Documents of a call without a usable answer are passed over.
+    """
     inputs = fit_recent_notes(session, predictor, "notes", notes, **inputs)
     selected = []
     noted = list[str]()
-    for shown, answer in read_in_batches(
-        session,
-        predictor,
-        doc_ids,
-        chars,
-        partial(require_known_ids, "selected"),
-        fallback={"selected": [], "observations": ""},
-        **inputs,
-    ):
-        selected += session.select(answer.selected, among=shown)
-        noted += take_note(session, answer.observations, [*notes, *noted])
+    for batch in batch_passages(session, predictor, doc_ids, chars, **inputs):
+        answer = ask(
+            predictor,
+            require_known_ids("selected", batch.doc_ids),
+            fallback={"selected": [], "observations": ""},
+            **inputs,
+            passages=batch.passages,
+        )
+        if not isinstance(answer, FallbackPrediction):
+            selected += session.select(answer.selected, among=batch.doc_ids)
+            noted += take_note(session, answer.observations, [*notes, *noted])
     return selected, noted
 
 

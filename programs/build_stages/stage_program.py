@@ -109,21 +109,24 @@ class StageProgram(Program):
         """
         question = self.question
         checks = question.checks(inputs)
-        require_ids = partial(require_known_row_ids, question.rows)
         outputs = dict[str, Any]()
         rows = {}
         problem: UnusableAnswer | None = None
         for batch in (numbers, *([number] for number in numbers)):
             todo = [number for number in batch if number not in rows]
-            answers = passage_reading.read_in_batches(
-                session, self.fill, todo, 0, require_ids, checks, **inputs
-            )
             try:
-                for shown, answer in answers:
+                for shown in passage_reading.batch_passages(session, self.fill, todo, 0, **inputs):
+                    answer = ask(
+                        self.fill,
+                        require_known_row_ids(question.rows, shown.doc_ids),
+                        *checks,
+                        **inputs,
+                        passages=shown.passages,
+                    )
                     outputs |= _plain(answer, question.signature)
                     # Of two rows of a passage the first holds.
                     for row in reversed(outputs[question.rows]):
-                        if row["id"] in shown:
+                        if row["id"] in shown.doc_ids:
                             rows[row["id"]] = row
             except UnusableAnswer as error:
                 problem = error

@@ -9,7 +9,6 @@ program, and not in the table of them.
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar
 
 import dspy
@@ -21,7 +20,7 @@ from tools.lenses import get_lens
 from tools.models import offline_rules as rules
 from tools.models.answer_checks import UnusableAnswer, require_known_row_ids
 from tools.models.passages import Passage
-from tools.models.prompting import predict, with_advice
+from tools.models.prompting import ask, predict, with_advice
 from tools.records import Query, Submission
 
 HIGHEST = 2
@@ -114,7 +113,6 @@ class Judge(Program):
             "grades": self.rule,
         }
         reader = (session, self.grade_passages)
-        check = partial(require_known_row_ids, "verdicts")
         inputs["examples"] = passage_reading.show_in_one_call(
             *reader, examples, self.read_chars, **inputs, examples=[]
         )
@@ -126,13 +124,19 @@ class Judge(Program):
         ):  # what an answer leaves out is asked for alone
             pending = [doc_id for doc_id in batch if doc_id not in verdicts]
             with suppress(UnusableAnswer):
-                for shown, answer in passage_reading.read_in_batches(
-                    *reader, pending, self.read_chars, check, **inputs
+                for shown in passage_reading.batch_passages(
+                    *reader, pending, self.read_chars, **inputs
                 ):
+                    answer = ask(
+                        self.grade_passages,
+                        require_known_row_ids("verdicts", shown.doc_ids),
+                        **inputs,
+                        passages=shown.passages,
+                    )
                     verdicts |= {
                         verdict.id: verdict
                         for verdict in reversed(answer.verdicts)
-                        if verdict.id in shown
+                        if verdict.id in shown.doc_ids
                     }
         ranking = sorted(verdicts, key=lambda doc_id: -verdicts[doc_id].grade)
         reasons = json.dumps(
