@@ -10,10 +10,11 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import dspy
 
@@ -23,6 +24,7 @@ from tools.models import context_window, provider_errors
 from tools.models.budget import CallReservation
 from tools.models.context_window import Message
 from tools.models.finish_reasons import TIMEOUT
+from tools.models.provider_response import ProviderResponse, Send
 from tools.models.run_resources import RunResources
 from tools.models.secrets import secret_values
 from tools.models.speed import SpeedMeter
@@ -49,29 +51,23 @@ _TIME_MARGIN = 1.5  # times the seconds that a call needs at the speed measured
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 
 
-class ProviderResponse(NamedTuple):
-    """The answer to a request, before it is booked."""
-
-    outputs: list[Any]
-    finish: str
-    usage: Any  # as reported
-    headers: Any
-    reasoning: str = ""
-    first: float | None = None  # seconds to its first token, where it was streamed
-    packed: Packed | None = None  # the request in parts, where that is for who sends it
-    timings: Any = None  # the server's own measure of its speed
-
-
-Send = Callable[[float], ProviderResponse]
-"""Sends one request; the answer is there by the deadline, or a DSPy LM error is raised."""
-
-
 @dataclass(slots=True)
 class _RetryState:
     count: int = 0
     since: float = 0.0  # when the first one was
     billed: int = 0  # of them, those for which the provider reported tokens
     last: dspy.LMError | None = None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A request that is sent once."""
+
+    started: float  # by time.monotonic
+    deadline: float  # by time.monotonic
+    response: ProviderResponse | None = None
+    usage: Usage = field(default_factory=Usage)
+    failure: dspy.LMError | None = None
 
 
 @dataclass(eq=False)
@@ -124,18 +120,34 @@ class ModelClient(SharedOnDeepcopy):
         if there is none; a budget reserves the cost of an answer of that length. Raises DSPy's LM
         errors and those of tools.errors.
         """
+        failures = _RetryState()
+        with self._turn(owner, key) as known_answer:
+            if known_answer:
+                return known_answer
+            while True:
+                entered = self._enter(failures)
+                with self._attempt(owner, key, request, limit) as attempt:
+                    attempt.response = send(attempt.deadline)
+                if attempt.failure is None:
+                    return self._book(owner, key, request, attempt)
+                self._wait_for_another(attempt.failure, entered, failures)
+
+    @contextmanager
+    def _turn(self, owner: str, key: str) -> Iterator[ModelResponse | None]:
+        """Give the block the answer of the ledger, or None: it has to send the request then."""
         ledger = None if self.free or not key else self.terms.ledger
         if ledger is None:
             if not self.free:
                 self.terms.check_sends(
                     f"a call of {self.model}" + (f" for query {owner!r}" if owner else "")
                 )
-            return self._ask_provider(owner, "", request, send, limit)
+            yield None
+            return
         try:
             with ledger.turn(
                 owner, key, self.model, self._list_price, deadline=DEADLINE.get()
-            ) as answer:
-                return answer or self._ask_provider(owner, key, request, send, limit)
+            ) as known_answer:
+                yield known_answer
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
 
@@ -186,17 +198,6 @@ class ModelClient(SharedOnDeepcopy):
             )
             print_stderr(f"{self.model.removeprefix('openai/')} {words}")
         return True
-
-    def _ask_provider(
-        self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None
-    ) -> ModelResponse:
-        failures = _RetryState()
-        while True:
-            entered = self._enter(failures)
-            answer = self._attempt(owner, key, request, send, limit)
-            if isinstance(answer, ModelResponse):
-                return answer
-            self._wait_for_another(answer, entered, failures)
 
     def _enter(self, failures: _RetryState) -> float:
         """Wait for the gate; return when it let the request through, or raise the last failure."""
@@ -251,19 +252,17 @@ class ModelClient(SharedOnDeepcopy):
             )
         return needed
 
+    @contextmanager
     def _attempt(
-        self, owner: str, key: str, request: bytes | int, send: Send, limit: int | None
-    ) -> ModelResponse | dspy.LMError:
-        """Send a request, reserved on the budget before and recorded after; return its answer, or
-        its failure.
-        """
+        self, owner: str, key: str, request: bytes | int, limit: int | None
+    ) -> Iterator[_Attempt]:
+        """Reserve the cost of a request that the block sends; note its usage, and book its failure."""
         size = request if isinstance(request, int) else len(request)
         terms = self.terms
-        usage = Usage()
-        expected = self._most(size, limit)
+        reserved = self._most(size, limit)
         try:
             terms.budget.take(
-                expected, deadline=DEADLINE.get(), check=terms.gate.rest
+                reserved, deadline=DEADLINE.get(), check=terms.gate.rest
             )  # Interrupted, where it waits
         except BaseException as error:
             terms.gate.leave()
@@ -271,42 +270,67 @@ class ModelClient(SharedOnDeepcopy):
                 raise _out_of_time(f"its calls waited for {error}") from None
             raise
         started = time.monotonic()  # the budget may have let it wait since it entered
+        deadline = min(started + self._time_limit(size, limit), DEADLINE.get())
+        attempt = _Attempt(started, deadline)
         try:
             with usage_recorded_elsewhere():
-                response = send(min(started + self._time_limit(size, limit), DEADLINE.get()))
-            if response.finish == TIMEOUT and time.monotonic() >= DEADLINE.get():
-                cut = dspy.LMTimeoutError("an answer was cut off")
-                cut.usage = response.usage
-                raise cut
-            usage = self.usage_of(response.usage)
-            self._excess = max(self._excess, usage.output_tokens / (limit or math.inf))
-            self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
+                yield attempt
+            self._note_usage(attempt, size, limit)
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
                 terms.gate.leave()  # no failure of the provider
                 raise
             if isinstance(error, dspy.LMTimeoutError) and time.monotonic() >= DEADLINE.get():
                 error = _out_of_time(str(error), getattr(error, "usage", None))
-            usage = self._usage_of_failure(error)
+            attempt.failure = error
+            attempt.usage = self._usage_of_failure(error)
             if not self.free:
-                fault = provider_errors.error_label(error)
-                seconds = time.monotonic() - started
-                terms.book(self.model, usage, fault=fault, seconds=seconds, query_id=owner, key=key)
-            return error
+                terms.book(
+                    self.model,
+                    attempt.usage,
+                    fault=provider_errors.error_label(error),
+                    seconds=time.monotonic() - started,
+                    query_id=owner,
+                    key=key,
+                )
         finally:
-            terms.budget.spend(usage, expected)
+            terms.budget.spend(attempt.usage, reserved)
+
+    def _note_usage(self, attempt: _Attempt, size: int, limit: int | None) -> None:
+        """Note the usage of an answered request. LMTimeoutError if the query's time has cut the answer."""
+        response = attempt.response
+        assert response
+        if response.finish == TIMEOUT and time.monotonic() >= DEADLINE.get():
+            cut = dspy.LMTimeoutError("an answer was cut off")
+            cut.usage = response.usage
+            raise cut
+        attempt.usage = usage = self.usage_of(response.usage)
+        self._excess = max(self._excess, usage.output_tokens / (limit or math.inf))
+        self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
+
+    def _book(
+        self,
+        owner: str,
+        key: str,
+        request: bytes | int,
+        attempt: _Attempt,
+    ) -> ModelResponse:
+        """Book an answered request; its answer is on disk when this returns."""
+        response = attempt.response
+        assert response
+        terms = self.terms
         self._answered = True
         terms.gate.answered(response.headers)
         answer = ModelResponse(
             response.outputs,
-            usage,
+            attempt.usage,
             response.finish,
-            time.monotonic() - started,
+            time.monotonic() - attempt.started,
             response.reasoning,
             response.first,
         )
         if not self.free:
-            self.meter.add(usage, answer.seconds, answer.first, response.timings)
+            self.meter.add(attempt.usage, answer.seconds, answer.first, response.timings)
         if key and terms.ledger:
             packed = (
                 response.packed
@@ -315,7 +339,7 @@ class ModelClient(SharedOnDeepcopy):
             )
             terms.ledger.answered(owner, key, self.model, answer, packed)
         elif not self.free:
-            terms.book(self.model, usage, query_id=owner)
+            terms.book(self.model, attempt.usage, query_id=owner)
         return answer
 
     def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _RetryState) -> None:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from tools import session
 from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models import provider_errors
-from tools.models.client import ModelClient, ProviderResponse
+from tools.models.client import ModelClient
 from tools.models.model_spec import PROVIDERS, SERVER_KEY, is_server
 from tools.models.prices import Price
+from tools.models.provider_response import ProviderResponse
 from tools.models.run_resources import RunResources
 from tools.models.secrets import redact
 from tools.models.transport.openai_client import OpenAIClient, UnreadableResponse, parse_body

@@ -43,25 +43,25 @@ from tools.models import model_spec as models
 from tools.models.adapter import Adapter
 from tools.models.answer_faults import COMPLETED
 from tools.models.call_context import LastAnswer, PredictorCall, Rules
-from tools.models.client import DEADLINE, ModelClient, ProviderResponse
+from tools.models.client import DEADLINE, ModelClient
 from tools.models.context_window import Message
 from tools.models.finish_reasons import LENGTH, read_finish_reason
 from tools.models.model_spec import DEFAULTS, UNKNOWN, ServerInfo
 from tools.models.model_spec import (
     ModelSettings as ModelSettings,  # who connects a model finds them here
 )
+from tools.models.provider_response import ProviderResponse, find_instruction, part_output
 from tools.models.run_resources import RunResources
 from tools.models.secrets import SECRET, header_values, redact, redact_nested
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
-from tools.models.thoughts import part_thoughts
 from tools.models.usage import RECOUNT_TOKENS
 from tools.records import Usage
 from tools.text import TermStatistics
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
-    from tools.models.transport.openai_client import Completion, OpenAIClient
+    from tools.models.transport.openai_client import OpenAIClient
 
 # Settings that are in a config beside these, and those that say how something is sent.
 _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
@@ -198,19 +198,19 @@ class LanguageModel(dspy.LM):
             {name: _as_json(value) for name, value in settings.items()} if self.wire else settings
         )
         conversation = messages or [{"role": "user", "content": prompt}]
-        instruction = _instruction(conversation)
+        instruction = find_instruction(conversation)
         if self.wire is None:
             request = _dumps([messages or prompt, settings])
-            send = partial(self._through_dspy, partial(self._by_dspy, prompt, messages), kwargs)
+            ask_dspy = partial(self._by_dspy, prompt, messages)
+            send = partial(self._through_dspy, ask_dspy, kwargs, instruction)
         else:
             request = self.wire.body(conversation, (), settings)
-            send = partial(self._over_the_wire, request, tools=False)
-        send = partial(_without_thoughts, send, instruction)
+            send = partial(self.wire.send, request, instruction, last=COMPLETED)
         answer = self._answer(
             request, rollout, send, conversation, self.limit and kwargs[self._limited]
         )
         outputs = [
-            _part_output(output, instruction)[1] for output in answer.outputs
+            part_output(output, instruction)[1] for output in answer.outputs
         ]  # kept by an earlier version
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
@@ -250,13 +250,14 @@ class LanguageModel(dspy.LM):
     ) -> Message:
         settings = self._settings({})
         rollout = self.kwargs.get("rollout_id")
+        instruction = find_instruction(messages)
         if self.wire:
             request = self.wire.body(messages, tools, settings)
-            send = partial(self._over_the_wire, request, tools=True)
+            send = partial(self.wire.send, request, instruction, tools=True)
         else:
             request = _dumps([messages, settings | {"tools": tools}])
-            send = partial(self._through_dspy, partial(self._by_litellm, messages, tools), settings)
-        send = partial(_without_thoughts, send, _instruction(messages))
+            ask_litellm = partial(self._by_litellm, messages, tools)
+            send = partial(self._through_dspy, ask_litellm, settings, instruction)
         counted = [{"content": json.dumps([messages, tools])}]
         answer = self._answer(request, rollout, send, counted, self.limit, again=again)
         functions = [tool["function"] for tool in tools]
@@ -350,33 +351,16 @@ class LanguageModel(dspy.LM):
             if name not in _NOT_SENT and not name.startswith("api_")
         }
 
-    def _over_the_wire(
-        self, body: bytes, limit: int | None, deadline: float, *, tools: bool
-    ) -> ProviderResponse:
-        assert self.wire
-        reply, headers = self.wire.send(
-            body, deadline, limit=limit, tools=tools, last="" if tools else COMPLETED
-        )
-        outputs = [_message(reply)] if tools else [reply.text]
-        return ProviderResponse(
-            outputs,
-            reply.finish,
-            reply.usage,
-            headers,
-            reply.reasoning,
-            reply.first,
-            timings=reply.timings,
-        )
-
     def _through_dspy(
         self,
         ask: Callable[[dict[str, Any]], ProviderResponse],
         kwargs: dict[str, Any],
+        instruction: str,
         limit: int | None,
         deadline: float,
     ) -> ProviderResponse:
         if self.caller.free:
-            return ask(kwargs)
+            return ask(kwargs).without_thoughts(instruction)
         from tools.models.transport import body_limits  # not for the engine without a model
         from tools.models.transport import (
             openai_client as wire,  # not for the engine without a model
@@ -398,9 +382,8 @@ class LanguageModel(dspy.LM):
             raise provider_errors.from_litellm(error) from None
         if not response.outputs:
             raise dspy.LMTransportError("an answer without a choice", model=self.model)
-        return response._replace(
-            outputs=redact_nested(response.outputs, partial(redact, least=SECRET))
-        )
+        outputs = redact_nested(response.outputs, partial(redact, least=SECRET))
+        return response._replace(outputs=outputs).without_thoughts(instruction)
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> ProviderResponse:
         if isinstance(self.engine, str) and messages:
@@ -430,7 +413,7 @@ class LanguageModel(dspy.LM):
         except Exception as error:
             raise self._wrap_litellm_exception(error) from error
         return ProviderResponse(
-            [_message(reply)], reply.finish, reply.usage, {}, redact(reply.reasoning, SECRET)
+            [reply.as_message()], reply.finish, reply.usage, {}, redact(reply.reasoning, SECRET)
         )
 
     def _answer(
@@ -443,17 +426,44 @@ class LanguageModel(dspy.LM):
         *,
         again: bool = False,  # whether this is another try of a call
     ) -> ModelResponse:
-        """Return the answer to a request, booked on the session; sent with the `limit` that its
+        """Return the answer to a request, charged to the session; sent with the `limit` that its
         messages and its signature leave.
+
+        It is sent again with all the room that there is, if its signature's limit cut the first
+        answer in its thoughts.
         """
         payer = session.current()
-        window = self.window
         owner = payer.query_id if payer else ""
-        try:
+        ask = self.caller.ask
+        with self._noting_faults(request, messages, payer):
             if payer and not again:
                 payer.allow_call()
             key = self._key(request, rollout, payer) if self.caller.keeps else ""
-            return self._ask(owner, key, request, send, self._limits(messages, limit))
+            limits = self._limits(messages, limit)
+            first_limit = limits.whole if self.thinks else limits.brief
+            answer = ask(owner, key, request, partial(send, first_limit), first_limit)
+            _charge(payer, answer, key)
+            if self._note_thinking(answer, limits):
+                key = key and _whole_key(key)
+                answer = ask(owner, key, request, partial(send, limits.whole), limits.whole)
+                _charge(payer, answer, key)
+                if not all(map(_is_blank, answer.outputs)):
+                    self._server_facts["thinks"] = True
+        return answer
+
+    @contextmanager
+    def _noting_faults(
+        self,
+        request: bytes,
+        messages: Sequence[Message],
+        payer: session.Session | None,
+    ) -> Iterator[None]:
+        """Learn from an error of the block, note it in the session that pays, and raise it in our
+        words.
+        """
+        window = self.window
+        try:
+            yield
         except Exception as error:
             reason = self._reason(error, request)
             if self.caller.learns(reason, messages, window) and payer:
@@ -466,31 +476,6 @@ class LanguageModel(dspy.LM):
             if reason is error:
                 raise
             raise reason from error
-
-    def _ask(
-        self,
-        owner: str,
-        key: str,
-        request: bytes,
-        send: Callable[..., ProviderResponse],
-        limits: "_AnswerLimits",
-    ) -> ModelResponse:
-        """Return the answer to a request, charged to the session; a second one, with all the room
-        that there is, if its signature's limit cut the first in its thoughts.
-        """
-
-        def ask(key: str, limit: int | None) -> ModelResponse:
-            answer = self.caller.ask(owner, key, request, partial(send, limit), limit)
-            if payer := session.current():
-                payer.charge(answer.usage, key)
-            return answer
-
-        answer = ask(key, limits.whole if self.thinks else limits.brief)
-        if self._note_thinking(answer, limits):
-            answer = ask(key and _whole_key(key), limits.whole)
-            if not all(map(_is_blank, answer.outputs)):
-                self._server_facts["thinks"] = True
-        return answer
 
     def _limits(self, messages: Sequence[Message], limit: int | None) -> "_AnswerLimits":
         """Return the limits of an answer to `messages`, none of which is in the request's key.
@@ -566,57 +551,14 @@ class _AnswerLimits(NamedTuple):
     brief: int | None  # of a good answer without reasoning, by its signature
 
 
+def _charge(payer: session.Session | None, answer: ModelResponse, key: str) -> None:
+    if payer:
+        payer.charge(answer.usage, key)
+
+
 def _whole_key(key: str) -> str:
     """Return the key of a request that is sent again with all the room that there is."""
     return blake2b(f"{key} whole".encode(), digest_size=8).hexdigest()
-
-
-def _message(reply: "Completion") -> Message:
-    message: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
-    return message | ({"parts": dict(reply.parts)} if reply.parts else {})
-
-
-def _instruction(messages: Sequence[Message]) -> str:
-    """Return the system message of a model."""
-    content = (
-        messages[0].get("content")
-        if messages and messages[0].get("role") in ("system", "developer")
-        else ""
-    )
-    return content if isinstance(content, str) else ""
-
-
-def _without_thoughts(
-    send: Callable[..., ProviderResponse], instruction: str, *arguments: Any
-) -> ProviderResponse:
-    """Send a request; return its answer with the thoughts that stand in its text as reasoning."""
-    response = send(*arguments)
-    parted = [_part_output(output, instruction) for output in response.outputs]
-    thoughts = [response.reasoning, *(thought for thought, _ in parted)]
-    return response._replace(
-        outputs=[output for _, output in parted], reasoning="\n".join(filter(None, thoughts))
-    )
-
-
-def _part_output(output: Any, instruction: str) -> tuple[str, Any]:
-    """Return the thoughts in the text of an output, and the output without them."""
-    if isinstance(output, str):
-        return part_thoughts(output, instruction)
-    text_field = (
-        "content"
-        if isinstance(output, dict) and "tool_calls" in output and "text" not in output
-        else "text"
-    )
-    text = output.get(text_field) if isinstance(output, dict) else None
-    if not isinstance(text, str):
-        return "", output
-    thoughts, answer = part_thoughts(text, instruction)
-    if answer == text:
-        return "", output
-    original = (
-        {"said": text} if text_field == "content" and thoughts else {}
-    )  # it may have to go back as it came
-    return thoughts, {**output, text_field: answer, **original}
 
 
 def _read_message(
@@ -626,7 +568,7 @@ def _read_message(
 
     `tools` are the parameters of each tool by its name.
     """
-    _, message = _part_output(output, _instruction(messages))
+    _, message = part_output(output, find_instruction(messages))
     message = dict(message)
     original_text = message.pop("said", "")
     calls = message["tool_calls"]

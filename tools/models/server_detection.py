@@ -135,7 +135,7 @@ def detect_server(wire: Any, model: str, seconds: float = SECONDS) -> ServerInfo
 def get_json(wire: Any, path: str, seconds: float) -> Any:
     """Return the JSON that a server has at a path; None if it has none."""
     try:
-        return orjson.loads(wire.post(path, b"", time.monotonic() + seconds).body)
+        return orjson.loads(wire.get(path, time.monotonic() + seconds).body)
     except (dspy.LMError, ValueError):
         return None
 

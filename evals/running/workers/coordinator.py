@@ -21,8 +21,9 @@ from tools import retrievers, session
 from tools.cli import print_stderr
 from tools.errors import Interrupted, RunIncomplete
 from tools.interrupts import start_thread
-from tools.models.client import DEADLINE, ProviderResponse
+from tools.models.client import DEADLINE
 from tools.models.provider_errors import QueryTimeout
+from tools.models.provider_response import ProviderResponse
 from tools.records import Query, Usage
 from tools.retrievers.base import Search
 from tools.session import Limits, Session

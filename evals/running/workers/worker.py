@@ -24,7 +24,8 @@ from evals.running.workers.coordinator import WorkerSetup, is_mapped
 from tools import forkserver, session
 from tools.corpus import Corpus
 from tools.errors import SessionRefusal
-from tools.models.client import DEADLINE, ModelClient, Send
+from tools.models.client import DEADLINE, ModelClient
+from tools.models.provider_response import Send
 from tools.models.storage.request_store import StoredPartIds
 from tools.models.storage.response_cache import ModelResponse
 from tools.records import Document, Hit

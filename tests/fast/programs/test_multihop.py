@@ -1,5 +1,9 @@
 """Multihop with a model that repeats itself."""
 
+import re
+import sys
+from pathlib import Path
+
 import pytest
 from openai_server import asked, ids
 
@@ -10,6 +14,8 @@ from tools.records import Query
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Limits, Toolbox
 
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("agents/", "environments/", "evals/", "optimizers/", "programs/", "tools/")
 QUERY = Query("q", "Which animals have blood of an odd colour?", "Short texts about animals.")
 
 
@@ -62,3 +68,37 @@ def test_a_note_like_the_last_is_not_added_again(server, corpus):
     submission = played(server, corpus, script)
     assert submission.trace.notes == ["It fits."]
     assert tools(submission).count(("repeat", "note")) == 1
+
+
+def own_frames(frame):
+    """The frames of this project from MultiHop.forward to one: (function, file)."""
+    frames = []
+    while frame.f_code.co_qualname != "MultiHop.forward":
+        frames.append(frame)
+        frame = frame.f_back
+    files = [(one.f_code, one.f_code.co_filename.removeprefix(f"{ROOT}/")) for one in frames]
+    ours = [(code.co_name, file) for code, file in files if file.startswith(PACKAGES)]
+    return [("forward", "programs/multihop.py"), *reversed(ours)]
+
+
+def drawn_frames():
+    """The frames in docs/architecture.md, as a table from top to bottom."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\|[ \d,]*\| (.*?) in `(.*?)` \|", text, re.MULTILINE)
+    return [(name, file) for names, file in rows for name in re.findall(r"`(\w+)`", names)]
+
+
+def test_a_reading_is_twelve_of_our_frames_above_the_socket_which_the_docs_draw(server, corpus):
+    stacks = []
+
+    def note_send(frame, event, function):
+        if event == "c_call" and function.__qualname__ == "socket.send":
+            stacks.append(own_frames(frame))
+
+    sys.setprofile(note_send)
+    try:
+        played(server, corpus, Searches("blue blood", "giraffe heart", "", ""))
+    finally:
+        sys.setprofile(None)
+    assert max(map(len, stacks)) <= 12
+    assert drawn_frames() in stacks

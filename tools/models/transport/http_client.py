@@ -197,14 +197,12 @@ class _Connection(httpx.HTTPTransport):
         """The bytes that have come over the connection, over all requests."""
         return self._stream.received if self._stream else 0
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; return its answer, whose body is still to be read."""
-        response = super().handle_request(request)
+    def note_answer(self, response: httpx.Response) -> None:
+        """Note how long the server keeps the connection open, by the head of its answer."""
         self._stream = response.extensions["network_stream"]
         named = _IDLE_SECONDS.search(response.headers.get("keep-alive", ""))
         if named:
             self._idle_seconds = min(IDLE, _IDLE_SHARE * int(named[1]))
-        return response
 
     def rest(self) -> None:
         """Note that the connection lies unused from now on."""
@@ -230,22 +228,22 @@ class _Connections(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request, a second time if its connection turns out to have been closed before."""
-        connection = self._take_open()
+        unused = self._take_open()
+        connection = unused or self._connect()
+        received_before = connection.received
         started = time.monotonic()
-        if connection:
-            received_before = connection.received
-            try:
-                return self._send(connection, request)
-            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-                connection.close()
-                is_closed = isinstance(error, httpx.NetworkError) or _is_disconnection(error)
-                has_answer = connection.received > received_before
-                if has_answer or not is_closed or time.monotonic() - started > STALE:
-                    raise
-        return self._send(self._connect(), request)
-
-    def _send(self, connection: _Connection, request: httpx.Request) -> httpx.Response:
-        response = connection.handle_request(request)
+        try:
+            response = connection.handle_request(request)
+        except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+            connection.close()
+            is_closed = isinstance(error, httpx.NetworkError) or _is_disconnection(error)
+            has_answer = connection.received > received_before
+            is_late = time.monotonic() - started > STALE
+            if not unused or has_answer or not is_closed or is_late:
+                raise
+            connection = self._connect()
+            response = connection.handle_request(request)
+        connection.note_answer(response)
         assert isinstance(response.stream, httpx.SyncByteStream)
         response.stream = _ReturningStream(response.stream, connection, self._idle)
         return response

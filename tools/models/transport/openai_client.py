@@ -29,6 +29,7 @@ from tools.models.context_window import Message, mark_cacheable_prefix
 from tools.models.context_window import tokens as count_tokens
 from tools.models.finish_reasons import REPETITION, is_cut, read_finish_reason
 from tools.models.model_spec import DEFAULTS, PROVIDERS, SERVER_KEY, ModelSettings, ServerKind
+from tools.models.provider_response import ProviderResponse
 from tools.models.secrets import SECRET, header_values, redact_nested
 from tools.models.thoughts import part_thoughts
 from tools.models.transport import sse
@@ -68,6 +69,11 @@ class Completion(NamedTuple):
     parts: Mapping[str, Any] = MappingProxyType({})  # of its message: what goes back with its calls
     first: float | None = None  # seconds to the first token, where the answer was streamed
     timings: Any = None  # llama.cpp's own measure of its speed
+
+    def as_message(self) -> Message:
+        """Return the message of a conversation with tools."""
+        message: Message = {"content": self.text, "tool_calls": self.tool_calls}
+        return message | ({"parts": dict(self.parts)} if self.parts else {})
 
 
 class UnreadableResponse(dspy.LMTransportError):
@@ -193,17 +199,61 @@ class OpenAIClient(SharedOnDeepcopy):
     def send(
         self,
         body: bytes,
+        instruction: str,
+        limit: int | None,
         deadline: float,
         *,
-        limit: int | None = None,
         tools: bool = False,
         last: str = "",
-    ) -> tuple[Completion, Mapping[str, str]]:
-        """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
+    ) -> ProviderResponse:
+        """Send the request for a chat, with another `limit` of the answer perhaps; return the answer.
 
         A stream is left after the line `last`, if it reports usage all along, and when it repeats
-        itself. Raises as `post`, or Unreadable.
+        itself. `instruction` is the system message. Raises LM errors, also UnreadableResponse.
         """
+        request, reader = self._prepare(body, limit, tools=tools, last=last)
+        began = time.monotonic()
+        try:
+            with self.asking(deadline, tools=tools) as (client, timeout):
+                response = client.post(
+                    PATHS[self.api],
+                    cast_to=httpx.Response,
+                    content=request,
+                    options={"headers": _STREAMED, "timeout": timeout},
+                )
+                answer = self._read_body(response, reader, tools=tools)
+        except dspy.LMInvalidRequestError as error:
+            if not _OTHER_WORD.search(str(error)):
+                raise
+            kind = self.server.kind._replace(limit=("max_completion_tokens",))
+            self.server = self.server._replace(kind=kind)
+            raise dspy.LMTransportError(
+                "the limit of an answer has another name here", model=self.model
+            ) from error
+        reply = self._read_reply(answer, request, reader, limit)
+        if last:
+            self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
+            self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
+        if reader and (offset := sse.first_token_offset(answer.body)):
+            arrival = answer.arrivals[bisect_left(answer.arrivals, (offset, 0.0))]
+            reply = reply._replace(first=arrival[1] - began)
+        if max(map(len, self._secrets), default=0) >= SECRET:
+            reply = Completion(*redact_nested(list(reply), partial(self.clean, least=SECRET)))
+        output: Any = reply.as_message() if tools else reply.text
+        return ProviderResponse(
+            [output],
+            reply.finish,
+            reply.usage,
+            answer.headers,
+            reply.reasoning,
+            reply.first,
+            timings=reply.timings,
+        ).without_thoughts(instruction)
+
+    def _prepare(
+        self, body: bytes, limit: int | None, *, tools: bool, last: str
+    ) -> tuple[bytes, StreamReader | None]:
+        """Return a request as this server has it, and the reader of its answer, if that is streamed."""
         body = self._adapt(body, tools=tools)
         kind = self.server.kind
         chat = self.api == "chat"
@@ -212,24 +262,20 @@ class OpenAIClient(SharedOnDeepcopy):
         stream_options = (
             sse.stream_options(chat=chat, each=kind.stops == "stream") if streams else {}
         )
-        body = (
-            add_stop_and_schema(body, kind, last if self._answers_at_once else "") if chat else body
-        )
-        request = write_server_limits(
-            body, kind.limit if chat else ("max_output_tokens",), limit, stream_options
-        )
+        if chat:
+            body = add_stop_and_schema(body, kind, last if self._answers_at_once else "")
+        words = kind.limit if chat else ("max_output_tokens",)
+        request = write_server_limits(body, words, limit, stream_options)
         marker = last if kind.stops == "stream" else ""
-        reader = StreamReader(marker, chat=chat) if streams else None
-        began = time.monotonic()
-        try:
-            answer = self.post(PATHS[self.api], request, deadline, tools=tools, reader=reader)
-        except dspy.LMInvalidRequestError as error:
-            if not _OTHER_WORD.search(str(error)):
-                raise
-            self.server = self.server._replace(kind=kind._replace(limit=("max_completion_tokens",)))
-            raise dspy.LMTransportError(
-                "the limit of an answer has another name here", model=self.model
-            ) from error
+        return request, StreamReader(marker, chat=chat) if streams else None
+
+    def _read_reply(
+        self,
+        answer: HttpResponse,
+        request: bytes,
+        reader: StreamReader | None,
+        limit: int | None,
+    ) -> Completion:
         reply = read_completion(
             self.api,
             sse.end_stream(answer.body) if answer.left else answer.body,
@@ -239,16 +285,7 @@ class OpenAIClient(SharedOnDeepcopy):
         )
         if reader and is_cut(answer.left):
             reply = _end_reply(reply, answer.left, reader.tokens, request)
-        if last:
-            self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
-            self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
-        if stream_options and (offset := sse.first_token_offset(answer.body)):
-            reply = reply._replace(
-                first=answer.arrivals[bisect_left(answer.arrivals, (offset, 0.0))][1] - began
-            )
-        if max(map(len, self._secrets), default=0) >= SECRET:
-            reply = Completion(*redact_nested(list(reply), partial(self.clean, least=SECRET)))
-        return reply, answer.headers
+        return reply
 
     def _adapt(self, body: bytes, *, tools: bool) -> bytes:
         """Return a request with its limit of reasoning in its place, and marks for a cache that needs them."""
@@ -267,23 +304,22 @@ class OpenAIClient(SharedOnDeepcopy):
             ).encode()
         return body
 
-    def post(
+    def get(self, path: str, deadline: float) -> HttpResponse:
+        """Return the answer of status 200 to a GET, by `deadline`. Raises LM errors."""
+        with self.asking(deadline) as (client, timeout):
+            options: Any = {"headers": _STREAMED, "timeout": timeout}
+            response = client.get(path, cast_to=httpx.Response, options=options)
+            return self._read_body(response)
+
+    def _read_body(
         self,
-        path: str,
-        body: bytes,
-        deadline: float,
+        response: httpx.Response,
+        reader: StreamReader | None = None,
         *,
         tools: bool = False,
-        reader: StreamReader | None = None,
     ) -> HttpResponse:
-        """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
-        with self.asking(deadline, tools=tools) as (client, timeout):
-            options: Any = {"headers": _STREAMED, "timeout": timeout}
-            if body:
-                response = client.post(path, cast_to=httpx.Response, content=body, options=options)
-            else:
-                response = client.get(path, cast_to=httpx.Response, options=options)
-            answer = read_answer(response, reader)
+        """Read an answer. LM error if its status is not 200."""
+        answer = read_answer(response, reader)
         if answer.status != 200:
             raise error_from_response(answer, self.model, tools=tools, clean=self.clean)
         return answer

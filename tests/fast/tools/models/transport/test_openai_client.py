@@ -186,13 +186,9 @@ def test_a_key_that_a_server_says_back_as_why_it_ended_is_taken_out(server, monk
     key = "sk-very-secret-0123456789"
     monkeypatch.setenv("SEXTANT_API_KEY", key)
     server.answer = lambda prompt: {"raw": "yes", "finish": f"stop {key}"}
-    model = language_model.connect(server.spec).lm
-    assert (
-        model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon())[
-            0
-        ].finish
-        == "stop ***"
-    )
+    wire = language_model.connect(server.spec).lm.wire
+    body = wire.body([{"role": "user", "content": "?"}], (), {})
+    assert wire.send(body, "", None, soon()).finish == "stop ***"
 
 
 @pytest.mark.parametrize("key", ["", "here", "EMPTY"])

@@ -229,7 +229,8 @@ def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before
             settings=ModelSettings(reasoning_tokens=500, stream="off"),
         )
         wire.server = ServerInfo(KINDS[kind])
-        wire.send(wire.body(asked, (), {"reasoning_tokens": 500}), time.monotonic() + 30)
+        body = wire.body(asked, (), {"reasoning_tokens": 500})
+        wire.send(body, "", None, time.monotonic() + 30)
         assert server.requests[-1] == {"model": "tiny", "messages": asked} | words
 
 

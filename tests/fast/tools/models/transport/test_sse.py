@@ -4,7 +4,9 @@ import json
 import math
 import ssl
 import time
+from contextlib import nullcontext
 
+import httpx
 import openai
 import pytest
 from openai_server import streamed
@@ -17,7 +19,6 @@ from tools.models.retry_policy import RetryPolicy
 from tools.models.run_resources import RunResources
 from tools.models.server_detection import KINDS
 from tools.models.transport import sse
-from tools.models.transport.http_client import HttpResponse
 from tools.models.transport.openai_client import OpenAIClient, UnreadableResponse, read_completion
 from tools.models.transport.stream_reader import StreamReader
 
@@ -133,7 +134,7 @@ def connected(server, kind="", **settings):
 
 def sent(model):
     body = model.wire.body([{"role": "user", "content": "?"}], (), model.kwargs)
-    return model.wire.send(body, time.monotonic() + 60, last=COMPLETED)[0]
+    return model.wire.send(body, "", None, time.monotonic() + 60, last=COMPLETED)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +148,9 @@ def test_a_stream_is_asked_for_where_it_is_wanted_and_what_is_kept_is_the_same(
     more = {"chat_template_kwargs": {"thinking": False}}
     model = connected(server, kind, stream=when, max_tokens=50, extra_body=more)
     reply = sent(model)
-    assert reply.text == "yes" and (reply.first is not None) == streams == server.requests[0].get(
-        "stream", False
-    )
+    assert reply.outputs == ["yes"] and (reply.first is not None) == streams == server.requests[
+        0
+    ].get("stream", False)
     assert more.items() <= server.requests[0].items()
     assert b"stream" not in model.wire.body([], (), model.kwargs)
     server.page = json.dumps(
@@ -177,11 +178,11 @@ def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_unti
 
 LOOP = "flood relief\n" + '"D12", "D7", ' * 900
 SAYING = {
-    "text": ({"content": LOOP}, lambda reply: reply.text),
+    "text": ({"content": LOOP}, lambda reply: reply.outputs[0]),
     "thoughts": ({"content": "", "reasoning_content": LOOP}, lambda reply: reply.reasoning[:26]),
     "call": (
         {"content": "", "tool_calls": [call(1, LOOP)]},
-        lambda reply: reply.tool_calls[0]["arguments"],
+        lambda reply: reply.outputs[0]["tool_calls"][0]["arguments"],
     ),
 }
 
@@ -194,7 +195,7 @@ def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(
     events = streamed(answer("length", **message), 3)
     sent_events = []
 
-    def post(path, body, deadline, *, tools, reader):
+    def stream():
         for number, event in enumerate(events):
             if metered:
                 usage = b'"usage": {"prompt_tokens": 9, "completion_tokens": %d}' % (number + 1)
@@ -202,15 +203,18 @@ def test_a_stream_that_repeats_itself_is_left_and_used_up_to_there(
             sent_events.append(event)
             # Pieces end anywhere, and the last one inside an event
             middle = len(event) // 2
-            if reader.take(event[:middle]) or reader.take(event[middle:]):
-                break
-        body = b"".join(sent_events) + event[:20]
-        return HttpResponse(200, {}, body, [(len(body), 0.0)], reader.finish)
+            yield event[:middle]
+            yield event[middle:]
+
+    class Client:
+        def post(self, path, **request):
+            return httpx.Response(200, content=stream())
 
     wire = OpenAIClient("tiny", "http://127.0.0.1:9/v1", settings=ModelSettings(stream="on"))
-    monkeypatch.setattr(wire, "post", post)
+    monkeypatch.setattr(wire, "asking", lambda deadline, tools: nullcontext((Client(), None)))
     asked = wire.body([{"role": "user", "content": "is it?"}], (), {"max_tokens": 4096})
-    reply, _ = wire.send(asked, math.inf, last=COMPLETED, limit=4096)
+    tools = "tool_calls" in message
+    reply = wire.send(asked, "", 4096, math.inf, tools=tools, last=COMPLETED)
     assert len(sent_events) < 400 < len(events)
     assert reply.finish == "repetition"
     assert read(reply) == 'flood relief\n"D12", "D7", '
@@ -326,6 +330,6 @@ def test_a_client_shows_its_certificate_to_a_server_that_asks_for_one(
     server.spec = server.spec.replace("http:", "https:")
     server.answer = lambda prompt: {"raw": "yes"}
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    assert sent(connected(server, client_certificate=ours)).text == "yes"
+    assert sent(connected(server, client_certificate=ours)).outputs == ["yes"]
     with pytest.raises(UsageError, match="--client-certificate"):
         sent(connected(server, client_certificate=file))  # without its key
