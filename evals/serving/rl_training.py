@@ -8,7 +8,6 @@ outcomes are kept: that is how a checkpoint is evaluated. Left out: training.
 """
 
 import inspect
-import re
 from collections import Counter
 from threading import Lock
 from typing import Any
@@ -29,7 +28,8 @@ from tools import cli_options
 from tools.files import read_object
 
 MOST = 32  # turns of an episode, unless told otherwise
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_CALL_START = "<tool_call>"
+_CALL_END = "</tool_call>"
 _FORM = '<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>'
 _WORLDS = dict[str, EpisodeFactory]()
 _LOCK = Lock()
@@ -116,8 +116,7 @@ class Turns:
     def take(self, text: str) -> Observation:
         """Run the calls in a text: a call as JSON, or calls in <tool_call> tags."""
         observations = [
-            self.episode.act(*_read_call(observation))
-            for observation in _CALL.findall(text) or [text]
+            self.episode.act(*_read_call(call)) for call in _tagged_calls(text) or [text]
         ]
         reward = sum(one.reward for one in observations)
         self.left = self.left - 1
@@ -125,6 +124,19 @@ class Turns:
         if self.cut:
             reward += self.episode.cut()
         return Observation("\n".join(one.text for one in observations), reward, self.episode.over)
+
+
+def _tagged_calls(text: str) -> list[str]:
+    """Return the texts between <tool_call> and </tool_call>; a call without an end is none."""
+    calls = []
+    end = 0
+    while (tag := text.find(_CALL_START, end)) >= 0:
+        start = tag + len(_CALL_START)
+        end = text.find(_CALL_END, start)
+        if end < 0:
+            break
+        calls.append(text[start:end])
+    return calls
 
 
 def _read_call(text: str) -> tuple[str, Any]:

@@ -436,7 +436,8 @@ def _rank_by_weight(text: str, statistics: TermStatistics) -> list[str]:
     return ranked or [text]
 
 
-_CLAUSE_END = re.compile(r"(?<=[,;:.!?])\s+|\n+|\s+(?:and|but|or|which|who|where|when)\s+")
+# The blanks before a conjunction have a bound, without which a long run of blanks takes quadratic time.
+_CLAUSE_END = re.compile(r"(?<=[,;:.!?])\s+|\n+|\s{1,50}(?:and|but|or|which|who|where|when)\s+")
 
 
 def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:

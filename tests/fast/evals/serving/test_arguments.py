@@ -136,6 +136,15 @@ def test_a_call_that_is_written_as_text_may_have_its_arguments_as_text(name, for
     assert json.loads(seen.text) == search(query=WORDS, k=2)
 
 
+def test_calls_in_tags_are_read_in_linear_time_and_one_without_an_end_is_none():
+    """Quadratic time would take an hour."""
+    turns = Turns(open_training(data="mini"))
+    call = json.dumps({"name": "search", "arguments": {"query": WORDS, "k": 2}})
+    found = json.dumps(search(query=WORDS, k=2))
+    seen = turns.take(f"<tool_call>{call}</tool_call> then " + "<tool_call>" * 300_000)
+    assert json.loads(seen.text) == json.loads(found)
+
+
 def test_what_an_agent_used_is_read_as_leniently():
     episode, _ = played()
     episode.charge({"calls": "2", "tokens_in": 900.0, "tokens_out": None, "usd": "0.002"})
