@@ -521,23 +521,17 @@ def check_ranking(
     ranking: Sequence[str],
     query: Query,
     documents: Mapping[str, Document],
-    checked: set[str] | None = None,
 ) -> None:
-    """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found
+    """Raise InvalidRanking for a document that is there twice, not in the corpus, or not to be found
     for the query.
-
-    `known` documents are not looked up again, and new documents are added to it.
     """
     ranked = set(ranking)
     if len(ranked) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
         raise InvalidRanking(twice, f"is there twice for query {query.query_id!r}")
-    new = ranked.difference(checked or ())
-    if not documents.keys() >= new:
+    if not documents.keys() >= ranked:
         invented = next(doc_id for doc_id in ranking if doc_id not in documents)
         raise InvalidRanking(invented, "is not in the corpus")
-    if checked is not None:
-        checked |= new
     if hidden := query.excluded.intersection(ranking):
         reason = f"is excluded for query {query.query_id!r}, so no system may find it"
         raise InvalidRanking(min(hidden, key=ranking.index), reason)

@@ -107,11 +107,12 @@ def attribute(
     (metrics.collapse). "lost_as" is a document's fate at a cutoff that leaves it out.
     """
     grades = judgements.recalled(query_id)
+    units = set(grades)
     rows = outcome["trace"]["steps"]
     # Most steps name no relevant document, and there are hundreds of thousands of steps
     naming = []
     for number, row in enumerate(rows):
-        if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"]):
+        if judgements.unit_of or not units.isdisjoint(row["doc_ids"]):
             shown = row.get("shown", ())
             lengths = row.get("lengths", ())
             step = Step(
@@ -123,7 +124,7 @@ def attribute(
             )
             naming.append((number, step))
     histories = read_histories(naming, grades, judgements.unit_of)
-    ranks = {unit: ranking.index(unit) + 1 for unit in grades.keys() & ranking}
+    ranks = {unit: ranking.index(unit) + 1 for unit in units.intersection(ranking)}
     fate = _fates(rows, failed=outcome["error"] is not None)
     relevant = []
     for unit, grade in sorted(grades.items(), key=lambda item: (-item[1], item[0])):

@@ -25,7 +25,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import repeat
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -187,6 +186,7 @@ class MetricName(NamedTuple):
     depth: int | None  # None: the whole ranking counts
 
 
+@cache
 def parse_metric(name: str) -> MetricName:
     """Split the name of a metric of rankings into its function and its depth."""
     depth = _DEPTH.search(name)
@@ -400,12 +400,21 @@ def judge_units(
     judged: Collection[str] = (),
 ) -> JudgedRanking:
     """Judge units: `grades` above 0 are for nDCG, `relevant` for recall, `judged` for Judged@k."""
+    named = {*grades, *relevant, *judged}
+    gains = [0.0] * len(units)
+    hits = [False] * len(units)
+    have_judgement = [False] * len(units)
+    for position, unit in enumerate(units):
+        if unit in named:  # few are
+            gains[position] = grades.get(unit, 0.0)
+            hits[position] = unit in relevant
+            have_judgement[position] = unit in judged
     return JudgedRanking(
-        gains=list(map(grades.get, units, repeat(0.0))),
+        gains=gains,
         ideal=sorted(grades.values(), reverse=True),
-        hits=list(map(relevant.__contains__, units)),
+        hits=hits,
         relevant=len(relevant),
-        judged=list(map(judged.__contains__, units)),
+        judged=have_judgement,
     )
 
 

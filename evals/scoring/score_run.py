@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,11 @@ from programs.deviations import describe_deviations
 from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.pool_kinds import describe_signs
-from tools.records import Usage, usage_from_json, usage_json
+from tools.records import Query, Usage, usage_from_json, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
 KINDS = 5  # of failures that are told, the commonest first
+_STANDING = bytes(set(range(ord("!"), ord("~") + 1)) - {ord("%")})  # in ids of TREC files
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
@@ -158,31 +158,42 @@ def _score_queries(
     judgements = environment.judgements[environment.headline]
     values = Values()
     errors = {}
-    checked = set[str]()
     with (
         run_folder.writing(path / "run.trec") as trec,
         run_folder.writing(path / "attribution.jsonl") as attributed,
     ):
-        for query in environment.queries:
+        query_ids = [query.query_id for query in environment.queries]
+        rows = outcomes.rows(query_ids)
+        for query, outcome in zip(environment.queries, rows, strict=True):
             query_id = query.query_id
-            outcome = outcomes[query.query_id]
-            try:
-                run_folder.check_ranking(outcome["ranking"], query, environment.documents, checked)
-            except run_folder.InvalidRanking as wrong:
-                raise DataError(
-                    f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {run_folder.MEND}"
-                ) from None
+            # A sealed ranking was checked when it was written.
+            if "digest" not in outcome:
+                _check_ranking(outcome, query, environment, path)
             tally.add(outcome)
             errors[query_id] = outcome["error"] or ""
             _add_values(values, outcome, outcomes, environment)
             units = collapse_to_units(outcome["ranking"], judgements)
-            trec.write(trec_lines(query_id, units, tag=path.name))
+            lines = trec_lines(query_id, units, tag=path.name)
+            trec.buffer.write(lines.encode("utf-8", "backslashreplace"))
             relevant = attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
             attributed.write(
                 files.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n"
             )
     return values, errors
+
+
+def _check_ranking(
+    outcome: run_folder.Outcome,
+    query: Query,
+    environment: Environment,
+    path: Path,
+) -> None:
+    try:
+        run_folder.check_ranking(outcome["ranking"], query, environment.documents)
+    except run_folder.InvalidRanking as wrong:
+        file = path / "outcomes.jsonl"
+        raise DataError(f"{file}, query {query.query_id!r}: {wrong}; {run_folder.MEND}") from None
 
 
 def summarise_unfinished(
@@ -269,13 +280,14 @@ def trec_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
     """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our
     ties its own way.
     """
-    start = f"{encode_trec_id(query_id)}\tQ0\t"
-    ends = _line_ends(len(ranking), tag)
-    letters = "".join(ranking)
-    if not letters.isprintable() or " " in letters or "%" in letters:  # else ids stand as they are
+    length = len(ranking)
+    letters = "".join(ranking).encode("utf-8", "surrogatepass")
+    if letters.translate(None, _STANDING):  # else ids stand as they are
         ranking = list(map(encode_trec_id, ranking))
-    lines = zip(repeat(start, len(ranking)), ranking, ends, strict=True)
-    return "".join(chain.from_iterable(lines))
+    pieces = [f"{encode_trec_id(query_id)}\tQ0\t"] * (3 * length)
+    pieces[1::3] = ranking
+    pieces[2::3] = _line_ends(length, tag)
+    return "".join(pieces)
 
 
 @lru_cache(8)  # rankings of a run are of few lengths
