@@ -20,7 +20,6 @@ from evals.scoring.attribution import fate_at
 from evals.scoring.budget_curves import query_trajectory
 from evals.scoring.metrics import check_metric, is_pairwise
 from tools import schemas
-from tools.errors import UsageError
 from tools.number_format import number as format_number
 from tools.result_table import ResultTable, TextBlock, render_terminal
 from tools.text import content_words
@@ -93,11 +92,7 @@ def compare_behaviour(paths: Sequence[Path]) -> Result:
 def read_same_queries(paths: Sequence[Path]) -> list[scored_run.ScoredRun]:
     """Read runs. UsageError if they were not asked the same."""
     runs = [scored_run.read_scored_run(path) for path in scored_run.find_folders(paths)]
-    for run in runs[1:]:
-        if differ := scored_run.contract_differences(runs[0], run):
-            raise UsageError(
-                f"{runs[0].name} and {run.name} were not asked the same: {', '.join(differ)} differ"
-            )
+    scored_run.require_same_contract(runs)
     return runs
 
 

@@ -29,9 +29,9 @@ from evals.scoring.scored_run import (
     ABOUT,
     NAMED,
     ScoredRun,
-    contract_differences,
     find_folders,
     read_scored_run,
+    require_same_contract,
 )
 from evals.scoring.statistics import bootstrap_means
 from tools.errors import UnknownName, UsageError
@@ -72,11 +72,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     if strange := [axis for axis in axes if axis not in AXES]:
         raise UnknownName("budget", strange[0], AXES)
     runs = [read_scored_run(path) for path in find_folders(paths)]
-    for run in runs[1:]:
-        if differ := contract_differences(runs[0], run):
-            values = ", ".join(f"{key} ({difference})" for key, difference in differ.items())
-            problem = f"{runs[0].name} and {run.name} were not asked the same: {values}"
-            raise UsageError(f"{problem}; give runs that agree in these")
+    require_same_contract(runs)
     metric = _choose_metric(runs[0], metric)
     names = [run.path.resolve().name for run in runs]
     # A run is named by its folder, or by its whole path where two folders have one name.

@@ -51,6 +51,7 @@ from evals.scoring.scored_run import (
     ScoredRun,
     align_columns,
     contract_differences,
+    describe_differences,
     list_deviations,
     read_scored_run,
 )
@@ -373,8 +374,7 @@ def _check_contracts(runs: list[ScoredRun], *, force: bool) -> tuple[list[str], 
         differ = contract_differences(baseline, run)
         if "data_fingerprint" in differ:
             differ["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
-        values = ", ".join(f"{key} ({value})" for key, value in differ.items())
-        problem = f"{baseline.name} and {run.name} were not asked the same: {values}"
+        problem = describe_differences(baseline, run, differ)
         if not set(baseline.query_ids) & set(run.query_ids):
             raise UsageError(f"{problem}; without a common query there is nothing to pair")
         if differ and not force:
@@ -714,21 +714,18 @@ def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) 
     }
 
 
-def compare_pairs(paths: Sequence[Path], metric: str = "", *, force: bool = False) -> list[Result]:
-    """Compare each pair of the systems of run folders in a metric, by default that of the first run.
+def compare_pairs(paths: Sequence[Path], metric: str) -> list[Result]:
+    """Compare each pair of the systems of run folders in a metric.
 
     A row is as in `compare`, with "baseline" for the earlier system. p is adjusted for all pairs
-    (Holm). UsageError for runs that were not asked the same, unless `force`.
+    (Holm). Runs may differ in their questions; UsageError for runs without a common query.
     """
-    runs, problems = fill_metrics(
-        [read_scored_run(path) for path in paths], [metric] if metric else []
-    )
+    runs, problems = fill_metrics([read_scored_run(path) for path in paths], [metric])
     if problems:
         raise problems[0]
     systems = _group(runs, paths)
-    _check_contracts(runs, force=force)
-    name = metric or runs[0].metric
-    contrasts = [Contrast(*pair, name) for pair in combinations(systems, 2)]
+    _check_contracts(runs, force=True)
+    contrasts = [Contrast(*pair, metric) for pair in combinations(systems, 2)]
     rows = _test_contrasts(contrasts)
     for contrast, row in zip(contrasts, rows, strict=True):
         row["baseline"] = contrast.baseline.name

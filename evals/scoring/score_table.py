@@ -1,6 +1,5 @@
 """The table of a run's scores, as `python -m evals.score` and the end of a run print it."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ from evals.run_schemas import FATE_LABELS
 from evals.scoring.reference_runs import list_bounds
 from programs import SCHEMES
 from tools import pool_kinds
-from tools.cli import print_stdout
+from tools.cli import print_json, print_stdout
 from tools.number_format import count_of, number, ordinal, plural, queries
 from tools.result_table import ResultTable, TextBlock, render_terminal
 
@@ -22,7 +21,7 @@ Scores = Mapping[str, Any]
 def show_scores(scores: Scores, *, as_json: bool = False) -> None:
     """Print a run's scores, or the partial scores of an unfinished run, on stdout."""
     if as_json:
-        print_stdout(json.dumps(scores) + "\n", kept="in the run folder")
+        print_json(scores, kept="in the run folder")
     else:
         print_stdout(render_terminal(lay_out_scores(scores)), kept="in the run folder")
 

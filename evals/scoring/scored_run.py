@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from evals.scoring.metrics import unordered_depth
 from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
 from tools import files, schemas
-from tools.errors import DataError, RunIncomplete, SextantError
+from tools.errors import DataError, RunIncomplete, SextantError, UsageError
 from tools.number_format import abbreviate
 from tools.pool_kinds import read_kind
 
@@ -203,6 +203,23 @@ def contract_differences(baseline: ScoredRun, run: ScoredRun) -> dict[str, str]:
     if not baseline_count == run_count == shared:
         differences["queries"] = f"{baseline_count}, {run_count}, {shared} in common"
     return differences
+
+
+def require_same_contract(runs: Sequence[ScoredRun]) -> None:
+    """Raise UsageError if a run was not asked the same as the first."""
+    for run in runs[1:]:
+        if differences := contract_differences(runs[0], run):
+            raise UsageError(
+                f"{describe_differences(runs[0], run, differences)}; give runs that agree in these"
+            )
+
+
+def describe_differences(
+    baseline: ScoredRun, run: ScoredRun, differences: Mapping[str, str]
+) -> str:
+    """Say in a line which `contract_differences` two runs have."""
+    values = ", ".join(f"{key} ({difference})" for key, difference in differences.items())
+    return f"{baseline.name} and {run.name} were not asked the same: {values}"
 
 
 def find_folders(paths: Iterable[Path], *, unanswered: bool = False) -> list[Path]:

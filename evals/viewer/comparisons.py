@@ -50,7 +50,7 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
     names = _name(runs)
     try:
         result = compare(paths, force=True)
-        pairs = compare_pairs(paths, chosen, force=True) if len(runs) > 2 else []
+        pairs = compare_pairs(paths, chosen) if len(runs) > 2 else []
     except SextantError as problem:
         return answer | {"metric": chosen, "why": str(problem)}
     family = describe_family(result["comparisons"])
