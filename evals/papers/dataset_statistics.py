@@ -48,17 +48,24 @@ def lexical_overlap(environment: Environment) -> float | None:
     """
     shares = []
     for query in environment.queries:
-        query_words = set(content_words(query.text))
-        for doc_id in _relevant(environment, query) if query_words else ():
-            shares.append(
-                len(query_words.intersection(content_words(environment.documents[doc_id].text)))
-                / len(query_words)
-            )
+        shares += word_overlaps(environment, query, relevant_documents(environment, query))
     # There are none if the judgements are of units that are not documents.
     return fmean(shares) if shares else None
 
 
-def _relevant(environment: Environment, query: Query) -> list[str]:
+def word_overlaps(environment: Environment, query: Query, doc_ids: Iterable[str]) -> list[float]:
+    """Return the share of a query's distinct words that each document has; [] without words."""
+    query_words = set(content_words(query.text))
+    if not query_words:
+        return []
+    shares = []
+    for doc_id in doc_ids:
+        common = query_words.intersection(content_words(environment.documents[doc_id].text))
+        shares.append(len(common) / len(query_words))
+    return shares
+
+
+def relevant_documents(environment: Environment, query: Query) -> list[str]:
     """Return the documents labelled 1 or more."""
     grades = environment.qrels[query.query_id]
     return [
@@ -161,7 +168,7 @@ def hard_negatives(environment: Environment, query: Query) -> set[str]:
     """
     return negatives_in_same_group(
         query.candidates or (),
-        _relevant(environment, query),
+        relevant_documents(environment, query),
         lambda doc_id: doc_id.rpartition("-")[0],
     )
 
@@ -189,7 +196,7 @@ def reciprocal_ranks(
     unrelated = list[float]()
     for query in environment.queries:
         tempting = hard_negatives(environment, query)
-        right = set(_relevant(environment, query))
+        right = set(relevant_documents(environment, query))
         for rank, doc_id in enumerate(rankings[query.query_id], start=1):
             if doc_id not in right:
                 (hard if doc_id in tempting else unrelated).append(1 / rank)
@@ -216,7 +223,7 @@ def embed_pool_2d(environment: Environment, seed: int = 0) -> list[dict[str, Any
     """
     query = Random(seed).choice(environment.queries)
     pool = sorted(query.candidates or ())
-    right = _relevant(environment, query)
+    right = relevant_documents(environment, query)
     kinds = dict.fromkeys(pool, "other") | dict.fromkeys(
         hard_negatives(environment, query), "hard negative"
     )

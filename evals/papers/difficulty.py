@@ -11,8 +11,8 @@ from statistics import fmean
 from scipy.stats import linregress
 
 from environments.base import Environment
+from evals.papers.dataset_statistics import relevant_documents, word_overlaps
 from tools.records import Query
-from tools.text import content_words
 
 FACET_COUNT = "facets"
 # What a regression gives.
@@ -25,25 +25,14 @@ FIGURES = (
 Feature = Callable[[Environment, Query], float]
 
 
-def overlap(
-    environment: Environment,
-    query: Query,
-    doc_ids: Iterable[str],
-) -> float:
+def overlap(environment: Environment, query: Query, doc_ids: Iterable[str]) -> float:
     """Return the mean share of a query's words that a document has; 0 without words or documents."""
-    query_words = set(content_words(query.text))
-    shares = []
-    for doc_id in doc_ids if query_words else ():
-        words = content_words(environment.documents[doc_id].text)
-        common = query_words.intersection(words)
-        shares.append(len(common) / len(query_words))
+    shares = word_overlaps(environment, query, doc_ids)
     return fmean(shares) if shares else 0.0
 
 
 def _overlap_with_relevant(environment: Environment, query: Query) -> float:
-    grades = environment.qrels[query.query_id]
-    relevant = [doc_id for doc_id, grade in grades.items() if grade >= 1]
-    return overlap(environment, query, relevant)
+    return overlap(environment, query, relevant_documents(environment, query))
 
 
 def _overlap_with_pool(environment: Environment, query: Query) -> float:
