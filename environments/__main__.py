@@ -5,7 +5,6 @@ Prints the results of task_card.py and fetch.py. Only `fetch` uses the network.
 """
 
 import argparse
-import json
 import shlex
 from typing import Any
 
@@ -15,7 +14,10 @@ from environments.base import COLUMNS, SPLITS
 from tools import retrievers
 from tools.cli import (
     CommandParser,
+    add_json_option,
     positive,
+    print_json,
+    print_result,
     print_stderr,
     print_stdout,
     run_and_leave,
@@ -53,11 +55,8 @@ def parser() -> CommandParser:
         metavar=" | ".join(VERBS),
     )
     for name, help_text in VERBS.items():
-        add = verbs.add_parser(
-            name,
-            help=help_text,
-            description=help_text,
-        ).add_argument
+        verb = verbs.add_parser(name, help=help_text, description=help_text)
+        add = verb.add_argument
         if name != "list":
             help_text = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
             add(
@@ -82,11 +81,7 @@ def parser() -> CommandParser:
                 help="mini, full or a folder; full where it is fetched",
             )
         if name not in ("fetch", "init"):
-            add(
-                "--json",
-                action="store_true",
-                help="print one JSON object and nothing else",
-            )
+            add_json_option(verb)
     add = verbs.choices["search"].add_argument
     help_text = (
         f"one of {', '.join(retrievers.RETRIEVERS)}, your own as FILE.py:CLASS, or made of them"
@@ -140,7 +135,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> None:
     rows = [task_card.task_row(task) for task in environments.tasks()]
     if arguments.json:
-        print_stdout(json.dumps(rows) + "\n")
+        print_json(rows)
         return
     heads = [
         "task",
@@ -165,7 +160,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _show(arguments: argparse.Namespace) -> None:
     facts = task_card.task_card(arguments.task, arguments.data, dict(arguments.column))
-    print_stdout(json.dumps(facts) + "\n" if arguments.json else _card_text(facts))
+    print_result(facts, _card_text, as_json=arguments.json)
 
 
 def _card_text(facts: dict[str, Any]) -> str:
@@ -240,7 +235,7 @@ def _check(arguments: argparse.Namespace) -> None:
             state = "ok   " if finding.fine else "WRONG"
             show([f"{state}  {finding.what}: {finding.said}"])
     if arguments.json:
-        print_stdout(json.dumps([finding._asdict() for finding in findings]) + "\n")
+        print_json([finding._asdict() for finding in findings])
     if wrong := [finding for finding in findings if not finding.fine]:
         raise DataError(f"{wrong[0].what}: {wrong[0].said}")
 
@@ -282,7 +277,7 @@ def _search(arguments: argparse.Namespace) -> None:
             judged = "" if grade is None else f"  judged {grade:g}"
             show([f"{rank:>3}  {hit.doc_id}  {hit.score:.3f}{judged}", _quote(hit.text)])
     if arguments.json:
-        print_stdout(json.dumps(rows) + "\n")
+        print_json(rows)
     elif not rows:
         print_stderr("nothing found")
 

@@ -5,12 +5,11 @@ The first run is the baseline; evals/scoring/comparison.py compares the others w
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
 from tools.callable_module import make_callable
-from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.cli import CommandParser, add_json_option, print_json, print_stdout, run_and_leave
 from tools.waiting import announced
 
 
@@ -36,7 +35,7 @@ def parser() -> CommandParser:
         help="print each comparison with the baseline, as for two runs",
     )
     form = command_line.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(form)
     form.add_argument(
         "--markdown", action="store_true", help="print the tables for GitHub and the like"
     )
@@ -66,7 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
     with announced(f"comparing {len(paths)} runs"):
         result = compare(paths, arguments.metric, force=arguments.force)
     if arguments.json:
-        print_stdout(json.dumps(result) + "\n")
+        print_json(result)
         return 0
     from evals.reporting import comparison_tables  # not for --help or --json
     from tools.result_table import FORMS  # as above

@@ -5,13 +5,12 @@ traces alone.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from evals.run_folder import check_output
 from tools import files
 from tools.callable_module import make_callable
-from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.cli import CommandParser, add_json_option, print_result, run_and_leave
 from tools.errors import UsageError
 from tools.number_format import plural
 from tools.waiting import announced
@@ -40,7 +39,7 @@ def parser() -> CommandParser:
     add("--by", default="all", metavar="WHAT", help="searches, calls, tokens, usd or all")
     add("--svg", type=Path, metavar="FILE", help="write a plot, one panel for each axis")
     add("--csv", type=Path, metavar="FILE", help="write every point")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     return command_line
 
 
@@ -65,7 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"{path} cannot be written: {error.strerror or error}; name another file"
             ) from None
-    print_stdout(json.dumps(result) + "\n" if arguments.json else render_curves(result))
+    print_result(result, render_curves, as_json=arguments.json)
     return 0
 
 

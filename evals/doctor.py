@@ -6,7 +6,6 @@ indexes, fetched data.
 """
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -18,7 +17,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from tools import installation
-from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.cli import CommandParser, add_json_option, print_json, run_and_leave
 from tools.files import sextant_home
 from tools.number_format import plural
 from tools.result_table import ResultTable, show
@@ -57,9 +56,7 @@ def parser() -> CommandParser:
     command_line = CommandParser(
         prog="python -m evals.doctor", description=first_sentence(examine.__doc__)
     )
-    command_line.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(command_line)
     return command_line
 
 
@@ -68,7 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
     findings = list(examine())
     if arguments.json:
         rows = [finding._asdict() for finding in findings]
-        print_stdout(json.dumps({"findings": rows}) + "\n")
+        print_json({"findings": rows})
         return 0
     cells = [list(finding) for finding in findings]
     heads = ["", "", "here", "what to do"]

@@ -14,7 +14,9 @@ from evals.formats import FOLDERS, SERVICES
 from tools import files
 from tools.cli import (
     CommandParser,
+    add_json_option,
     positive,
+    print_json,
     print_stderr,
     print_stdout,
     run_and_leave,
@@ -125,7 +127,7 @@ def parser() -> CommandParser:
         help="leave out what was sent to models, and what they answered",
     )
     add("--force", action="store_true", help="write into a folder that holds something else")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     return command_line
 
 
@@ -154,7 +156,7 @@ def command(arguments: argparse.Namespace) -> int:
         force=arguments.force,
     )
     if as_json:
-        print_stdout(json.dumps(report) + "\n")
+        print_json(report)
         return 0
     for note in report["notes"]:
         print_stderr(note)
@@ -170,7 +172,7 @@ def _list_formats(*, as_json: bool) -> None:
             summary = first_sentence(inspect.getdoc(_load_format(name)))
         summaries[name] = summary
     if as_json:
-        print_stdout(json.dumps(summaries) + "\n")
+        print_json(summaries)
     else:
         show([DefinitionList(list(summaries.items()))])
 

@@ -5,7 +5,7 @@ retriever; shards.py does it.
 import argparse
 from pathlib import Path
 
-from tools.cli import CommandParser, run_and_leave
+from tools.cli import CommandParser, add_json_option, run_and_leave
 
 
 def parser() -> CommandParser:
@@ -19,9 +19,7 @@ def parser() -> CommandParser:
         metavar="RUN",
         help="RUNS/TASK/NAME, where the run goes, or one of its shards",
     )
-    command_line.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(command_line)
     return command_line
 
 

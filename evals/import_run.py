@@ -11,6 +11,8 @@ import environments
 from evals import run_folder
 from tools.cli import (
     CommandParser,
+    add_json_option,
+    print_json,
     print_stderr,
     print_stdout,
     run_and_leave,
@@ -73,7 +75,7 @@ def parser() -> CommandParser:
     add("--trajectories", type=Path, metavar="FILE", help=description)
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     return command_line
 
 
@@ -111,7 +113,7 @@ def _import_birco(arguments: argparse.Namespace) -> None:
             }
             for file, run in imports
         ]
-        print_stdout(json.dumps(rows) + "\n")
+        print_json(rows)
     for file, run in imports if not arguments.json else ():
         text = f"{file}: {run}" if isinstance(run, Path) else f"refused: {run}"
         if not birco_rankings.find_system(file.stem):

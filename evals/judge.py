@@ -7,12 +7,17 @@ judgements.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from evals.running.request import SETTLED, SharedRequest
 from tools import cli_options
-from tools.cli import CommandParser, positive, print_stdout, run_and_leave
+from tools.cli import (
+    CommandParser,
+    add_json_option,
+    positive,
+    print_result,
+    run_and_leave,
+)
 
 
 def parser() -> CommandParser:
@@ -59,7 +64,7 @@ def parser() -> CommandParser:
         "programs.llm_tasks.relevance_judge:Judge",
     )
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     cli_options.add_options(command_line, SharedRequest, without=("program", *SETTLED))
     return command_line
 
@@ -75,9 +80,7 @@ def command(arguments: argparse.Namespace) -> int:
         key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")
     }
     result = llm_judge.judge_runs(request, arguments.paths, **named)
-    print_stdout(
-        json.dumps(result) + "\n" if arguments.json else llm_judge.render_judgements(result)
-    )
+    print_result(result, llm_judge.render_judgements, as_json=arguments.json)
     return 7 if result.get("left") else 0
 
 

@@ -6,10 +6,15 @@ could have given the searcher, not a score: with other results the searches woul
 """
 
 import argparse
-import json
 from pathlib import Path
 
-from tools.cli import CommandParser, positive, print_stdout, run_and_leave
+from tools.cli import (
+    CommandParser,
+    add_json_option,
+    positive,
+    print_result,
+    run_and_leave,
+)
 
 
 def parser() -> CommandParser:
@@ -29,7 +34,7 @@ def parser() -> CommandParser:
     add(
         "--depth", type=positive, metavar="K", help="documents a search; without it as many as then"
     )
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     return command_line
 
 
@@ -39,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     from evals.running.replay import replay  # NumPy and retrievers: not for --help
 
     result = replay(arguments.run, arguments.retriever, arguments.depth)
-    print_stdout(json.dumps(result) + "\n" if arguments.json else render_replay(result))
+    print_result(result, render_replay, as_json=arguments.json)
     return 0
 
 

@@ -8,12 +8,11 @@ differences, and `evals.view` shows each query.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from evals.compare import add_comparison_options
 from evals.run_descriptions import printable
-from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.cli import CommandParser, add_json_option, print_json, run_and_leave
 from tools.number_format import plural
 from tools.result_table import show
 from tools.waiting import announced
@@ -42,7 +41,7 @@ def parser() -> CommandParser:
     add_comparison_options(
         command_line, "take runs over different data into one column, and say so"
     )
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     return command_line
 
 
@@ -68,15 +67,12 @@ def command(arguments: argparse.Namespace) -> int:
             "left_out": result.left_out,
             "notes": result.warnings,
         }
-        print_stdout(
-            json.dumps(
-                {
-                    "report": str(index),
-                    "files": files,
-                }
-                | summary
-            )
-            + "\n"
+        print_json(
+            {
+                "report": str(index),
+                "files": files,
+            }
+            | summary
         )
         return 0
     lines = [

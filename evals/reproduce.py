@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.cli import CommandParser, dollars, positive, print_stdout, run_and_leave
+from tools.cli import CommandParser, add_json_option, dollars, positive, print_stdout, run_and_leave
 from tools.cli_options import parse_name_value
 from tools.installation import find_page
 
@@ -105,7 +105,7 @@ def parser() -> CommandParser:
         action="store_true",
         help="say what its runs will cost and how long they take; nothing is sent",
     )
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     return command_line
 
 

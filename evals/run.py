@@ -8,7 +8,6 @@ in turn, each as a command of its own would do.
 
 import argparse
 import inspect
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -22,6 +21,9 @@ from programs import PROGRAMS
 from tools import cli_options, plugins
 from tools.cli import (
     CommandParser,
+    add_json_option,
+    print_json,
+    print_result,
     print_stderr,
     print_stdout,
     run_and_leave,
@@ -80,9 +82,11 @@ def parser() -> CommandParser:
         help="say what it will cost and how long it will take; nothing is sent",
     )
     add("--view", action="store_true", help="show the run in a browser while it goes")
-    add = command_line.add_mutually_exclusive_group().add_argument
-    add("--json", action="store_true", help="print one JSON object and nothing else")
-    add("--json-events", action="store_true", help="print one JSON object a line as things happen")
+    forms = command_line.add_mutually_exclusive_group()
+    add_json_option(forms)
+    forms.add_argument(
+        "--json-events", action="store_true", help="print one JSON object a line as things happen"
+    )
     return command_line
 
 
@@ -120,17 +124,13 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
             from evals.running import cost_estimate  # as above
 
             estimate = cost_estimate.forecast(request)
-        print_stdout(
-            json.dumps(estimate) + "\n"
-            if arguments.json
-            else cost_estimate.render_estimate(estimate)
-        )
+        print_result(estimate, cost_estimate.render_estimate, as_json=arguments.json)
         return 0
     result = run_request(request, arguments, events)
     if events:
         events.result = result.json()
     elif arguments.json:
-        print_stdout(json.dumps(result.json()) + "\n", kept="in the run folder")
+        print_json(result.json(), kept="in the run folder")
     if result.problem:
         raise result.problem
     if not events and not arguments.json:
@@ -248,7 +248,7 @@ def run_tasks(arguments: argparse.Namespace, events: "EventWriter | None") -> in
         if events:
             events.result = {"runs": results}
     if arguments.json:
-        print_stdout(json.dumps({"runs": results}) + "\n", kept="in the run folders")
+        print_json({"runs": results}, kept="in the run folders")
     if problems:
         raise summarise(problems, len(requests), failed_queries)
     return 7 if failed_queries else 0
@@ -314,7 +314,7 @@ def show_programs(*, as_json: bool) -> None:
             blocks += [f"{label}s", DefinitionList(items)]
     blocks.append("your own: --program FILE.py:NAME or package.module:NAME")
     if as_json:
-        print_stdout(json.dumps(rows) + "\n")
+        print_json(rows)
     else:
         show(blocks)
 

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
-from tools.cli import CommandParser, run_and_leave
+from tools.cli import CommandParser, add_json_option, run_and_leave
 
 
 def parser() -> CommandParser:
@@ -27,9 +27,7 @@ def parser() -> CommandParser:
         metavar="NAME",
         help=f"one more; repeatable: {LANGUAGE}",
     )
-    command_line.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(command_line)
     return command_line
 
 

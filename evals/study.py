@@ -16,7 +16,7 @@ from typing import Any
 
 from evals.studies.command_result import CommandResult
 from tools.callable_module import make_callable
-from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
 from tools.number_format import plural
@@ -48,7 +48,7 @@ def parser() -> CommandParser:
         metavar="DIR",
         help="where run folders go, and studies/NAME",
     )
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(command_line)
     return command_line
 
 

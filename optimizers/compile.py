@@ -15,7 +15,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 from optimizers.request import CompileRequest
 from tools import cli_options
-from tools.cli import CommandParser, print_stderr, run_and_leave
+from tools.cli import CommandParser, add_json_option, print_stderr, run_and_leave
 from tools.waiting import announced
 
 
@@ -25,11 +25,7 @@ def parser() -> CommandParser:
     command_line = CommandParser(prog="python -m optimizers.compile", description=about_command)
     cli_options.add_options(command_line, CompileRequest)
     command_line.lists |= {"--task", "--held-out"}
-    command_line.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object and nothing else",
-    )
+    add_json_option(command_line)
     return command_line
 
 

@@ -2,7 +2,6 @@
 teleprompters.
 """
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_
 from optimizers.result_summary import SHORT, shorten
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from tools import plugins
-from tools.cli import print_stdout, strip_control_characters
+from tools.cli import print_json, print_stdout, strip_control_characters
 from tools.errors import UsageError
 from tools.number_format import count_of, number, queries
 from tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
@@ -23,7 +22,7 @@ MOVED = 5  # queries with the largest gains, and with the largest losses; learnt
 def print_result(learnt: Mapping[str, Any], *, as_json: bool = False) -> None:
     """Print the result on stdout; `learnt` is as learnt.json has it."""
     if as_json:
-        print_stdout(json.dumps(learnt) + "\n", kept="in learnt.json")
+        print_json(learnt, kept="in learnt.json")
         return
     blocks: list[TextBlock] = [*_headings(learnt), _candidates(learnt)]
     blocks += _tasks("validation by task", learnt.get("tasks", ()))
@@ -52,7 +51,7 @@ def show_table(*, as_json: bool) -> None:
         table = {}
         for name, row in rows.items():
             table[name] = {"what": row.summary, "options": dict(row.options)}
-        print_stdout(json.dumps(table) + "\n")
+        print_json(table)
         return
     items = []
     for name, row in rows.items():

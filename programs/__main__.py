@@ -11,7 +11,7 @@ from typing import Any
 from evals.running.request import find_program, parse_parameters
 from evals.running.resolve import try_construct
 from programs.prompts import describe, write_toml
-from tools.cli import CommandParser, print_stdout, run_and_leave
+from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leave
 from tools.cli_options import parse_name_value
 from tools.errors import UsageError
 
@@ -48,11 +48,7 @@ def parser() -> CommandParser:
             type=parse_name_value,
             metavar="NAME=VALUE",
         )
-        verb.add_argument(
-            "--json",
-            action="store_true",
-            help="print one JSON object and nothing else",
-        )
+        add_json_option(verb)
     return command_line
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from tools.cli import (
     CommandParser,
+    add_json_option,
     positive,
+    print_json,
     print_stderr,
     print_stdout,
     run_and_leave,
@@ -66,11 +68,8 @@ def parser() -> CommandParser:
         ("export", "answers as a cassette, for evals.run --cassette"),
         ("clear", "remove answers; the books of the runs stay"),
     ):
-        add = kinds.add_parser(
-            verb,
-            help=about_verb,
-            description=about_verb,
-        ).add_argument
+        verb_parser = kinds.add_parser(verb, help=about_verb, description=about_verb)
+        add = verb_parser.add_argument
         if verb == "show":
             add(
                 "key",
@@ -124,11 +123,7 @@ def parser() -> CommandParser:
             metavar="DIR",
             help="where run folders are",
         )
-        add(
-            "--json",
-            action="store_true",
-            help="print one JSON object and nothing else",
-        )
+        add_json_option(verb_parser)
     return command_line
 
 
@@ -167,7 +162,7 @@ def _list(answers: ResponseCache, arguments: argparse.Namespace) -> None:
         }
         if arguments.calls:
             result["calls"] = calls
-        print_stdout(json.dumps(result) + "\n")
+        print_json(result)
         return
     lines = [str(answers.path)]
     lines += [_model_line(name, row) for name, row in models.items()]
@@ -371,7 +366,7 @@ def _checked(key: str) -> str:
 
 def _report_done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
     if arguments.json:
-        print_stdout(json.dumps(row) + "\n")
+        print_json(row)
     else:
         print_stderr(text)
 

@@ -7,6 +7,7 @@ import argparse
 import codecs
 import gc
 import io
+import json
 import logging
 import math
 import os
@@ -33,6 +34,7 @@ from tools.errors import (
 from tools.interrupts import UNHEARD, check_interrupts, is_interrupted, run_in_thread
 from tools.number_format import duration
 
+T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 Command = Callable[[argparse.Namespace], int]
 
@@ -496,6 +498,26 @@ def print_stdout(text: str, kept: str = "") -> None:
         sys.stdout = None
         error_type, hint = (RunIncomplete, f"; it is {kept}") if kept else (DataError, "")
         raise error_type(f"the result cannot be printed ({error}){hint}") from None
+
+
+def add_json_option(parser: Any) -> None:
+    """Add --json to a parser, or to a group of its options."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
+
+
+def print_json(result: object, kept: str = "") -> None:
+    """Write the command's result on stdout as JSON in a line; `kept` is as of `print_stdout`."""
+    print_stdout(json.dumps(result) + "\n", kept)
+
+
+def print_result(result: T, render: Callable[[T], str], *, as_json: bool) -> None:
+    """Write the command's result on stdout, as JSON in a line or as a person reads it."""
+    if as_json:
+        print_json(result)
+    else:
+        print_stdout(render(result))
 
 
 class Progress:

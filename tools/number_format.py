@@ -37,11 +37,9 @@ def plural(
     return f"{count:,} {plural_form or singular + 's'}"
 
 
-def count_of(amount: int, singular: str, plural_form: str = "") -> str:
+def count_of(amount: int, singular: str) -> str:
     """Write a number of things that may be none: "no calls", "1 call", "2 calls"."""
-    return (
-        plural(amount, singular, plural_form) if amount else f"no {plural_form or singular + 's'}"
-    )
+    return plural(amount, singular) if amount else f"no {singular}s"
 
 
 def queries(count: int) -> str:

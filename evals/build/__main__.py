@@ -6,7 +6,6 @@ goes through it.
 """
 
 import argparse
-import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +13,15 @@ from typing import Any
 
 from evals.running.request import SharedRequest
 from tools import cli_options, plugins
-from tools.cli import Command, CommandParser, positive, print_stdout, run_and_leave
+from tools.cli import (
+    Command,
+    CommandParser,
+    add_json_option,
+    positive,
+    print_result,
+    print_stdout,
+    run_and_leave,
+)
 from tools.errors import UsageError
 from tools.plugins import list_names
 from tools.result_table import DefinitionList, show
@@ -145,9 +152,7 @@ def _add_follow_links(sub_command: CommandParser) -> None:
 
 def _add_folder(sub_command: CommandParser, do: Command) -> None:
     sub_command.add_argument("folder", type=Path, metavar="FOLDER")
-    sub_command.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(sub_command)
     sub_command.set_defaults(do=do)
 
 
@@ -212,7 +217,7 @@ def run(arguments: argparse.Namespace) -> int:
         models,
         **options,
     )
-    print_stdout(json.dumps(result) + "\n" if arguments.json else running.render_build(result))
+    print_result(result, running.render_build, as_json=arguments.json)
     return 0
 
 
@@ -221,7 +226,7 @@ def status(arguments: argparse.Namespace) -> int:
     from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
     result = running.read_status(arguments.folder)
-    print_stdout(json.dumps(result) + "\n" if arguments.json else running.render_build(result))
+    print_result(result, running.render_build, as_json=arguments.json)
     return 0
 
 

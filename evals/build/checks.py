@@ -8,13 +8,12 @@ Searches and a verifier's answers are ordinary runs: the same command goes on wi
 docs/guide/build.md explains the figures.
 """
 
-import json
 import random
 import re
 from argparse import ArgumentTypeError
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -45,7 +44,7 @@ from evals.scoring.text_similarity import compare
 from programs import FLOOR, VERIFIER
 from programs.llm_tasks.relevance_judge import HIGHEST
 from tools import cli_options, retrievers
-from tools.cli import print_stdout
+from tools.cli import add_json_option, print_result
 from tools.errors import DataError, UnknownName, UsageError
 from tools.files import sextant_home
 from tools.models.model_spec import check_key
@@ -78,8 +77,12 @@ WITHOUT = {
     "pool",
     "compiled",
     "prompts",
+    "cassette",
+    "again",
+    "metrics",
+    "instruction",
+    "shard",
 }
-WITHOUT |= {"cassette", "again", "metrics", "instruction", "shard"}
 
 
 class Threshold(NamedTuple):
@@ -165,18 +168,15 @@ class CheckFigure(NamedTuple):
         value, low, high = (
             self.value if isinstance(self.value, Interval) else (self.value, None, None)
         )
-        fine = None if value is None else value <= bound if at == "most" else value >= bound
-        fine = None if self.floor and not fine else fine
-        says = "; ".join(
-            filter(
-                None,
-                [
-                    wrong if fine is False else "",
-                    self.says,
-                ],
-            )
-        )
-        row = {
+        fine = None
+        if value is not None:
+            fine = value <= bound if at == "most" else value >= bound
+        if self.floor and not fine:
+            fine = None
+        remarks = [wrong] if fine is False else []
+        if self.says:
+            remarks.append(self.says)
+        return {
             "name": self.name,
             "what": title,
             "value": value,
@@ -184,10 +184,8 @@ class CheckFigure(NamedTuple):
             "high": high,
             "bound": bound,
             "at": at,
-        }
-        return row | {
             "fine": fine,
-            "says": says,
+            "says": "; ".join(remarks),
             "found": self.details,
             **self.further,
         }
@@ -708,7 +706,7 @@ def add_options(parser: Any) -> None:
         action="store_true",
         help="only make its pools again, by BM25 and --retrievers, and compare them",
     )
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(parser)
     cli_options.add_options(parser, Request, without=WITHOUT)
 
 
@@ -738,11 +736,11 @@ def command(arguments: Any) -> int:
         return 0
     if arguments.dry_run:
         forecast = cost_estimate.forecast(CheckedBenchmark(request, names).verifier)
-        _print(forecast, cost_estimate.render_estimate, as_json=arguments.json)
+        print_result(forecast, cost_estimate.render_estimate, as_json=arguments.json)
         return 0
     broken = _find_broken(request, folder if built else None)
     result = check_benchmark(request, names, arguments.judge, dict(arguments.bound))
-    _print(result | {"broken": broken}, render_checks, as_json=arguments.json)
+    print_result(result | {"broken": broken}, render_checks, as_json=arguments.json)
     return DataError.exit_code if broken else 0
 
 
@@ -772,9 +770,4 @@ def _print_pools(request: Request, names: Sequence[str], *, as_json: bool) -> No
             )
     rows = pool_comparison.compare_pools(environment, searchers)
     render = partial(pool_comparison.render_pool_comparison, environment)
-    _print(rows, render, as_json=as_json)
-
-
-def _print(result: Any, render: Callable[[Any], str], *, as_json: bool) -> None:
-    """Print a result as JSON in a line, or as a person reads it."""
-    print_stdout(json.dumps(result) + "\n" if as_json else render(result))
+    print_result(rows, render, as_json=as_json)

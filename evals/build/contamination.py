@@ -15,7 +15,6 @@ text     a query if people say that its guess nearest to a wanted document is th
 Guesses are kept next to the runs, and the same command goes on with them.
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +37,7 @@ from programs.base import Program
 from programs.closed_book import ClosedBook, longest_run
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools import cli_options, retrievers
-from tools.cli import positive, print_stdout
+from tools.cli import add_json_option, positive, print_result
 from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.files import InputFilePath, sextant_home
@@ -474,7 +473,7 @@ def add_options(parser: Any) -> None:
         help="write the task without what is known into FOLDER/release",
     )
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
-    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(parser)
     cli_options.add_options(
         parser, SharedRequest, without={*checks.WITHOUT} - {"task", "retriever"}
     )
@@ -499,5 +498,5 @@ def command(arguments: Any) -> int:
         arguments.out,
         dry_run=arguments.dry_run,
     )
-    print_stdout(json.dumps(result) + "\n" if arguments.json else render_contamination(result))
+    print_result(result, render_contamination, as_json=arguments.json)
     return 7 if result.get("failed") else 0

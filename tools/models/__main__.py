@@ -9,7 +9,6 @@ answers are, and models of embeddings.
 """
 
 import argparse
-import json
 import random
 import shlex
 import time
@@ -21,7 +20,13 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from tools.cli import CommandParser, print_stdout, run_and_leave, strip_control_characters
+from tools.cli import (
+    CommandParser,
+    add_json_option,
+    print_json,
+    run_and_leave,
+    strip_control_characters,
+)
 from tools.cli_options import add_options, from_options, to_command_line
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import provider_errors, server_detection
@@ -78,7 +83,7 @@ def parser() -> CommandParser:
     verb.add_argument(
         "spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server"
     )
-    verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_json_option(verb)
     add_options(verb, ModelSettings)
     return command_parser
 
@@ -105,7 +110,7 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         findings = check(spec, settings)
     if arguments.json:
-        print_stdout(json.dumps(findings) + "\n")
+        print_json(findings)
     else:
         items = [(name.replace("_", " "), _show(value)) for name, value in findings.items()]
         show([DefinitionList(items)])

@@ -9,7 +9,6 @@ python -m tools.retrievers delete NAME...           remove indexes; --all remove
 
 import argparse
 import inspect
-import json
 import logging
 import time
 import typing
@@ -21,6 +20,7 @@ import environments
 from tools import plugins
 from tools.cli import (
     CommandParser,
+    print_json,
     print_stderr,
     print_stdout,
     run_and_leave,
@@ -128,7 +128,7 @@ def _list(arguments: argparse.Namespace) -> None:
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
-        print_stdout(json.dumps({"kinds": kinds, "models": models}) + "\n")
+        print_json({"kinds": kinds, "models": models})
         return
     items = []
     for retriever in kinds:
@@ -201,7 +201,7 @@ def _check(arguments: argparse.Namespace) -> None:
             line = f"WRONG  {duty}: {deviation}" if deviation else f"ok     {duty}"
             show([line])
     if arguments.json:
-        print_stdout(json.dumps({"retriever": str(spec), "checks": checks}) + "\n")
+        print_json({"retriever": str(spec), "checks": checks})
     if broken := [check for check in checks if check["wrong"]]:
         raise DataError(
             f"{spec} breaks {len(broken)} of {len(checks)} checks, first: {broken[0]['check']}"
@@ -219,7 +219,7 @@ def _push(arguments: argparse.Namespace) -> None:
 def _indexes(arguments: argparse.Namespace) -> None:
     indexes = index_store.list_stored_indexes(sextant_home())
     if arguments.json:
-        print_stdout(json.dumps([index._asdict() for index in indexes]) + "\n")
+        print_json([index._asdict() for index in indexes])
         return
     cells = []
     for index in indexes:
@@ -269,7 +269,7 @@ def _delete(arguments: argparse.Namespace) -> None:
         except UsageError as refusal:  # it is in use, or there is none
             refused.append(refusal)
     if arguments.json:
-        print_stdout(json.dumps({"deleted": deleted}) + "\n")
+        print_json({"deleted": deleted})
     elif deleted or not refused:
         print_stderr(f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
     if refused:
