@@ -25,6 +25,7 @@ from tools.cli import (
 from tools.cli_options import parse_name_value
 from tools.errors import DataError, UsageError
 from tools.files import expand_user_path, sextant_home
+from tools.number_format import plural, queries
 from tools.plugins import TASKS, list_names
 from tools.records import Query
 from tools.result_table import DefinitionList, ResultTable, TerminalBlock, render_terminal, show
@@ -170,8 +171,8 @@ def _card_text(facts: dict[str, Any]) -> str:
     dev = facts["dev_queries"]
     leads = "the paper's headline" if release["of"] else "the headline"
     counted = (
-        f"{availability['documents']} documents, {availability['dev']} dev and "
-        f"{availability['test']} test queries"
+        f"{plural(availability['documents'], 'document')}, {availability['dev']} dev and "
+        f"{plural(availability['test'], 'test query', 'test queries')}"
     )
     hidden = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
     rows = {
@@ -179,7 +180,7 @@ def _card_text(facts: dict[str, Any]) -> str:
         "here": f"{availability['data']} ({availability['source']}): {counted}, "
         f"{availability['relevant_per_query']:.1f} relevant a query",
         "paper": f"{paper['title']}: {paper['documents'] or 'no count of'} documents, "
-        f"{paper['queries']} queries",
+        f"{queries(paper['queries'])}",
         "protocol": facts["protocol"],
         "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
         "judgements": ", ".join(facts["judgements"]),

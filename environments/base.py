@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
+from tools.number_format import plural
 from tools.records import Query
 
 # query_id -> doc_id -> grade. Grades are the release's own, fractions included; 0 is "judged, not
@@ -305,7 +306,7 @@ def validate_environment(environment: Environment) -> None:
         # `environments check` names it.
         if lost := missing & relevant:
             judged = (
-                f"{location} judges {len(lost)} documents that are not in the corpus, e.g. "
+                f"{location} judges {plural(len(lost), 'document')} not in the corpus, e.g. "
                 f"{min(lost)!r}"
             )
             raise DataError(f"{judged}; are both from the same release?")

@@ -23,6 +23,7 @@ from environments.readers import files as tables
 from environments.readers.obliq_layout import Placed, open_corpus
 from tools.corpus import Corpus
 from tools.errors import DataError, NotApplicable
+from tools.number_format import plural
 from tools.records import Document, Query
 
 RELEASE = Release(
@@ -140,7 +141,7 @@ def load(request: LoadRequest) -> Environment:
         bare := [row.query_id for row in rows if not row.grades["passage_qrels"]]
     ):
         notes.append(
-            f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}"
+            f"no passage judgements, and so 0 by these: {plural(len(bare), 'query', 'queries')}, e.g. {bare[0]!r}"
         )
     max_p = judgements[headline].unit_of is not None
     queries = (

@@ -36,6 +36,7 @@ from environments.task_card import check_files
 from tools import files as disk
 from tools.cli import Progress
 from tools.errors import DataError, RunConflict, UsageError
+from tools.number_format import plural
 
 WAITS = (1.0, 4.0)  # seconds before the second and the third try; a fourth is not made
 WORTH = 1_000_000  # new bytes that a try must bring for the count of tries to begin again
@@ -87,7 +88,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
 
     try:
         if environments.is_fetched_from(marker, release) and check_files(task).fine:
-            say(f"{task}: all {len(paths)} files from {release} are in {folder} already")
+            say(f"{task}: all {plural(len(paths), 'file')} from {release} are in {folder} already")
             return folder
         folder.mkdir(parents=True, exist_ok=True)
         # Two fetches of a task would write the same parts. The lock ends with the process.
@@ -98,7 +99,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             bytes_done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
             begun = f"; {decimal(bytes_done)} of it are here already" if bytes_done else ""
             say(
-                f"{task}: {len(listed)} files, {decimal(total)} from {release} "
+                f"{task}: {plural(len(listed), 'file')}, {decimal(total)} from {release} "
                 f"({release.licence}){begun}"
             )
             if total - bytes_done > (room := shutil.disk_usage(folder).free):

@@ -16,6 +16,7 @@ from environments.base import EmptySplit, Environment, Suite, TaskInfo
 from tools import files
 from tools.errors import DataError
 from tools.files import sextant_home
+from tools.number_format import count_of, plural
 from tools.records import Query
 
 Columns = Mapping[str, str] | None  # as environments.load takes them
@@ -225,7 +226,7 @@ def run_checks(
     yield CheckResult(
         "equal texts",
         True,
-        f"{repeats} documents repeat an earlier one's text; judged by id, never merged",
+        f"{count_of(repeats, 'document')} with the text of an earlier one; judged by id, never merged",
     )
     yield _golden(test)
     if test.data == "mini":
@@ -238,7 +239,7 @@ def _check_splits(dev: Environment, test: Environment) -> CheckResult:
         return CheckResult("dev and test", False, f"{min(both)!r} is in both")
     texts = [query.text for query in (*dev.queries, *test.queries)]
     repeated = len(texts) - len(set(texts))
-    finding = f"no query in both; {repeated} query texts that come again"
+    finding = f"no query in both; {count_of(repeated, 'repeated query text')}"
     return CheckResult("dev and test", True, finding)
 
 
@@ -266,14 +267,14 @@ def check_files(task: str) -> CheckResult:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         finding = f"they cannot be compared with the marker ({error}); fetch them again"
         return CheckResult("files", False, finding)
-    finding = f"{len(digests)} files, each with the SHA-256 that it was fetched with"
+    finding = f"{plural(len(digests), 'file')}, each with the SHA-256 that it was fetched with"
     return CheckResult("files", True, finding)
 
 
 def _counts(dev: Environment, test: Environment) -> CheckResult:
     finding = (
-        f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test "
-        f"queries"
+        f"{plural(len(test.documents), 'document')}, {len(dev.queries)} dev and "
+        f"{plural(len(test.queries), 'test query', 'test queries')}"
     )
     if test.data != "full":
         return CheckResult("counts", True, finding)
@@ -286,7 +287,7 @@ def _counts(dev: Environment, test: Environment) -> CheckResult:
         records = {query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)}
         queries = len(records)
     fine = queries == facts.queries and documents in (None, len(test.documents))
-    paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
+    paper = f"the paper has {documents or 'no count of'} documents and {plural(facts.queries, 'query', 'queries')}"
     return CheckResult("counts", fine, f"{finding}; {paper}")
 
 
@@ -415,4 +416,4 @@ def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
             answers += len(reading)
             for doc_id in reading:
                 agreed += grades.get(doc_id, 0) >= enough
-    return agreed, answers, f"{len(read)} of {len(environment.queries)} queries"
+    return agreed, answers, f"{len(read)} of {plural(len(environment.queries), 'query', 'queries')}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from evals.scoring.metrics import LANGUAGE
 from tools.callable_module import make_callable
 from tools.cli import CommandParser, add_json_option, print_json, print_stdout, run_and_leave
+from tools.number_format import plural
 from tools.waiting import announced
 
 
@@ -62,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
     from evals.scoring.comparison import compare  # NumPy: not for --help
 
     paths = [arguments.baseline, *arguments.runs]
-    with announced(f"comparing {len(paths)} runs"):
+    with announced(f"comparing {plural(len(paths), 'run')}"):
         result = compare(paths, arguments.metric, force=arguments.force)
     if arguments.json:
         print_json(result)

@@ -21,6 +21,7 @@ from evals.running.evaluate import Result, evaluate
 from evals.scoring import behaviour as behaviour_of_runs
 from evals.scoring import budget_curves, comparison
 from tools.errors import UsageError
+from tools.number_format import plural
 from tools.result_table import Cell, ResultTable, TextBlock, html_of, render_terminal
 
 Run = str | Path | Result
@@ -143,7 +144,7 @@ def experiment(
     if len(systems) < 2:
         raise UsageError("an experiment compares two systems or more")
     if names and len(names) != len(systems):
-        raise UsageError(f"{len(names)} names are given for {len(systems)} systems")
+        raise UsageError(f"{len(names)} names are given for {plural(len(systems), 'system')}")
     results = []
     for system in systems:
         own = dict(system) if isinstance(system, Mapping) else {"program": system}

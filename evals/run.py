@@ -8,6 +8,7 @@ in turn, each as a command of its own would do.
 
 import argparse
 import inspect
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -22,6 +23,7 @@ from tools import cli_options, plugins
 from tools.cli import (
     CommandParser,
     add_json_option,
+    line_width,
     print_json,
     print_result,
     print_stderr,
@@ -136,8 +138,8 @@ def _command(arguments: argparse.Namespace, events: "EventWriter | None" = None)
     if not events and not arguments.json:
         from evals.reporting.next_commands import render_next  # not for --json
 
-        for line in render_next(result.json(), request).splitlines():
-            print_stderr(line)
+        for line in render_next(result.json(), request, line_width(sys.stderr)):
+            print_stderr(line, whole=True)
     return 7 if result.failed else 0
 
 

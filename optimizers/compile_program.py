@@ -28,6 +28,7 @@ from tools import retrievers, schemas
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import model_spec as models
 from tools.models import secrets
+from tools.number_format import plural
 from tools.records import usage_json
 from tools.waiting import announced
 
@@ -168,7 +169,7 @@ def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
     train, validation, *folds = study.sizes.values()
     each = f", in each of {folds[0]} folds" if folds else ""
     inputs.tell(
-        f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; "
+        f"{training.task}: {plural(train, 'dev query', 'dev queries')} to train on, {validation} to validate{each}; "
         f"{inputs.request.optimizer_label}"
     )
     member_count = len(inputs.request.of)
@@ -191,7 +192,7 @@ def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
             "little; ask test"
         )
     if study.candidates:
-        inputs.tell(f"going on: {len(study.candidates)} candidates are known from before")
+        inputs.tell(f"going on with {plural(len(study.candidates), 'candidate')} known from before")
 
 
 def _conclude(
@@ -233,8 +234,8 @@ def _nothing_to_choose(study: CandidateEvaluator, problem: SextantError) -> Sext
     evaluated = len(study.evaluations_of(study.before, "validation"))
     return problem.saying(
         f"{problem}; the program as it is was evaluated on {evaluated} of "
-        f"{len(study.parts['validation'])} validation queries, so there is nothing to choose from "
-        f"yet; {_repeat_hint(problem)} goes on"
+        f"{plural(len(study.parts['validation']), 'validation query', 'validation queries')}, so "
+        f"there is nothing to choose from yet; {_repeat_hint(problem)} goes on"
     )
 
 

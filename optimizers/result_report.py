@@ -12,7 +12,7 @@ from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_telepromp
 from tools import plugins
 from tools.cli import print_json, print_stdout, strip_control_characters
 from tools.errors import UsageError
-from tools.number_format import count_of, number, queries
+from tools.number_format import count_of, number, plural, queries
 from tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
 
 ROWS = 12  # candidates in the table; learnt.json has all
@@ -191,7 +191,7 @@ def _notes(learnt: Mapping[str, Any]) -> list[str]:
     lines = []
     hidden_count = len(learnt["candidates"]) - ROWS
     if hidden_count > 0:
-        lines.append(f"{hidden_count} more candidates are in learnt.json")
+        lines.append(f"learnt.json has {plural(hidden_count, 'more candidate')}")
     sizes = learnt["queries"]
     for row in learnt["candidates"][:ROWS]:
         for part_name in ("train", "validation"):
@@ -241,7 +241,7 @@ def _gain_interval(gain: Mapping[str, Any]) -> str:
 def _correction(gain: Mapping[str, Any]) -> str:
     count = gain["candidates"]
     corrected = gain["p_corrected"]
-    return f", times {count} candidates {corrected:.3g}" if count > 1 else ""
+    return f", times {plural(count, 'candidate')} {corrected:.3g}" if count > 1 else ""
 
 
 def _verdict(gain: Mapping[str, Any]) -> str:
@@ -302,9 +302,8 @@ def _leaks_found(learnt: Mapping[str, Any]) -> list[str]:
         text_type = leak["kind"]
         owner = leak["owner"]
         text = leak["text"][:80]
-        lines.append(
-            f'  {piece} has {length} words in a row of the {split} {text_type} {owner}: "{text}"'
-        )
+        words = plural(length, "word")
+        lines.append(f'  {piece} has {words} in a row of the {split} {text_type} {owner}: "{text}"')
     return lines
 
 
@@ -337,4 +336,4 @@ def _cost(learnt: Mapping[str, Any]) -> str:
     input_tokens = usage["input_tokens"]
     output_tokens = usage["output_tokens"]
     price = number(usage["list_usd"], "${:.4f}", "price unknown")
-    return f"{count_of(calls, 'call')}, {input_tokens} tokens in, {output_tokens} out, {price}"
+    return f"{count_of(calls, 'call')}, {plural(input_tokens, 'token')} in, {output_tokens} out, {price}"

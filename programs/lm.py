@@ -194,7 +194,7 @@ def _model_line(name: str, row: Mapping[str, Any]) -> str:
     first = row["first"]
     last = row["last"]
     return (
-        f"{name}: {plural(count, 'answer')}, {usage.input_tokens:,} tokens in, "
+        f"{name}: {plural(count, 'answer')}, {plural(usage.input_tokens, 'token')} in, "
         f"{usage.output_tokens:,} out, {_usd(usage.paid_usd)}; {first} to {last}"
     )
 
@@ -202,7 +202,7 @@ def _model_line(name: str, row: Mapping[str, Any]) -> str:
 def _call_line(call: Mapping[str, Any]) -> str:
     input_tokens = call["usage"]["input_tokens"]
     output_tokens = call["usage"]["output_tokens"]
-    tokens = f"{input_tokens:,} tokens in, {output_tokens:,} out"
+    tokens = f"{plural(input_tokens, 'token')} in, {output_tokens:,} out"
     if not call["prompt"]:
         tokens += ", prompt not kept"
     columns = (
@@ -273,7 +273,7 @@ def _call_lines(call: dict[str, Any]) -> Iterator[str]:
     seconds = f"{call['seconds']:.1f} s"
     yield f"{call['key']}  {call['model']}  {call['at']}  {seconds}{first}"
     yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
-    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    tokens = f"{plural(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out"
     yield f"{tokens}, {_usd(usage.paid_usd)}; it ended with {call['finish']}"
     if call["messages"] is None:
         yield from (

@@ -33,6 +33,7 @@ from tools.errors import (
 )
 from tools.interrupts import UNHEARD, check_interrupts, is_interrupted, run_in_thread
 from tools.number_format import duration
+from tools.wrapping import named_width, paragraph
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
@@ -40,6 +41,9 @@ Command = Callable[[argparse.Namespace], int]
 
 # Functions that close the files of a command, however it ends.
 AT_END = list[Callable[[], object]]()
+
+# Characters of a line of a terminal that does not say how wide it is, as argparse has it.
+WIDTH = 80
 
 # Long work logs here; a command that prints JSON does not show it.
 _LOG = logging.getLogger("sextant")
@@ -399,9 +403,20 @@ def strip_control_characters(text: str) -> str:
     return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
 
 
-def print_stderr(text: str, to: TextIO | None = None) -> None:
+def line_width(stream: TextIO | None) -> int | None:
+    """Return the characters of a line on a stream; None in a file or a pipe, if $COLUMNS says none."""
+    if named := named_width():
+        return named
+    if not is_terminal(stream):
+        return None
+    return shutil.get_terminal_size().columns or WIDTH
+
+
+def print_stderr(text: str, to: TextIO | None = None, *, whole: bool = False) -> None:
     """Print a line on stderr, in place of a bar, or `to` another stream; nothing happens when it is
     closed.
+
+    It is broken between words at the width of a terminal, unless it has to stay `whole`.
     """
     global _bar, _printed_at
     _printed_at = time.monotonic()
@@ -409,8 +424,11 @@ def print_stderr(text: str, to: TextIO | None = None) -> None:
         over = "\r\x1b[K" if _bar else ""
         _bar = False
         with suppress(OSError, ValueError):
+            lines = strip_control_characters(text)
+            if not whole:
+                lines = paragraph(lines, line_width(stream))
             # In one write, as print() writes the end of the line apart and threads come between.
-            stream.write(over + strip_control_characters(text) + "\n")
+            stream.write(f"{over}{lines}\n")
             stream.flush()
 
 

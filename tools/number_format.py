@@ -61,7 +61,7 @@ def count_failed(
     if repeats == 1:
         return f"{failed:,} of {answers:,}"
     composition = f"{queries(answers // repeats)}, {plural(repeats, repeat)}"
-    return f"{failed:,} of {answers:,} answers ({composition})"
+    return f"{failed:,} of {plural(answers, 'answer')} ({composition})"
 
 
 def ordinal(number: int) -> str:

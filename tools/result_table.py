@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
-from tools.cli import print_stdout, spell_in, strip_control_characters
+from tools.cli import line_width, print_stdout, spell_in, strip_control_characters
 from tools.terminal import Cell as Cell
-from tools.terminal import Grid, definitions, draw, paragraph, terminal_width
+from tools.terminal import Grid, definitions, draw
+from tools.wrapping import paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +109,17 @@ def _in_html(text: str) -> str:
 
 def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -> str:
     """Return lines and tables as they are printed on stdout; `width` None is that of the terminal."""
-    width = width or terminal_width()
+    width = width or line_width(sys.stdout)
     lines = []
     for block in blocks:
         if isinstance(block, str):
-            lines.append(f"{paragraph(block, width)}\n")
+            lines.append(f"{paragraph(strip_control_characters(block), width)}\n")
             continue
         if isinstance(block, DefinitionList):
             lines.append(f"{definitions(block.items, width)}\n")
             continue
         if block.title:
-            lines.append(f"{paragraph(block.title, width)}\n")
+            lines.append(f"{paragraph(strip_control_characters(block.title), width)}\n")
         lines.append(draw(Grid(block.heads, block.rows, block.names), width))
     # A table has an empty line above and below it: two tables need one between them.
     text = re.sub(r"\n{3,}", "\n\n", "".join(lines))

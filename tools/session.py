@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tools import plugins
 from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
+from tools.number_format import plural
 from tools.records import Document, Hit, Query, Snippet, Step, Submission, Tool, Usage
 from tools.text import injection_kind
 from tools.trace import TraceRecorder
@@ -247,11 +248,14 @@ class Session(TraceRecorder):
                 reason = "the provider did not report what a call used"
                 raise UsageError(f"-P max_tokens cannot be kept: {reason}; use -P max_calls")
             if not self._over and limits.calls is not None and self._calls >= limits.calls:
-                self._over = f"all {limits.calls} model calls of this session are used"
+                self._over = (
+                    f"the limit of {plural(limits.calls, 'model call')} of this session is reached"
+                )
                 self.ended_by_limit = True
             if not self._over and limits.tokens is not None and tokens >= limits.tokens:
                 self._over = (
-                    f"all {limits.tokens} tokens of this session are used ({tokens} so far)"
+                    f"the limit of {plural(limits.tokens, 'token')} of this session is reached "
+                    f"({tokens:,} so far)"
                 )
                 self.ended_by_limit = True
             if self._over:

@@ -6,17 +6,13 @@ which have no width, paragraphs and tables stay whole; $COLUMNS gives them one.
 """
 
 import io
-import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
-from tools.cli import is_terminal, spell_in, strip_control_characters
+from tools.cli import WIDTH, line_width, spell_in, strip_control_characters
+from tools.wrapping import wrap
 
-# Characters of a line of help and of lists, where the width is not known, as argparse has it.
-WIDTH = 80
 # Characters between the columns of a table, the widest that fits first.
 GAPS = (3, 2, 1)
 # Characters of a word that a column of words keeps whole in a table that is too wide.
@@ -78,48 +74,6 @@ class Grid(NamedTuple):
         return Grid(first, others, names)
 
 
-def terminal_width() -> int | None:
-    """Return the characters of a line on stdout; None in a file or a pipe, if $COLUMNS says none."""
-    named = os.environ.get("COLUMNS", "")
-    if named.isdigit() and int(named):
-        return int(named)
-    if not is_terminal(sys.stdout):
-        return None
-    return shutil.get_terminal_size().columns or WIDTH
-
-
-def wrap(text: str, width: int | None, first: str = "", further: str = "") -> str:
-    """Return a text in lines of at most `width`, broken between words, with what each line begins with."""
-    if width is None:
-        return first + text
-    if not text:
-        return first.rstrip()
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=further,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def paragraph(text: str, width: int | None) -> str:
-    """Return a line of output; where it is broken, it goes on under its beginning.
-
-    A line that is not indented goes on two characters further in.
-    """
-    text = strip_control_characters(text)
-    words = text.lstrip()
-    indent = " " * (len(text) - len(words))
-    return wrap(
-        words,
-        width,
-        first=indent,
-        further=indent or "  ",
-    )
-
-
 def first_sentence(text: str | None) -> str:
     """Return the first sentence of a docstring, in one line."""
     first_paragraph, _, _ = (text or "").partition("\n\n")
@@ -133,7 +87,7 @@ def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> s
 
     An item without a name goes on with the text of the one before.
     """
-    width = width or terminal_width() or WIDTH
+    width = width or line_width(sys.stdout) or WIDTH
     rows = list(items)
     lengths = [len(name) for name, _ in rows]
     short = [length for length in lengths if length <= TERM_WIDTH]

@@ -26,6 +26,7 @@ from environments.readers.raw_files import (
     unpack_limit_error,
 )
 from tools.errors import DataError
+from tools.number_format import plural
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
@@ -79,7 +80,7 @@ def check_parts(paths: list[Path]) -> list[Path]:
             )
             if present != int(match[2]):
                 raise DataError(
-                    f"{path.parent} holds {present} of the {int(match[2])} parts of {stem}; fetch it "
+                    f"{path.parent} holds {present} of the {plural(int(match[2]), 'part')} of {stem}; fetch it "
                     f"again"
                 )
     numbers = [
@@ -140,7 +141,7 @@ def read_cells(
         columns = columns or len(row)
         if len(row) != columns:
             raise DataError(
-                f"{path}, line {number}: {len(row)} columns where {columns} are expected{form}"
+                f"{path}, line {number}: {plural(len(row), 'column')} where {columns} are expected{form}"
             )
         yield f"{name}, line {number}", row
 

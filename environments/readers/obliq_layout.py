@@ -36,6 +36,7 @@ from tools import files as disk
 from tools.corpus import FORMAT, Corpus, open_or_store
 from tools.errors import DataError, UnknownName
 from tools.interrupts import check_interrupts
+from tools.number_format import plural
 from tools.records import Document
 
 # Characters of documents from which on a corpus is stored: about a quarter of a second of reading
@@ -559,7 +560,7 @@ def _parse_topic(
         )
     numbers = _find_numbers(attributes, fields)
     if len(numbers) != 1:
-        raise DataError(f"{location} has {len(numbers)} numbers where one is expected")
+        raise DataError(f"{location} has {plural(len(numbers), 'number')} where one is expected")
     texts = [(name, text) for name, text in fields if name not in _NUMBER_NAMES]
     return {
         **dict(texts),

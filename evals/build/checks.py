@@ -393,7 +393,7 @@ def find_across(subject: CheckedBenchmark) -> Iterator[CheckFigure]:
                     theirs[int(row.argmax())].query_id,
                 ]
             )
-    says = f"similarity from {ALIKE:g}; {len(ours)} dev and {len(theirs)} test queries"
+    says = f"similarity from {ALIKE:g}; {len(ours)} dev and {plural(len(theirs), 'test query', 'test queries')}"
     yield CheckFigure("across", len(repeats), says, repeats[:SHOWN])
 
 

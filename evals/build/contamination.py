@@ -311,7 +311,7 @@ def recall(guess_type: str, guess: str, wanted: Document, shown: str) -> str:
     guessed, title, shown_tokens = (tokens(text) for text in (guess, wanted.title, shown))
     if guess_type == "mask":
         run = longest_run(guessed, tokens(wanted.text), shown_tokens)
-        return f"a run of {run} words of {wanted.doc_id}" if run else ""
+        return f"a run of {plural(run, 'word')} of {wanted.doc_id}" if run else ""
     copied = f" {' '.join(title)} " in f" {' '.join(shown_tokens)} "
     alike = SequenceMatcher(
         None, " ".join(sorted(guessed)), " ".join(sorted(title)), autojunk=False

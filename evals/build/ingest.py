@@ -500,7 +500,7 @@ class _Ingestion:
                     self._leave(
                         piece.doc_id,
                         "texts that are too short or too long",
-                        f"{len(piece.text)} characters",
+                        f"{plural(len(piece.text), 'character')}",
                     )
 
 

@@ -33,6 +33,7 @@ from tools import files as disk
 from tools import schemas
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
+from tools.number_format import plural
 from tools.records import Query
 from tools.text import ngrams, tokens
 
@@ -415,7 +416,7 @@ def check_release(
     rows = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
     unjudged = rows - len(environment.queries)
     if unjudged:
-        problems.append(f"{unjudged} queries have no judgement")
+        problems.append(f"no judgement for {plural(unjudged, 'query', 'queries')}")
     problems += _find_unknown_documents(environment)
     problems += _find_shared(environment)
     for hook in hooks:
@@ -438,7 +439,7 @@ def _find_unknown_documents(environment: Environment) -> Iterator[str]:
         }
         if unknown:
             yield (
-                f"{name} judgements: {len(unknown)} documents are not there, e.g. {min(unknown)!r}"
+                f"{name} judgements: of {plural(len(unknown), 'document')} not there, e.g. {min(unknown)!r}"
             )
 
 

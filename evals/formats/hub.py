@@ -20,7 +20,7 @@ import environments
 from evals.formats.export_run import ExportedQuery, ExportedRun, compact, name_file
 from evals.scoring.scored_run import USED
 from tools.errors import UnknownName
-from tools.number_format import number
+from tools.number_format import number, queries
 from tools.records import Step
 
 # Queries in a row group, which is held in memory at once.
@@ -237,7 +237,7 @@ def _card(source: ExportedRun) -> str:
     return f"""{front_matter(title, tags, files, "unknown")}# {title}, {split} split
 
 {config["program"]} over {config["retriever"]["name"]}, model {config["lm"]["name"]}; \
-{len(source.query_ids)} of {run.scores["queries"]} queries. {mini if config["data"] == "mini" else ""}
+{len(source.query_ids)} of {queries(run.scores["queries"])}. {mini if config["data"] == "mini" else ""}
 
 | metric | mean |
 |---|---|

@@ -26,6 +26,7 @@ from evals.running.identity import data_origin
 from evals.scoring.score_run import score
 from tools import files, schemas
 from tools.errors import DataError
+from tools.number_format import plural
 from tools.records import (
     Query,
     Step,
@@ -227,7 +228,7 @@ def _shown_and_lengths(
         shown = lengths
     if shown and not len(shown) == len(lengths) == len(doc_ids):
         raise ValueError(
-            f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents"
+            f"'shown' and 'lengths' need a number for each of its {plural(len(doc_ids), 'document')}"
         )
     if any(characters > length for characters, length in zip(shown, lengths, strict=False)):
         raise ValueError("'shown' is more of a document than there is")
@@ -284,7 +285,7 @@ def _find_ranking(
         raise ValueError(f"its ranking of query {query_id!r} is not that of {file.path}")
     own_scores = row.get("scores")
     if own_scores and len(own_scores) != len(doc_ids):
-        raise ValueError(f"it has {len(own_scores)} scores for {len(doc_ids)} documents")
+        raise ValueError(f"it has {len(own_scores)} scores for {plural(len(doc_ids), 'document')}")
     if row.get("error") is not None and doc_ids:
         raise ValueError(
             f"it has an error for query {query_id!r}, of which {file.path} has a ranking"

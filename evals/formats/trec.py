@@ -27,6 +27,7 @@ from evals.formats.trec_columns import parse_score, read_columns
 from evals.run_folder import InvalidRanking, check_ranking
 from evals.scoring.score_run import encode_trec_id, trec_lines
 from tools.errors import DataError
+from tools.number_format import plural, queries
 
 _COLUMNS = "query, Q0, document, rank, score, tag"
 
@@ -85,8 +86,8 @@ def _notes(*, units: bool, empty: int, fractions: bool) -> list[str]:
         )
     if empty:
         notes.append(
-            f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves "
-            "them out"
+            f"no ranking for {queries(empty)}: each counts 0 in our means, and trec_eval leaves it "
+            "out"
         )
     if fractions:
         notes.append(
@@ -226,7 +227,8 @@ class RunFile:
             fields = line.encode().split()
             if len(fields) != 6:
                 raise self._wrong(
-                    number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}"
+                    number,
+                    f"has {plural(len(fields), 'column')}, not the six of a run file: {_COLUMNS}",
                 )
             yield number, fields
 

@@ -248,7 +248,7 @@ def judge_runs(
         if chosen and not agreement["documents"]:
             raise UnusableJudge(
                 f"{request.lm} gave no usable grade for any of the "
-                f"{sum(map(len, chosen.values()))} sampled documents, "
+                f"{plural(sum(map(len, chosen.values())), 'sampled document')}, "
                 "so the others were not asked about; try another model, or see its answers in "
                 f"{stage.path / 'outcomes.jsonl'}"
             )

@@ -41,6 +41,7 @@ from evals.studies.significance import find_best
 from evals.studies.study_file import list_tasks
 from tools import files
 from tools.errors import DataError, SextantError
+from tools.number_format import queries
 from tools.pool_kinds import describe_signs
 from tools.schemas import toml_lines
 
@@ -193,7 +194,7 @@ class ReproducedTable:
             notes.append(FOLDERS)
         if limit := self.conditions.limit:
             notes.append(
-                f"only the first {limit} queries of each task are asked; the paper has all"
+                f"only the first {queries(limit)} of each task are asked; the paper has all"
             )
         return notes
 

@@ -10,6 +10,8 @@ from programs import FLOOR, MAIN
 from tools import cli_options
 from tools.cli import typed_as
 
+# Ends a line of a command that goes on in the next.
+CONTINUED = " \\"
 # The model of the dry run that is proposed after a run without one.
 MODEL = "openai/gpt-5-mini"
 # Fields of a request that say what is asked, of whom, and where it goes; others are of one program.
@@ -49,12 +51,40 @@ def list_next(scores: Mapping[str, Any], request: Request) -> list[tuple[str, st
     return steps
 
 
-def render_next(scores: Mapping[str, Any], request: Request) -> str:
-    """Return the next commands as lines; a command is not broken, so that it can be copied."""
+def render_next(
+    scores: Mapping[str, Any],
+    request: Request,
+    width: int | None = None,
+) -> list[str]:
+    """Return the next commands as lines of at most `width` characters.
+
+    A command that is longer goes on after a backslash, so that it can be copied.
+    """
     lines = ["next:"]
     for purpose, command in list_next(scores, request):
-        lines.append(f"  {purpose}: {command}")
-    return "\n".join(lines)
+        line = f"  {purpose}: {command}"
+        if width is None or len(line) <= width:
+            lines.append(line)
+        else:
+            lines.append(f"  {purpose}:")
+            lines += _break_command(command, width)
+    return lines
+
+
+def _break_command(command: str, width: int) -> list[str]:
+    words = shlex.split(command, posix=False)
+    if " ".join(words) != command:
+        # A quoted word has quotes in it.
+        return [f"    {command}"]
+    lines = [f"    {words[0]}"]
+    for word in words[1:]:
+        longer = f"{lines[-1]} {word}"
+        if len(longer) + len(CONTINUED) <= width:
+            lines[-1] = longer
+        else:
+            lines[-1] += CONTINUED
+            lines.append(f"      {word}")
+    return lines
 
 
 def _run_command(request: Request, **changes: str) -> str:

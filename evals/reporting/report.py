@@ -27,7 +27,7 @@ from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import check_metric
 from evals.scoring.scored_run import ScoredRun, find_scored_runs
 from tools.errors import DataError, UnknownName
-from tools.number_format import number, plural
+from tools.number_format import number, plural, queries
 
 _RUN_HEADS = [
     "system",
@@ -118,7 +118,7 @@ def _warnings(run: ScoredRun) -> Iterator[str]:
         yield f"{run.name}: {error}; python -m evals.score {run.path} makes it again"
     if run.errors:
         first_error = next(iter(run.errors.values()))[:200]
-        failures = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
+        failures = f"{len(run.errors)} of {queries(len(run.query_ids))} failed and count 0"
         yield f"{run.name}: {failures}, e.g. {first_error}"
 
 

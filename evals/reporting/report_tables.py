@@ -125,10 +125,9 @@ class ResultCell:
     def _failures(self) -> str:
         if not self.failed:
             return ""
-        answers = self.queries if self.answers is None else self.answers
         share = f"{self.failed} of them"
-        if answers != self.queries:
-            share = f"{self.failed} of {answers} answers"
+        if self.answers is not None and self.answers != self.queries:
+            share = f"{self.failed} of {plural(self.answers, 'answer')}"
         verb = "has" if self.failed == 1 else "have"
         return f"{share} failed and {verb} the worst value"
 

@@ -21,6 +21,7 @@ from evals.scoring.scored_run import ScoredRun
 from evals.scoring.system_names import System, describe_run_system, name_settings
 from programs import FLOOR
 from tools.errors import UsageError
+from tools.number_format import queries
 
 PAPERS = {
     "obliq": "OBLIQ-Bench",
@@ -215,7 +216,7 @@ def _queries(config: Config) -> str:
         text = f"the queries {', '.join(query_ids)}"
         digest = hashlib.sha256(json.dumps(query_ids).encode()).hexdigest()[:6]
         return text if len(text) <= 80 else f"{text[:66]} ... ({digest})"
-    return f"the first {limit} queries of each task" if limit else ""
+    return f"the first {queries(limit)} of each task" if limit else ""
 
 
 def _group(key: tuple[str, ...], runs: list[ScoredRun]) -> Group:

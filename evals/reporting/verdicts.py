@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evals.scoring.metrics import is_lower_better
-from tools.number_format import number, queries
+from tools.number_format import number, plural, queries
 
 Result = dict[str, Any]
 # Below which a difference is taken for shown.
@@ -18,7 +18,7 @@ def describe_family(rows: Sequence[Result]) -> str:
     tests = sum(row["p"] is not None for row in rows)
     if tests == 1:
         return "in a single test"
-    return f"after Holm for {tests} tests, each metric of each run"
+    return f"after Holm for {plural(tests, 'test')}, each metric of each run"
 
 
 def describe_verdict(row: Result, name: str, baseline: str, family: str) -> str:

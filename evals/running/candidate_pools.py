@@ -20,6 +20,7 @@ from typing import Any
 
 from environments.base import Environment
 from tools.errors import NotApplicable, UsageError
+from tools.number_format import plural
 from tools.pool_kinds import HIDDEN, KINDS, MISSING, ORACLE, PUT_IN, WITH_RELEVANT
 from tools.records import Hit, Query
 from tools.retrievers import canonicalize
@@ -72,7 +73,7 @@ class Pool:
         query_id = max(counts, key=counts.__getitem__)
         if counts[query_id] > self.size:
             problem = (
-                f"{self} has no room for the {counts[query_id]} relevant documents of query "
+                f"{self} has no room for the {plural(counts[query_id], 'relevant document')} of query "
                 f"{query_id!r}"
             )
             raise NotApplicable(

@@ -47,7 +47,7 @@ from tools.models.adapter import Adapter
 from tools.models.call_context import LastAnswer
 from tools.models.language_model import ConnectedModel
 from tools.models.prices import Price
-from tools.number_format import queries
+from tools.number_format import plural, queries
 from tools.pool_kinds import read_kind
 from tools.records import Query, Usage, total, usage_from_json
 from tools.result_table import ResultTable, render_terminal
@@ -165,7 +165,7 @@ def _footings(estimate: dict[str, Any]) -> list[str]:
             else f"which takes {estimate['window']:,}"
         )
         lines.append(
-            f"largest prompt: {estimate['largest_prompt']:,} tokens (o200k_base), for a model {takes}"
+            f"largest prompt: {plural(estimate['largest_prompt'], 'token')} (o200k_base), for a model {takes}"
         )
     if estimate["price"] is not None:
         lines.append(f"price: {estimate['price']}")
@@ -283,7 +283,7 @@ def extrapolate(
         figures = figures._replace(list_usd=NONE)
     elif rehearsal.all_calls:
         notes.append(
-            f"{workers} requests at a time; no retries, and no input from the provider's cache"
+            f"{plural(workers, 'request')} at a time; no retries, and no input from the provider's cache"
         )
     return {
         "dry_run": True,
@@ -364,7 +364,7 @@ def _habits(
         if streamed >= ENOUGH and rate:
             takes = f"{first:.2f} s to the first token, then {rate:,.0f} tokens a second"
             took = first + factors * tokens / rate
-        note = f"answers as in {answer_count:,} earlier calls of this program with this model: {takes}, "
+        note = f"answers as in {plural(answer_count, 'earlier call')} of this program with this model: {takes}, "
         note += (
             f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         )

@@ -49,7 +49,7 @@ from tools.models.run_resources import QUERY_SECONDS, RunResources
 from tools.models.secrets import read_keys
 from tools.models.storage.cassette import Cassette
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.number_format import number
+from tools.number_format import number, queries
 from tools.records import Usage, usage_from_json
 from tools.result_table import Cell, ResultTable, html_of, render_terminal
 from tools.retrievers.base import Retriever, ScoreHidingRetriever
@@ -459,7 +459,7 @@ def _answer(
         return problem
     except KeyboardInterrupt:
         progress = (
-            f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in "
+            f"{len(folder.outcomes)} of {queries(len(environment.queries))} are safe in "
             f"{folder.path}"
         )
         _LOG.warning("%s; the same command answers the others", progress)
@@ -508,7 +508,7 @@ def _conclude(
         )
         problem = problem or RunIncomplete("the run broke off")
         remedy = (
-            f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} "
+            f"{len(pending)} of {queries(len(query_ids))} are pending; the same command{larger} "
             f"goes on with them"
         )
         problem = problem.saying(f"{problem}; {remedy}")
@@ -517,7 +517,7 @@ def _conclude(
         problem = None
         joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
-        summary["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
+        summary["notes"].insert(0, f"{shard} of the run's {queries(ready.whole)}; {joins}")
     else:
         with announced("scoring"):
             summary = score(folder.path, environment, folder.outcomes)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from evals.running.events import Progress
 from tools.cli import strip_control_characters
 from tools.models.run_resources import CallStats
+from tools.number_format import queries
 from tools.records import Usage
 
 
@@ -106,7 +107,7 @@ def plain_line(progress: Progress) -> str:
     if calls.in_flight:
         in_flight = f"{calls.in_flight} of {calls.limit} in flight"
     figures = [
-        f"{progress.done}/{progress.queries} queries",
+        f"{progress.done}/{queries(progress.queries)}",
         _some(progress.owed, "pending"),
         _some(progress.failed, "failed"),
         mean,

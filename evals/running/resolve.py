@@ -33,6 +33,7 @@ from tools.models.budget import unknown_price
 from tools.models.model_spec import parse as parse_model
 from tools.models.model_spec import price_is_known
 from tools.models.run_resources import RunResources
+from tools.number_format import plural
 from tools.retrievers.base import NullRetriever, Retriever
 from tools.retrievers.expressions import RetrieverSpec
 from tools.session import Toolbox
@@ -276,7 +277,7 @@ class RunRetrievers:
         if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
-            with announced(f"opening {spec} over {len(self._documents):,} documents"):
+            with announced(f"opening {spec} over {plural(len(self._documents), 'document')}"):
                 self.built[str(spec)] = retrievers.build(
                     spec, self._documents, sextant_home(), terms=self._terms
                 )

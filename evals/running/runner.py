@@ -33,6 +33,7 @@ from tools.interrupts import check_interrupts, may_interrupt, wait_until
 from tools.models.language_model import ConnectedModel
 from tools.models.provider_errors import QueryTimeout, format_refusal, responsible_party
 from tools.models.secrets import redact
+from tools.number_format import queries
 from tools.plugins import describe_exception, list_causes
 from tools.records import (
     Document,
@@ -334,7 +335,7 @@ class _FailurePolicy:
         count = self._kinds[template]
         if count >= ALIKE and 2 * count > self._ended and not self.ending:
             self.ending = RunIncomplete(
-                f"{count} of {self._ended} queries ended alike: {first_error_line(error)}"
+                f"{count} of {queries(self._ended)} ended alike: {first_error_line(error)}"
             )
 
 

@@ -35,6 +35,7 @@ from evals.scoring.scored_run import (
 )
 from evals.scoring.statistics import bootstrap_means
 from tools.errors import UnknownName, UsageError
+from tools.number_format import queries
 
 Result = dict[str, Any]  # what `curves` returns and --json prints
 SEEN = (
@@ -92,7 +93,7 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
         for axis, courses in trajectories.items():
             if bare:
                 refused[axis][run.name] = (
-                    f"{bare} of {len(run.query_ids)} queries have a ranking and no trajectory"
+                    f"{bare} of {queries(len(run.query_ids))} have a ranking and no trajectory"
                 )
             elif courses:
                 drawn[axis][run.name] = courses

@@ -507,7 +507,7 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
         if short:
             differ = f"fewer than {needed} queries differ in {', '.join(short)}"
             notes.append(
-                f"{name}: {differ}, too few for p below .05 as the first of {len(tested)} tests "
+                f"{name}: {differ}, too few for p below .05 as the first of {plural(len(tested), 'test')} "
                 f"(Holm)"
             )
     if any(is_weighted(row["metric"]) for row in comparisons):

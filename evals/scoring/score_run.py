@@ -41,6 +41,7 @@ from programs import DIFFERS
 from programs.deviations import describe_deviations
 from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
+from tools.number_format import plural, queries
 from tools.pool_kinds import describe_signs
 from tools.records import Query, Usage, usage_from_json, usage_json
 
@@ -64,7 +65,7 @@ def score(
     query_ids = [query.query_id for query in environment.queries]
     if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
         unanswered = (
-            f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. "
+            f"{len(pending)} of {queries(len(query_ids))} of {path} are unanswered, e.g. "
             f"{pending[0]!r}"
         )
         raise RunIncomplete(f"{unanswered}; give the same run command again to resume it")
@@ -469,7 +470,7 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
     read = scores.get("read") or {}
     if not read.get("cut"):
         return []
-    cut_documents = f"{read['cut']:,} of {read['documents']:,} documents"
+    cut_documents = f"{read['cut']:,} of {plural(read['documents'], 'document')}"
     by = f"({scores['program']}, {scores['task']})"
     share = 100 * read["left_out"] / read["characters"]
     return [

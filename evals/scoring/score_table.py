@@ -255,7 +255,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _usage(usage: dict[str, Any]) -> str:
     """Return tokens and prices, with a comma before each."""
-    tokens_in = f"{usage['input_tokens']} tokens in"
+    tokens_in = f"{plural(usage['input_tokens'], 'token')} in"
     if cached := usage.get("cached_tokens"):
         tokens_in += f" ({cached} cached by the provider{_saving(usage)})"
     tokens_out = f"{usage['output_tokens']} out"

@@ -18,7 +18,7 @@ from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
 from tools import files, schemas
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
-from tools.number_format import abbreviate
+from tools.number_format import abbreviate, queries
 from tools.pool_kinds import read_kind
 
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class ScoredRun:
     ) -> run_folder.JsonlIndex:
         remedy = f"python -m evals.score {self.path} scores it again"
         if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
-            affected = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
+            affected = f"{len(missing)} of its {queries(len(self.query_ids))}, e.g. {missing[0]!r}"
             raise DataError(f"{self.path} {lacks} of {affected}; {mend or remedy}")
         try:
             run_folder.check_file(rows.path, self.scores)
@@ -305,9 +305,9 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
             query_ids = [query.query_id for query in load_environment(config).queries]
     pending = [query_id for query_id in query_ids if query_id not in outcomes]
     if pending or not outcomes:
-        unanswered = f"{len(pending)} of {len(query_ids)}" if pending else "all"
+        unanswered = f"{len(pending)} of {queries(len(query_ids))}" if pending else "all queries"
         return RunIncomplete(
-            f"{unanswered} queries of {path} are unanswered; give its command again to resume it"
+            f"{unanswered} of {path} are unanswered; give its command again to resume it"
         )
     unsure = "" if query_ids else ", or says what is unanswered"
     return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")

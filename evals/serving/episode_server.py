@@ -38,6 +38,7 @@ from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageErro
 from tools.installation import explain_missing
 from tools.interrupts import check_interrupts
 from tools.models.budget import Budget
+from tools.number_format import plural
 from tools.plugins import describe_exception as describe_error
 from tools.plugins import load_object
 from tools.records import Usage
@@ -84,8 +85,8 @@ class EpisodeServer(EpisodeFactory):
                 raise NoQueryAvailable(f"{reached}; no further query is handed out") from None
             if len(self._open) >= self.most:
                 raise NoQueryAvailable(
-                    f"{self.most} episodes are open, which is the most; end one, or come again "
-                    f"later"
+                    f"no more than {plural(self.most, 'episode')} may be open; end one, or come "
+                    f"again later"
                 )
             if not self._todo and self.repeat:
                 self._todo.extend(self.queries)

@@ -16,6 +16,7 @@ from anyio.to_thread import run_sync
 from starlette.exceptions import HTTPException
 
 from tools.cli import print_stderr
+from tools.number_format import plural
 from tools.plugins import describe_exception as describe_error
 
 Result = TypeVar("Result")
@@ -39,7 +40,7 @@ class SearchQueue:
         if self._requests >= MOST_REQUESTS:
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self._requests} requests search already, which is the most; come again later",
+                f"no more than {plural(self._requests, 'request')} may search at a time; come again later",
                 {"Retry-After": str(RETRY_AFTER)},
             )
         self._requests += 1

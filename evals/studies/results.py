@@ -178,7 +178,7 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[st
             failures.append(f"{row} {count_failed(failed, answers, seeds.pop())}")
         elif failed:
             # A seed of one of the tasks is still to be run.
-            failures.append(f"{row} {failed} of {answers} answers")
+            failures.append(f"{row} {failed} of {plural(answers, 'answer')}")
     if not failures:
         return []
     return [f"Failed queries, which have the worst value of each metric: {'; '.join(failures)}"]

@@ -256,7 +256,7 @@ def _say_verdict(test: RowTest, baseline: str) -> str:
     verdict = "does not differ from"
     if test.significant:
         verdict = "is better than" if test.difference > 0 else "is worse than"
-    return f"{verdict} {baseline} over {len(test.tasks)} tasks ({_with_metric(test)})"
+    return f"{verdict} {baseline} over {plural(len(test.tasks), 'task')} ({_with_metric(test)})"
 
 
 def _say_power(tests: Sequence[RowTest], test_count: int) -> str:

@@ -29,6 +29,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, SextantError
 from tools.interrupts import start_thread
 from tools.models.storage.response_cache import NAME as ANSWERS
+from tools.number_format import queries
 from tools.records import Document
 
 # Characters of a query's text in a list.
@@ -131,7 +132,7 @@ class LoadedRun:
         total = len(self.run.query_ids)
         if shown < total:
             notes.append(
-                f"this file has {shown} of the {total} queries; means and losses are over all of "
+                f"this file has {shown} of the {queries(total)}; means and losses are over all of "
                 "them"
             )
         return notes

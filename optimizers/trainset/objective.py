@@ -27,6 +27,7 @@ from evals.scoring.metrics import (
     judge_ranking,
 )
 from tools.errors import UnknownName, UsageError
+from tools.number_format import queries
 from tools.records import Query, Usage
 
 PREFERRED = "nDCG@10"
@@ -188,7 +189,7 @@ def make_objective(environment: Environment, metric: str = "", price: float = 0.
         ]
         largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
         problem = (
-            f"the same for any ranking of the {len(environment.queries)} queries of "
+            f"the same for any ranking of the {queries(len(environment.queries))} of "
             f"{environment.task}"
         )
         raise UsageError(

@@ -205,7 +205,7 @@ def make_folds(training: Trainset, folds: int | None) -> Trainset:
     folds = folds or (min(FOLDS, len(pieces)) if few else 1)
     if folds > len(pieces):
         raise UsageError(
-            f"--folds {folds}: {training.task} has {len(pieces)} dev queries, or groups of such"
+            f"--folds {folds}: {training.task} has {plural(len(pieces), 'dev query', 'dev queries')}, or groups of such"
         )
     if folds == 1:
         return training

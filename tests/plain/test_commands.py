@@ -14,6 +14,7 @@ import pytest
 from hub_server import HubServer
 from openai_server import OpenAIServer, fill
 from plain_installation import ROOT, STUDY, Shell
+from results import Result
 
 from environments import obliq
 
@@ -114,6 +115,10 @@ CALLS = {
     "cache export": "OUT.jsonl",
     "cache clear": "--days 1",
 }
+# Characters of a line of the terminal in which they are given.
+WIDTH = 80
+# At the end of a line of a command that goes on in the next.
+CONTINUED = " \\"
 # What a plain installation cannot do ends with 2, in one line that names the extra.
 NEEDS_AN_EXTRA = {"serve": "[rest]"}
 
@@ -135,15 +140,22 @@ def hub() -> Iterator[HubServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def module_shell(environment, home, tmp_path_factory) -> Shell:
+    """A shell in a folder that the calls share, in a terminal of 80 characters."""
+    return Shell(environment, home, tmp_path_factory.mktemp("shared"), COLUMNS=str(WIDTH))
+
+
 @pytest.fixture
 def fetching_shell(environment, home, hub, tmp_path) -> Shell:
-    """A shell of a user who gets releases from that hub, and keeps them apart."""
+    """The same, of a user who gets releases from that hub, and keeps them apart."""
     return Shell(
         environment,
         home,
         tmp_path,
         HF_ENDPOINT=hub.address,
         SEXTANT_HOME=str(tmp_path / "releases"),
+        COLUMNS=str(WIDTH),
     )
 
 
@@ -186,8 +198,10 @@ def test_the_reference_names_every_command_and_here_is_a_call_of_each():
 
 
 @pytest.mark.parametrize("typed", EVERYTHING_TYPED)
-def test_help_begins_with_what_was_typed(typed, shell):
-    assert shell.succeed(*typed.split(), "--help").out.startswith(f"usage: {typed} ")
+def test_help_begins_with_what_was_typed_and_fits_the_terminal(typed, module_shell):
+    done = module_shell.succeed(*typed.split(), "--help")
+    assert done.out.startswith(f"usage: {typed} ")
+    assert too_wide(done) == []
 
 
 @pytest.mark.parametrize("place", range(len(LEAVES)), ids=[leaf.as_sextant for leaf in LEAVES])
@@ -206,6 +220,17 @@ def test_a_call_does_what_it_is_for(place, names, module_shell, fetching_shell, 
         assert done.err.count("\n") == 1, done
     else:
         assert done.code == 0, done
+    assert too_wide(done) == []
+
+
+def too_wide(done: Result) -> list[str]:
+    """The lines that are wider than the terminal, unless they have just a word, as a path."""
+    lines = [*done.out.splitlines(), *done.err.splitlines()]
+    return [
+        line
+        for line in lines
+        if len(line) > WIDTH and len(line.removesuffix(CONTINUED).split()) > 1
+    ]
 
 
 def put_in(word: str, names: dict[str, object]) -> str:

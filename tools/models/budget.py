@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tools.errors import BudgetReached, UnknownPrice
+from tools.number_format import plural
 from tools.records import Usage
 
 _LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up
@@ -111,7 +112,7 @@ class Budget:
         with self._settled:
             if self._calls is not None and calls > (calls_left := self._calls - self.calls):
                 raise BudgetReached(
-                    f"it takes {calls:,} calls, and {calls_left:,} are left in the budget"
+                    f"it takes {plural(calls, 'call')}, of which the budget has {calls_left:,} left"
                 )
             if self._usd is None:
                 return
@@ -137,10 +138,10 @@ class Budget:
         if time.monotonic() >= self.ends:
             raise BudgetReached(f"the time limit of {self._seconds:g} s is reached", larger=False)
         if self._calls is not None and self.calls >= self._calls:
-            raise BudgetReached(f"the budget of {self._calls} model calls is used up")
+            raise BudgetReached(f"the budget of {plural(self._calls, 'model call')} is used up")
         if self._tokens is not None and self._spent_tokens >= self._tokens:
             raise BudgetReached(
-                f"the budget of {self._tokens} tokens is used up ({self._spent_tokens} spent)"
+                f"the budget of {plural(self._tokens, 'token')} is used up ({self._spent_tokens} spent)"
             )
         if self._tokens is not None and self._unmetered:
             unknown = (

@@ -32,6 +32,7 @@ from tools.models.storage.request_store import Packed, split_and_compress
 from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.rate_limiter import LONGEST_WAIT
 from tools.models.usage import read_report
+from tools.number_format import plural
 from tools.records import Usage
 from tools.session import SharedOnDeepcopy, usage_recorded_elsewhere
 
@@ -193,7 +194,7 @@ class ModelClient(SharedOnDeepcopy):
                 1, min(window, before * 4 // 5) if before else window
             )
             words = (
-                f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says "
+                f"takes {plural(self.window, 'token')}, as its refusal says; --context {self.window} says "
                 f"so from the start"
             )
             print_stderr(f"{self.model.removeprefix('openai/')} {words}")

@@ -14,6 +14,8 @@ from typing import Any
 
 import dspy
 
+from tools.number_format import plural
+
 Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 
 # Tokens reserved for the answer, if neither the call nor the model has a limit.
@@ -92,7 +94,9 @@ def token_overflow(messages: Sequence[Message]) -> int:
 def check_room(messages: Sequence[Message], noun: str) -> None:
     """Raise PromptTooLong for messages that the active model cannot take; the error calls them `noun`."""
     if overflow := token_overflow(messages):
-        raise PromptTooLong(f"the {noun} is {overflow} tokens larger than what the model takes")
+        raise PromptTooLong(
+            f"the {noun} is {plural(overflow, 'token')} larger than what the model takes"
+        )
 
 
 def count_prompt_tokens(messages: Sequence[Message], room: int = 0) -> int:

@@ -25,6 +25,7 @@ from tools.models.provider_response import ProviderResponse
 from tools.models.run_resources import RunResources
 from tools.models.secrets import redact
 from tools.models.transport.openai_client import OpenAIClient, UnreadableResponse, parse_body
+from tools.number_format import plural
 from tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
@@ -142,7 +143,9 @@ class Embeddings:
         """
         entries = entries if isinstance(entries, list) else []
         if len(entries) != expected:
-            raise ValueError(f"gave {len(entries)} vectors for {expected} texts")
+            raise ValueError(
+                f"gave {plural(len(entries), 'vector')} for {plural(expected, 'text')}"
+            )
         numbers = [getattr(entry, "index", None) for entry in entries]
         if sorted(numbers, key=str) == sorted(range(expected), key=str):
             entries = sorted(entries, key=lambda entry: int(entry.index))
@@ -157,7 +160,7 @@ class Embeddings:
                 )
             if vector.shape != (dimension,) or not dimension:
                 raise ValueError(
-                    f"gave a vector of {vector.size} numbers where {dimension} are expected"
+                    f"gave a vector of {plural(vector.size, 'number')} where {dimension} are expected"
                 )
         return vectors
 

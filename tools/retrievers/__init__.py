@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tools import plugins
 from tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.installation import find_page
+from tools.number_format import plural
 from tools.retrievers.expressions import Expression as Expression
 from tools.retrievers.expressions import Expressions as Expressions
 from tools.retrievers.expressions import RetrieverSpec as RetrieverSpec
@@ -77,7 +78,7 @@ class ServiceState(NamedTuple):
     documents: int
 
     def __str__(self) -> str:
-        return f"version {self.version}, corpus {self.corpus}, {self.documents:,} documents"
+        return f"version {self.version}, corpus {self.corpus}, {plural(self.documents, 'document')}"
 
 
 def check_same_corpus(index: str, actual: ServiceState, expected: ServiceState) -> None:
@@ -393,7 +394,7 @@ def _check_number_of_parts(spec: RetrieverSpec, retriever_type: RetrieverType) -
         number = "two or more retrievers"
     else:
         right = count == needed
-        number = "one retriever" if needed == 1 else f"{needed} retrievers"
+        number = "one retriever" if needed == 1 else plural(needed, "retriever")
     if not right:
         example = "bm25" if number == "one retriever" else "bm25,dense"
         raise UsageError(

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 from tools.corpus import Corpus
 from tools.models.run_resources import RunResources
+from tools.number_format import plural
 from tools.plugins import show, user_code_line
 from tools.records import Document, Hit
 from tools.retrievers import build, canonicalize
@@ -154,7 +155,7 @@ def _repeats_itself(retriever: Retriever, build_over: BuildOver) -> Verdicts:
     for manner, lists in results.items():
         yield (
             lists == one_by_one,
-            f"{len(searches)} searches give {one_by_one} one by one, and {lists} {manner}",
+            f"{plural(len(searches), 'search', 'searches')} give {one_by_one} one by one, and {lists} {manner}",
         )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.errors import UsageError, require_at_least
+from tools.number_format import plural
 from tools.records import Hit
 from tools.retrievers.base import Retriever, Search, top_k
 from tools.retrievers.expressions import Value, format_expression
@@ -149,7 +150,7 @@ def check_options(retriever_type: str, part_count: int, options: Mapping[str, An
     weights = options["weights"]
     if weights and len(weights) != part_count:
         raise UsageError(
-            f"{retriever_type}: weights has {len(weights)} numbers for {part_count} retrievers; "
+            f"{retriever_type}: weights has {plural(len(weights), 'number')} for {plural(part_count, 'retriever')}; "
             f"give one for each"
         )
     in_range = all(math.isfinite(weight) and weight >= 0 for weight in weights)

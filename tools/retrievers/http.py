@@ -24,6 +24,7 @@ from tools.models.run_resources import RunResources
 from tools.models.secrets import get_secret, redact
 from tools.models.transport.http_client import HttpClient, TransportError
 from tools.models.transport.rate_limiter import LONGEST_WAIT, retry_after
+from tools.number_format import plural
 from tools.records import Hit
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import format_expression
@@ -111,7 +112,7 @@ class HttpRetriever(Retriever):
         if unknown and not self._said:
             self._said = True
             finding = (
-                f"{len(unknown)} documents of {len(distinct)} that the task lacks, e.g. "
+                f"{plural(len(unknown), 'document')} of {len(distinct)} that the task lacks, e.g. "
                 f"{unknown[0][:60]!r}"
             )
             _LOG.warning(f"{self.name} gives {finding}; such ones are left out")

@@ -23,6 +23,7 @@ from evals.build.types import Benchmark, StageInput, read_dropped
 from tools.cli import print_stderr
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
+from tools.number_format import plural
 from tools.records import Document, Query
 
 # Bins of lengths, with the same number of the authors' texts each: distractors have the same share
@@ -189,8 +190,8 @@ def match_lengths(wanted: Sequence[int], lengths: Mapping[str, int]) -> list[str
     unmatched = [length for length in sorted(wanted) if not supply[int(np.digitize(length, ends))]]
     if unmatched:
         raise DataError(
-            f"too few distractors have {unmatched[0]} to {unmatched[-1]} characters, as "
-            f"{len(unmatched)} texts of authors have; take more of them, or leave such texts out "
+            f"too few distractors have {unmatched[0]} to {plural(unmatched[-1], 'character')}, as "
+            f"{plural(len(unmatched), 'text')} of authors have; take more of them, or leave such texts out "
             f"by min_chars and max_chars"
         )
     least = min(supply.values())

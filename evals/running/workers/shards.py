@@ -17,6 +17,7 @@ from evals.scoring.score_run import count_test_uses, record_test_use, score
 from tools import files
 from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
 from tools.models.storage.ledger import Ledger, open_ledger
+from tools.number_format import queries
 
 # The rows of a shard's ledger (?2) that the run's (?1) has not got yet.
 _NEW = (
@@ -111,7 +112,7 @@ def _check_complete(
             )
     if owed:
         remedy = (
-            f"{pending} of {sum(map(len, shares))} queries of {joined_path} are pending, of --shard "
+            f"{pending} of {queries(sum(map(len, shares)))} of {joined_path} are pending, of --shard "
             f"{', '.join(owed)}"
         )
         raise RunIncomplete(

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.result_table import Cell, DefinitionList, ResultTable, render_terminal
-from tools.terminal import first_sentence, paragraph
+from tools.terminal import first_sentence
+from tools.wrapping import paragraph
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS, min_size=1, max_size=8).map(" ".join)
@@ -94,13 +95,13 @@ def test_a_list_has_its_texts_beside_the_names_and_below_long_ones(width):
 
 
 def test_a_text_with_a_word_that_has_no_room_beside_the_names_stands_below_its_name():
-    items = [("a-name", "a text"), ("other", f"not here: {'x' * 70}"), ("", f"nor {'y' * 75}")]
+    items = [("a-name", "a text"), ("other", f"not here: {'x' * 71}"), ("", f"nor {'y' * 75}")]
     lines = render_terminal([DefinitionList(items)], 80).splitlines()
     assert lines == [
         "  a-name  a text",
         "  other",
         "    not here:",
-        f"    {'x' * 70}",
+        f"    {'x' * 71}",
         "    nor",
         f"    {'y' * 75}",
     ]

@@ -12,6 +12,7 @@ from tools.errors import DataError, UsageError
 from tools.models.run_resources import RunResources
 from tools.models.storage.request_store import CassetteLine
 from tools.models.storage.response_cache import ModelResponse
+from tools.number_format import plural
 from tools.records import usage_from_json, usage_json
 
 
@@ -57,8 +58,8 @@ class Cassette:
             return
         answers = ledger.answers.of_run(ledger.run)
         print_stderr(
-            f"{write_cassette(self._path, answers, self._terms.servers)} answers are in "
-            f"{self._path}"
+            f"{self._path} has "
+            f"{plural(write_cassette(self._path, answers, self._terms.servers), 'answer')}"
         )
 
 

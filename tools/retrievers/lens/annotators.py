@@ -32,6 +32,7 @@ from tools.models.adapter import Adapter
 from tools.models.passages import Passage, escape_markers, passage_batches
 from tools.models.provider_errors import format_refusal, responsible_party
 from tools.models.run_resources import RunResources
+from tools.number_format import plural
 from tools.records import Document, Query, Usage
 from tools.retrievers.base import NullRetriever
 from tools.retrievers.index_store import index_code_digest
@@ -300,14 +301,14 @@ class ModelAnnotator:
         usd = price.of(tokens_in, 0, tokens_out) if price else None
         cost = "price unknown" if usd is None else f"about ${usd:.4f} at list price"
         line = (
-            f"lens: {texts:,} texts are to be annotated by {self._model.name}: {calls:,} calls, "
+            f"lens: {self._model.name} is to annotate {plural(texts, 'text')}: {plural(calls, 'call')}, "
             f"about {tokens_in:,} "
             f"tokens in and {tokens_out:,} out, {cost}"
         )
         terms.resume(self._model.lm.model, spent)
         self._useful = spent.calls > 0
         try:
-            terms.check_sends(f"the annotations of {texts:,} texts by {self._model.name}")
+            terms.check_sends(f"the annotations of {plural(texts, 'text')} by {self._model.name}")
             terms.budget.allow(calls, usd)
         except (BudgetReached, UsageError) as error:
             raise error.saying(f"{line}: {error}; nothing was sent") from None
@@ -417,7 +418,7 @@ class OfflineAnnotator:
     ) -> str:
         """Return a line that describes the counted cues."""
         subject = surface_cues.COUNTED[self._attribute]
-        return f"lens: offline annotates {texts:,} texts by counting: {subject}; no language model"
+        return f"lens: offline annotates {plural(texts, 'text')} by counting: {subject}; no language model"
 
     def annotate(self, texts: Sequence[str]) -> AnnotatedBatch:
         """Return the words that stand for the counts in each text."""

@@ -27,6 +27,7 @@ from tools.errors import DataError, UsageError, require_at_least
 from tools.installation import find_page
 from tools.interrupts import check_interrupts, start_thread
 from tools.models.run_resources import RunResources
+from tools.number_format import plural
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import Value, format_expression
@@ -302,7 +303,7 @@ def _annotate_all(
             "an unknown price" if spent.list_usd is None else f"${spent.list_usd:.4f} at list price"
         )
         usage_text = (
-            f"{spent.calls:,} calls, {spent.input_tokens:,} tokens in and {spent.output_tokens:,} "
+            f"{plural(spent.calls, 'call')}, {plural(spent.input_tokens, 'token')} in and {spent.output_tokens:,} "
             f"out, {cost}"
         )
         troubles = "".join(f"; {n} {trouble}" for trouble, n in tally.items() if n)

@@ -11,6 +11,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from tools.errors import DataError, UsageError
+from tools.number_format import plural
 from tools.retrievers.devices import device
 from tools.retrievers.neural import architectures, loading
 from tools.retrievers.neural.model_table import LocalModel, ModelRow, find_base_model
@@ -64,7 +65,7 @@ def load(local_model: LocalModel) -> tuple[Any, Any]:
         raise DataError(f"{folder} has no trained {missing[0]}, so it is no cross-encoder; {like}")
     if not row.prompt and not row.architecture and model.config.num_labels != 1:
         raise DataError(
-            f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1"
+            f"{folder} gives {plural(model.config.num_labels, 'number')} for a pair; a cross-encoder gives 1"
         )
     if hasattr(model, "score"):
         # The score of a decoder is that of its last token, even if it is the padding token.

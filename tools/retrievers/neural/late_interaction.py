@@ -30,6 +30,7 @@ from tools import files
 from tools.cli import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
+from tools.number_format import plural
 from tools.records import Hit
 from tools.retrievers.base import Ranker, Retriever, Search
 from tools.retrievers.index_store import open_index
@@ -352,7 +353,7 @@ class LateInteraction(model_table.LocalModelMixin, Retriever):
             tokens = sum(lengths.values()) / 4  # as in English
             size = tokens * (self._encoder.dimension + 4) / 1e9
             _LOG.info(
-                f"{self.name}: {len(order):,} texts are encoded for MaxSim{settings}; they take about "
+                f"{self.name}: {plural(len(order), 'text')} to encode for MaxSim{settings}, into about "
                 f"{size:.1f} GB"
             )
         progress = Progress(self.name, len(order), "texts")

@@ -34,6 +34,7 @@ from tools.cli import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError, require_at_least
 from tools.models.model_spec import is_server
+from tools.number_format import plural
 from tools.records import Hit
 from tools.retrievers import FILLS, ServiceState, check_same_corpus
 from tools.retrievers.base import Search
@@ -338,7 +339,7 @@ class ChromaServerIndex:
         positions = {row: position for position, row in enumerate(answer["ids"])}
         if len(positions) < len(ids):
             raise DataError(
-                f"the index on {self._url} has lost {len(ids) - len(positions)} vectors; delete it "
+                f"the index on {self._url} has lost {plural(len(ids) - len(positions), 'vector')}; delete it "
                 f"there"
             )
         embeddings: Vectors = np.asarray(answer["embeddings"], dtype=np.float32)

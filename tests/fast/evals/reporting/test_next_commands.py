@@ -1,9 +1,12 @@
 """After a run, three commands say what to do next, as they are typed."""
 
+import json
 import shlex
 
 from evals.compare import parser as compare_parser
+from evals.reporting.next_commands import render_next
 from evals.run import parser as run_parser
+from evals.running.request import Request
 from evals.view import parser as view_parser
 
 PARSERS = {"evals.run": run_parser, "evals.compare": compare_parser, "evals.view": view_parser}
@@ -41,6 +44,19 @@ def test_a_run_beside_its_floor_is_followed_by_the_comparison_with_it(run):
     compared = parse(read_commands(ended.err)["compare with the floor"])
     assert f"run: {compared.baseline}" in floor.out
     assert f"run: {compared.runs[0]}" in ended.out
+
+
+def test_a_command_that_is_wider_than_the_terminal_goes_on_after_a_backslash(run):
+    ended = run("--program", "retrieve", "--task", "congress", "--limit", "2", "--json")
+    scores = json.loads(ended.out)
+    request = Request(program="retrieve", task="congress", limit=2)
+    whole = render_next(scores, request)
+    for width in (40, 80):
+        lines = render_next(scores, request, width)
+        # A path is never broken.
+        assert all(len(line) <= width or len(line.split()) <= 2 for line in lines)
+        text = "\n".join(lines).replace(" \\\n", " ").replace(":\n", ": ")
+        assert text.split() == "\n".join(whole).split()
 
 
 def test_json_is_followed_by_nothing(run):

@@ -126,7 +126,7 @@ def report_and_submit(host, report=REPORT):
 
 BUDGETS = [
     ({"budget_calls": 2}, REPORT, 2, "budget of 2 model calls is used up"),
-    ({"budget_tokens": 1800}, REPORT, 2, "budget of 1800 tokens is used up"),
+    ({"budget_tokens": 1800}, REPORT, 2, "budget of 1,800 tokens is used up"),
     ({"budget_usd": 0.003}, REPORT, 2, "budget of $0.003 is used up"),
     ({"budget_usd": 1.0}, {"tokens_in": 1}, 1, "use --budget-calls"),
     ({"budget_tokens": 1800}, None, 1, "use --budget-calls"),
@@ -160,7 +160,7 @@ def test_a_query_that_is_open_goes_on_and_what_was_used_for_one_that_is_given_ba
     def play(host):
         first, second = host.open(), host.open()
         first.charge(REPORT)
-        with pytest.raises(NoQueryAvailable, match="budget of 1 model calls is used up"):
+        with pytest.raises(NoQueryAvailable, match="budget of 1 model call is used up"):
             host.open()
         assert not host.done
         host.act(second, "submit", {})

@@ -279,7 +279,7 @@ class TestMoney:
             logging.getLogger("sextant").removeHandler(handler)
         (first, calls), (last, after) = said
         assert re.search(
-            r"20 texts are to be annotated by .*: 3 calls, about [\d,]+ tokens in .* price unknown",
+            r"is to annotate 20 texts: 3 calls, about [\d,]+ tokens in .* price unknown",
             first,
         )
         assert calls == 0 and after == 3 and "annotated so far with 3 calls" in last

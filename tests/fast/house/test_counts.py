@@ -1,0 +1,58 @@
+"""A message writes a number of things with tools/number_format.py: "1 query", never "1 queries"."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("environments", "evals", "optimizers", "tools")
+# The things that messages count.
+THINGS = (
+    "answers|calls|candidates|cells|columns|documents|episodes|files|judgements|lines|metrics|outcomes|"
+    "pairs|passages|prompts|queries|rankings|reviewers|runs|searches|systems|tasks|tests|texts|"
+    "trajectories|vectors"
+)
+COUNTED = re.compile(rf" (?:[a-z]+ )?(?:{THINGS})\b")
+# Functions that write a number with its noun, or words in place of a number.
+WRITERS = ("count_of", "plural", "queries")
+# Texts before such a word, and verbs after a name; numbers that are always above 1.
+NOT_COUNTED = {
+    "base", "environment.task", "folder", "judgements", "name", "named", "part_name", "request.qrels",
+    "request.split", "runs", "self._name", "tool", "url", "documents or 'no count of'",
+    "paper['documents'] or 'no count of'", "largest", "max(pools)", "len(doc_ids)", "needed",
+}  # fmt: skip
+
+
+def bare_counts(source: str) -> Iterator[str]:
+    """Yield values of f-strings that stand before a noun in its plural, as they are in the source."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        for value, text in zip(node.values, node.values[1:], strict=False):
+            if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                continue
+            written = ast.unparse(value.value)
+            is_constant = written.isupper()
+            is_written = written.startswith(tuple(f"{name}(" for name in WRITERS))
+            if COUNTED.match(text.value) and not is_constant and not is_written:
+                yield written
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_message_counts_with_the_function_that_knows_the_singular(package):
+    offenders = list[str]()
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for written in bare_counts(path.read_text(encoding="utf-8")):
+            if written not in NOT_COUNTED:
+                offenders.append(f"{path.relative_to(ROOT)}: {written}")
+    assert offenders == []
+
+
+def test_a_number_before_a_plural_is_found():
+    source = (
+        "f\"{n} queries and {len(x):,} dev documents of {queries(n)} in {plural(m, 'run')} calls\""
+    )
+    assert list(bare_counts(source)) == ["n", "len(x)"]
