@@ -16,6 +16,7 @@ from tools.cli import (
     CommandParser,
     add_json_option,
     positive,
+    print_command,
     print_json,
     print_result,
     print_stderr,
@@ -296,7 +297,8 @@ def _init(arguments: argparse.Namespace) -> None:
     for line in (*findings, f"wrote {path}; every line of it may be changed or left out"):
         show([line])
     for command in ("environments check", "evals.run --program multihop --task"):
-        print_stdout(f"  python -m {command} {shlex.quote(arguments.task)}\n")
+        typed = f"python -m {command} {shlex.quote(arguments.task)}"
+        print_command(" ", typed)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ from tools.cli import (
     add_json_option,
     print_json,
     print_stderr,
-    print_stdout,
     run_and_leave,
-    strip_control_characters,
 )
 from tools.cli_options import parse_name_value
 from tools.errors import DataError, UsageError
 from tools.installation import find_page
 from tools.number_format import plural, queries
+from tools.result_table import show
 
 
 def parser() -> CommandParser:
@@ -118,7 +117,7 @@ def _import_birco(arguments: argparse.Namespace) -> None:
         text = f"{file}: {run}" if isinstance(run, Path) else f"refused: {run}"
         if not birco_rankings.find_system(file.stem):
             text += " (its name is that of no system of Table 7)"
-        print_stdout(strip_control_characters(text) + "\n")
+        show([text])
     refused = [run for _, run in imports if isinstance(run, DataError)]
     if refused:
         files = plural(len(imports), "file")

@@ -31,6 +31,7 @@ from tools.cli import (
 from tools.errors import DataError, SextantError, UsageError
 from tools.interrupts import is_interrupted, wait_until
 from tools.number_format import plural
+from tools.result_table import show
 
 if TYPE_CHECKING:
     from evals.viewer.data import ViewerApi  # not for --help
@@ -229,7 +230,7 @@ def export(arguments: argparse.Namespace) -> None:
     runs = plural(len(query_ids), "run")
     trajectories = plural(sum(map(len, query_ids)), "trajectory", "trajectories")
     shown_path = strip_control_characters(str(path))
-    print_stdout(f"{shown_path}: {runs}, {trajectories}, {size / 1e6:.1f} MB\n")
+    show([f"{shown_path}: {runs}, {trajectories}, {size / 1e6:.1f} MB"])
 
 
 def _check_writable(path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 from tools.cli import (
     CommandParser,
     add_json_option,
+    fit_line,
     positive,
     print_json,
     print_stderr,
     print_stdout,
     run_and_leave,
-    strip_control_characters,
 )
 from tools.errors import DataError, UsageError
 from tools.models.storage.cassette import write_cassette
@@ -262,7 +262,7 @@ def _show(answers: ResponseCache, arguments: argparse.Namespace) -> None:
     print_stdout(
         json.dumps(call) + "\n"
         if arguments.json
-        else "".join(f"{strip_control_characters(line)}\n" for line in _call_lines(call))
+        else "".join(f"{fit_line(line)}\n" for line in _call_lines(call))
     )
 
 

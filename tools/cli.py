@@ -33,7 +33,7 @@ from tools.errors import (
 )
 from tools.interrupts import UNHEARD, check_interrupts, is_interrupted, run_in_thread
 from tools.number_format import duration
-from tools.wrapping import named_width, paragraph
+from tools.wrapping import command_lines, named_width, paragraph
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
@@ -536,6 +536,17 @@ def print_result(result: T, render: Callable[[T], str], *, as_json: bool) -> Non
         print_json(result)
     else:
         print_stdout(render(result))
+
+
+def fit_line(text: str) -> str:
+    """Return a line of output, broken between words at the width of stdout."""
+    return paragraph(strip_control_characters(text), line_width(sys.stdout))
+
+
+def print_command(lead: str, command: str) -> None:
+    """Write a command after its lead on stdout, so that it can be copied."""
+    for line in command_lines(lead, command, line_width(sys.stdout)):
+        print_stdout(f"{strip_control_characters(line)}\n")
 
 
 class Progress:

@@ -1,7 +1,11 @@
 """Lines of at most the width of a terminal, broken between words."""
 
 import os
+import shlex
 import textwrap
+
+# Ends a line of a command that goes on in the next.
+CONTINUED = " \\"
 
 
 def named_width() -> int | None:
@@ -39,3 +43,26 @@ def paragraph(text: str, width: int | None) -> str:
         first=indent,
         further=indent or "  ",
     )
+
+
+def command_lines(lead: str, command: str, width: int | None) -> list[str]:
+    """Return a command after its lead as lines of at most `width`, from which it can be copied.
+
+    A command that is too wide stands below its lead, and goes on after a backslash.
+    """
+    line = f"{lead} {command}"
+    if width is None or len(line) <= width:
+        return [line]
+    words = shlex.split(command, posix=False)
+    if " ".join(words) != command:
+        # A quoted word has quotes in it.
+        return [lead, f"    {command}"]
+    lines = [f"    {words[0]}"]
+    for word in words[1:]:
+        longer = f"{lines[-1]} {word}"
+        if len(longer) + len(CONTINUED) <= width:
+            lines[-1] = longer
+        else:
+            lines[-1] += CONTINUED
+            lines.append(f"      {word}")
+    return [*filter(str.strip, [lead]), *lines]

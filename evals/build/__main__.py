@@ -7,6 +7,7 @@ goes through it.
 
 import argparse
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from tools.cli import (
     CommandParser,
     add_json_option,
     positive,
+    print_command,
     print_result,
-    print_stdout,
     run_and_leave,
 )
 from tools.errors import UsageError
@@ -187,7 +188,8 @@ def new(arguments: argparse.Namespace) -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     text = recipe.write_toml(recipe.portable_name(arguments.recipe), settings)
     path.write_text(text, encoding="utf-8")
-    print_stdout(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
+    command = f"python -m evals.build run {shlex.quote(str(arguments.folder))} --dry-run"
+    print_command(f"{path}: edit it, then", command)
     return 0
 
 

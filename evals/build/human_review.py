@@ -31,7 +31,7 @@ from tools import files, schemas
 from tools.cli import CommandParser, print_stderr, print_stdout
 from tools.errors import DataError, UsageError
 from tools.number_format import number, plural
-from tools.result_table import ResultTable, render_terminal
+from tools.result_table import ResultTable, render_terminal, show
 
 Value = (
     str | list[str]
@@ -486,9 +486,8 @@ def command(arguments: Any) -> int:
         )
     if out:
         check_output(out)
-        print_stdout(
-            f"{out}: {plural(write_sheet(folder, out), 'item')} to be judged in a browser\n"
-        )
+        items = plural(write_sheet(folder, out), "item")
+        show([f"{out}: {items} to be judged in a browser"])
         return 0
     refused = import_answers(folder, arguments.answers)
     result = measure_agreement(folder)

@@ -9,9 +9,8 @@ from evals.running.request import Request
 from programs import FLOOR, MAIN
 from tools import cli_options
 from tools.cli import typed_as
+from tools.wrapping import command_lines
 
-# Ends a line of a command that goes on in the next.
-CONTINUED = " \\"
 # The model of the dry run that is proposed after a run without one.
 MODEL = "openai/gpt-5-mini"
 # Fields of a request that say what is asked, of whom, and where it goes; others are of one program.
@@ -62,28 +61,7 @@ def render_next(
     """
     lines = ["next:"]
     for purpose, command in list_next(scores, request):
-        line = f"  {purpose}: {command}"
-        if width is None or len(line) <= width:
-            lines.append(line)
-        else:
-            lines.append(f"  {purpose}:")
-            lines += _break_command(command, width)
-    return lines
-
-
-def _break_command(command: str, width: int) -> list[str]:
-    words = shlex.split(command, posix=False)
-    if " ".join(words) != command:
-        # A quoted word has quotes in it.
-        return [f"    {command}"]
-    lines = [f"    {words[0]}"]
-    for word in words[1:]:
-        longer = f"{lines[-1]} {word}"
-        if len(longer) + len(CONTINUED) <= width:
-            lines[-1] = longer
-        else:
-            lines[-1] += CONTINUED
-            lines.append(f"      {word}")
+        lines += command_lines(f"  {purpose}:", command, width)
     return lines
 
 

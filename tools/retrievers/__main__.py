@@ -22,9 +22,7 @@ from tools.cli import (
     CommandParser,
     print_json,
     print_stderr,
-    print_stdout,
     run_and_leave,
-    strip_control_characters,
 )
 from tools.errors import DataError, UsageError
 from tools.files import sextant_home
@@ -211,9 +209,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _push(arguments: argparse.Namespace) -> None:
     documents = environments.load(arguments.task, arguments.data).documents
     retriever = build(canonicalize(arguments.spec), documents, sextant_home())
-    print_stdout(
-        f"{strip_control_characters(retriever.name)} has all of {plural(len(documents), 'document')}\n"
-    )
+    show([f"{retriever.name} has all of {plural(len(documents), 'document')}"])
 
 
 def _indexes(arguments: argparse.Namespace) -> None:

@@ -53,7 +53,7 @@ def test_work_that_is_more_than_what_is_left_is_refused_before_any_of_it_is_sent
     budget = Budget(calls=10, usd=1.0)
     once(budget, used(0.4))
     budget.allow(9, 0.6)
-    with pytest.raises(BudgetReached, match="10 calls, and 9 are left"):
+    with pytest.raises(BudgetReached, match="10 calls, of which the budget has 9 left"):
         budget.allow(10, 0.0)
     with pytest.raises(BudgetReached, match=r"about \$0\.7000, and \$0\.6000 are left"):
         budget.allow(1, 0.7)

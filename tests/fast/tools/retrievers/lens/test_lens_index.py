@@ -309,7 +309,7 @@ class TestMoney:
                 BudgetReached,
                 r"it takes about \$.*, and \$0.0001 are left.*nothing was sent",
             ),
-            ({"calls": 124}, BudgetReached, "it takes 125 calls, and 124 are left"),
+            ({"calls": 124}, BudgetReached, "it takes 125 calls, of which the budget has 124 left"),
         ],
     )
     def test_what_the_budget_does_not_pay_for_is_not_begun(self, budget, error, said):
@@ -418,7 +418,7 @@ class TestNames:
         [
             ("lens", "made of one retriever, as in lens(bm25)"),
             ("lens(bm25,dense)", "made of one retriever"),
-            ("lens(bm25,weights=[1])", "lens: weights has 1 numbers for 2"),
+            ("lens(bm25,weights=[1])", "lens: weights has 1 number for 2"),
             ("lens(bm25,chars=0)", "lens needs chars of at least 1, not 0"),
             ("lens(bm25,depth=0)", "lens needs depth of at least 1, not 0"),
         ],
