@@ -20,6 +20,7 @@ from tools.cli import CommandParser, add_json_option, print_stdout, run_and_leav
 from tools.errors import SextantError, UsageError
 from tools.installation import find_page
 from tools.number_format import plural
+from tools.result_table import TextBlock
 from tools.waiting import announced
 
 
@@ -59,6 +60,7 @@ def run(
     estimate the cost.
     """
     with announced("loading libraries"):
+        from evals.reporting import figure_layout  # NumPy, matplotlib: not for --help
         from evals.studies import (  # NumPy, matplotlib, pydantic, rich: not for --help
             cell_states,
             results,
@@ -84,11 +86,13 @@ def run(
         gathered = results.gather(study, cell_results)
     with announced("writing the report"):
         page = results.write(gathered, runs)
-    tables: list[Any] = [results.lay_out(gathered)] if page else []
-    tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(cell_results)]))
-    blocks = [
-        *tables,
-        *[results.lay_out_costs(gathered)] * bool(page),
+    blocks: list[TextBlock] = []
+    if page:
+        blocks.append(figure_layout.lay_out(results.lay_out(gathered)))
+    blocks += results.list_missing(cell_results)
+    if page:
+        blocks.append(results.lay_out_costs(gathered))
+    blocks += [
         *gathered.findings,
         *gathered.deviations,
         f"report: {page}" if page else "no cell is finished",

@@ -8,14 +8,15 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from tools.cli import line_width, print_stdout, spell_in, strip_control_characters
 from tools.terminal import Cell as Cell
 from tools.terminal import Grid, definitions, draw
+from tools.terminal import Head as Head
 from tools.wrapping import paragraph
 
 
@@ -27,8 +28,21 @@ class ResultTable:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     names: Sequence[int] = (0,)
-    # Words that a reader needs if the table stands alone.
-    note: str = ""
+    # Sentences that a reader needs if the table stands alone, without their full stops.
+    notes: Sequence[str] = ()
+    # The beginning of the names of its files.
+    stem: str = ""
+    # Those columns of words that may need several lines on a page.
+    long: Sequence[int] = ()
+    # The index of a row -> the heading above it, which holds for the rows from there on.
+    headings: Mapping[int, str] = field(default_factory=dict)
+    # Heads and rows of its CSV, if that says more than the table.
+    csv_rows: Sequence[Sequence[object]] = ()
+
+    @property
+    def note(self) -> str:
+        """All notes, in a text."""
+        return ". ".join(self.notes)
 
     def __str__(self) -> str:
         return self.to_terminal()
@@ -53,7 +67,7 @@ class ResultTable:
 
     def to_csv(self) -> str:
         """Return heads and rows as CSV, with values in place of their texts where they are known."""
-        return to_csv([self.heads, *map(list, self._values())])
+        return to_csv(self.csv_rows or [self.heads, *self._values()])
 
     def to_html(self) -> str:
         """Return the table as HTML, as a notebook shows it."""
@@ -76,6 +90,16 @@ class ResultTable:
         import pandas  # an optional library
 
         return pandas.DataFrame(list(self._values()), columns=list(self.heads))
+
+    def plain_rows(self) -> list[list[str]]:
+        """Return the rows, with the heading above a row in brackets after its first cell."""
+        rows = []
+        heading = ""
+        for index, row in enumerate(self.rows):
+            heading = self.headings.get(index, heading)
+            first = f"{row[0]} ({heading[0].lower()}{heading[1:]})" if heading else row[0]
+            rows.append([first, *row[1:]])
+        return rows
 
     def _html_cell(self, column: int, text: str) -> str:
         side = "left" if column in self.names else "right"
@@ -120,7 +144,7 @@ def render_terminal(blocks: Iterable[TerminalBlock], width: int | None = None) -
             continue
         if block.title:
             lines.append(f"{paragraph(strip_control_characters(block.title), width)}\n")
-        lines.append(draw(Grid(block.heads, block.rows, block.names), width))
+        lines.append(draw(Grid(block.heads, block.plain_rows(), block.names), width))
     # A table has an empty line above and below it: two tables need one between them.
     text = re.sub(r"\n{3,}", "\n\n", "".join(lines))
     return spell_in(getattr(sys.stdout, "encoding", None) or "utf-8", text)
@@ -150,7 +174,7 @@ def to_markdown(content: Sequence[TextBlock]) -> str:
     for block in content:
         if isinstance(block, ResultTable):
             title = [f"**{in_markdown(block.title)}**"] if block.title else []
-            blocks += [*title, _markdown_rows(block)]
+            blocks += [*title, markdown_rows(block)]
             continue
         text = in_markdown(block)
         if blocks[-1] and text and not blocks[-1].endswith("|"):
@@ -160,10 +184,13 @@ def to_markdown(content: Sequence[TextBlock]) -> str:
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _markdown_rows(table: ResultTable) -> str:
+def markdown_rows(table: ResultTable) -> str:
+    """Return heads and rows as Markdown."""
     rule = [":---" if index in table.names else "---:" for index in range(len(table.heads))]
     rows = [[in_markdown(head) for head in table.heads], rule]
-    for row in table.rows:
+    for index, row in enumerate(table.rows):
+        if heading := table.headings.get(index):
+            rows.append([f"*{in_markdown(heading)}*", *[""] * (len(table.heads) - 1)])
         rows.append([_embolden(cell, in_markdown(cell), "**", "**") for cell in row])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -197,7 +224,9 @@ def _float(grid: ResultTable) -> str:
 
     caption = ". ".join(_in_latex(text) for text in (grid.title, grid.note) if text)
     columns = "".join("l" if column in grid.names else "r" for column in range(len(grid.heads)))
-    rows = [" & ".join(cell(text, column) for column, text in enumerate(row)) for row in grid.rows]
+    rows = []
+    for row in grid.plain_rows():
+        rows.append(" & ".join(cell(text, column) for column, text in enumerate(row)))
     head = f"{' & '.join(map(_in_latex, grid.heads))} \\\\"
     begin = f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule"
     end = "\\bottomrule\n\\end{tabular}\n\\end{table}"
@@ -240,11 +269,30 @@ def _embolden(cell: str, text: str, start: str, end: str) -> str:
     return f"{start}{text}{end}" if isinstance(cell, Cell) and cell.bold else text
 
 
+# What a spreadsheet takes for a formula (CWE-1236), but for numbers, a number with its interval in
+# brackets, and a sign alone.
+_FORMULA = re.compile(r"[=+\-@].")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
+
+
 def to_csv(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV."""
+    """Return rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe before it."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_csv(text, (map(_defuse, row) for row in rows))
     return text.getvalue()
+
+
+def write_csv(file: TextIO, rows: Iterable[Iterable[object]]) -> None:
+    """Write rows as CSV, each text as it is."""
+    csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def _defuse(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    text = strip_control_characters(cell)
+    is_formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text
 
 
 FORMS: dict[str, Callable[[Sequence[TextBlock]], str]] = {

@@ -26,18 +26,38 @@ NARROW = 12
 
 
 class Cell(str):
-    """The text of a cell, with the value that it shows, if that is known, and whether it is bold."""
+    """The text of a cell, with the value that it shows, if that is known, and whether it is bold.
 
-    __slots__ = ("bold", "value")
+    `source` says on a page where the value is from.
+    """
+
+    __slots__ = ("bold", "source", "value")
     value: Any
     bold: bool
+    source: str
 
-    def __new__(cls, text: str, value: Any = None, *, bold: bool = False) -> Self:
+    def __new__(cls, text: str, value: Any = None, *, bold: bool = False, source: str = "") -> Self:
         """Return a text with a value; a text without one is its own value."""
         cell = super().__new__(cls, text)
         cell.value = value
         cell.bold = bold
+        cell.source = source
         return cell
+
+
+class Head(str):
+    """The head of a column, of which a page shows the end, `below`, in a line of its own."""
+
+    __slots__ = ("below", "label")
+    label: str
+    below: str
+
+    def __new__(cls, label: str, below: str = "") -> Self:
+        """Return both in one line."""
+        head = super().__new__(cls, f"{label} {below}".strip())
+        head.label = label
+        head.below = below
+        return head
 
 
 class Grid(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from evals.formats.import_run import slugify
 from evals.papers.tables import MINIATURES, ROUNDING, count_equal
 from evals.reporting import report_page
-from evals.reporting.report_page import CsvTable, Report, ReportSection
+from evals.reporting.report_page import Report, ReportSection, report_table
 from tools import files as disk
 from tools.number_format import plural
 from tools.result_table import ResultTable, TextBlock, to_latex
@@ -86,7 +86,7 @@ def _lay_out_task(
         HEADS,
         rows,
         names=(0, 1, 5),
-        note=". ".join(below),
+        notes=below,
     )
 
 
@@ -163,7 +163,7 @@ def _count(result: Mapping[str, Any]) -> list[str]:
 def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the table as index.html, report.md, and as CSV and LaTeX in tables/; return the files."""
     numbers = dict[str, int]()
-    csv_tables = []
+    page_tables = []
     latex = {}
     for task in _list_tasks(result):
         table = _lay_out_task(result, task, numbers)
@@ -174,7 +174,7 @@ def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
                 "mean",
             )
         )
-        csv_tables.append(_to_csv_table(stem, table, cells, numbers))
+        page_tables.append(_to_page_table(stem, table, cells, numbers))
         latex[f"tables/{stem}.tex"] = to_latex([table])
     sections = [
         ReportSection(
@@ -182,7 +182,7 @@ def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
             table.title,
             [table],
         )
-        for table in csv_tables
+        for table in page_tables
     ]
     report = Report(
         "; ".join(_count(result)),
@@ -197,9 +197,9 @@ def save_page(result: Mapping[str, Any], folder: Path) -> list[Path]:
     return report_page.write(report, folder, latex)
 
 
-def _to_csv_table(
+def _to_page_table(
     stem: str, table: ResultTable, cells: Sequence[Cell], numbers: Mapping[str, int]
-) -> CsvTable:
+) -> ResultTable:
     """Return a table of the page; its CSV file has the texts of the remarks in each row."""
     rows = []
     for cell, texts in zip(cells, table.rows, strict=True):
@@ -211,12 +211,12 @@ def _to_csv_table(
                 *remarks,
             ]
         )
-    return CsvTable(
+    return report_table(
         stem,
         table.title,
         [*HEADS[:-1], "remarks"],
         rows,
-        words={1, 5},
-        more=list(_REMARKS),
+        words=(1, 5),
+        csv_heads=_REMARKS,
         notes=_list_remarks(cells, numbers),
     )

@@ -127,13 +127,12 @@ def _compare(
     changes = _describe_changes(changed)
     title = f"{label} against baseline{forced}: {changes}"
     rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
-    table_note = ". ".join([context, *explained])
     blocks: list[TextBlock] = [
         ResultTable(
             title,
             ["metric", *HEADS],
             rows,
-            note=table_note,
+            notes=[context, *explained],
         )
     ]
     note = f"{label} against baseline. {context}"
@@ -156,7 +155,7 @@ def _compare(
                 title,
                 heads,
                 cells,
-                note=note,
+                notes=[note],
             )
         )
     return blocks
@@ -240,7 +239,7 @@ def _losses(losses: Result, note: str) -> list[TextBlock]:
         )
     title = f"R@{cutoff}: what became of relevant documents, {queries(query_count)}"
     heads = ["fate", "baseline", "run", "change", "95 % interval"]
-    shares = ResultTable(title, heads, rows, note=note)
+    shares = ResultTable(title, heads, rows, notes=[note])
     flows = losses["flows"]
     return (
         [
@@ -276,7 +275,7 @@ def _flows_table(flows: Sequence[Result], words: dict[str, str], note: str) -> R
         heads,
         rows,
         names=(1, 2, 4),
-        note=note,
+        notes=[note],
     )
 
 
@@ -326,7 +325,7 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> ResultTable:
             count_failed(row["failed"], row["queries"], row["repeats"], "run"),
         ]
         cells.append(row_cells)
-    return ResultTable("a query cost on average", heads, cells, note=task)
+    return ResultTable("a query cost on average", heads, cells, notes=[task])
 
 
 def render_curves(result: Result) -> str:

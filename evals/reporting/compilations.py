@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from evals.reporting.report_page import CsvTable
+from evals.reporting.report_page import report_table
 from tools import files
 from tools.errors import DataError
 from tools.number_format import number
+from tools.result_table import ResultTable
 
 NAMES = [
     "optimizer",
@@ -30,7 +31,7 @@ NOTES = [
 ]
 
 
-def compilations_table(paths: Iterable[Path]) -> CsvTable | None:
+def compilations_table(paths: Iterable[Path]) -> ResultTable | None:
     """Return the results of the compilations in these folders and below them; None if there are
     none.
     """
@@ -41,13 +42,13 @@ def compilations_table(paths: Iterable[Path]) -> CsvTable | None:
         )
     ]
     return (
-        CsvTable(
+        report_table(
             "optimizers",
             "Optimizers",
             NAMES + CSV_NAMES,
             rows,
-            {1},
-            {11},
+            words=(1,),
+            long=(11,),
             notes=NOTES,
         )
         if rows

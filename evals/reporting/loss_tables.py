@@ -13,7 +13,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from evals.reporting.plots import INCHES, draw_points, figure
-from evals.reporting.report_page import CsvTable
+from evals.reporting.report_page import report_table
 from evals.reporting.report_plots import PAPER, Plot, draw
 from evals.reporting.run_groups import Group, short_task_name
 from evals.run_schemas import FATE_LABELS, Fate
@@ -25,6 +25,7 @@ from programs import FLOOR
 from tools.errors import DataError
 from tools.number_format import number
 from tools.pool_kinds import WITH_RELEVANT
+from tools.result_table import ResultTable
 
 HEADS = [
     "program",
@@ -75,7 +76,7 @@ MEAN = "mean of tasks"
 LONGEST = 70
 
 
-def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | None:
+def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> ResultTable | None:
     """A row for each program and metric; None if no bound was run."""
     rows = []
     for group in groups:
@@ -104,15 +105,15 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | Non
         ]
         notes = [f"by {metric_names.pop()}", *NOTES]
         csv_heads = [*CSV_HEADS, "metric"]
-        return CsvTable(
+        return report_table(
             "gap",
             title,
             HEADS,
             cells,
-            {1},
-            {len(HEADS) - 1},
-            csv_heads,
-            notes,
+            words=(1,),
+            long=(len(HEADS) - 1,),
+            csv_heads=csv_heads,
+            notes=notes,
         )
     cells = [
         [
@@ -128,15 +129,15 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> CsvTable | Non
         "metric",
         *HEADS[2:],
     ]
-    return CsvTable(
+    return report_table(
         "gap",
         title,
         heads,
         cells,
-        {1, 2},
-        {len(HEADS)},
-        CSV_HEADS,
-        NOTES,
+        words=(1, 2),
+        long=(len(HEADS),),
+        csv_heads=CSV_HEADS,
+        notes=NOTES,
     )
 
 
@@ -254,7 +255,7 @@ class _Row(NamedTuple):
     run: str = ""
 
 
-def losses_table(groups: Sequence[Group]) -> CsvTable | None:
+def losses_table(groups: Sequence[Group]) -> ResultTable | None:
     """Every run's shares; None if no run has them."""
     labelled_rows = [(group, row) for group in groups for row in _rows(group)]
     if not labelled_rows:
@@ -284,12 +285,18 @@ def losses_table(groups: Sequence[Group]) -> CsvTable | None:
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
     ]
-    return CsvTable(
-        "losses", LOSSES, names, cells, {1, 2}, set(), ["queries", "group", "run"], notes
+    return report_table(
+        "losses",
+        LOSSES,
+        names,
+        cells,
+        words=(1, 2),
+        csv_heads=("queries", "group", "run"),
+        notes=notes,
     )
 
 
-def systems_table(groups: Sequence[Group]) -> CsvTable | None:
+def systems_table(groups: Sequence[Group]) -> ResultTable | None:
     """The behaviour of each run's searcher; None if no run has a search in its traces."""
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
@@ -313,15 +320,14 @@ def systems_table(groups: Sequence[Group]) -> CsvTable | None:
     ]
     notes = [f"{name.replace('_', ' ')}: {meaning}" for name, meaning in behaviour.FIGURES.items()]
     return (
-        CsvTable(
+        report_table(
             "searchers",
             SEARCHERS,
             names,
             rows,
-            {1},
-            set(),
-            ["group", "run"],
-            notes,
+            words=(1,),
+            csv_heads=("group", "run"),
+            notes=notes,
         )
         if rows
         else None

@@ -23,7 +23,7 @@ def overview_table(result: Result, names: Sequence[str] = ()) -> ResultTable:
         rows.append(cells)
     metrics = [row["metric"] for row in ranked]
     heads = ["system", *metrics]
-    return ResultTable("", heads, rows, note=explain_marks(result))
+    return ResultTable("", heads, rows, notes=[explain_marks(result)])
 
 
 def explain_marks(result: Result) -> str:

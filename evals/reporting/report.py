@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from evals.reporting import figure_layout
 from evals.reporting.compilations import compilations_table
 from evals.reporting.loss_tables import (
     gap_table,
@@ -11,10 +12,9 @@ from evals.reporting.loss_tables import (
     plot_losses,
     systems_table,
 )
-from evals.reporting.report_page import CsvTable, Report, ReportSection
+from evals.reporting.report_page import Report, ReportSection, report_table
 from evals.reporting.report_plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.reporting.report_tables import (
-    FigureTable,
     explain_missing_published,
     make_tables,
     sweep_table,
@@ -28,6 +28,7 @@ from evals.scoring.metrics import check_metric
 from evals.scoring.scored_run import ScoredRun, find_scored_runs
 from tools.errors import DataError, UnknownName
 from tools.number_format import number, plural, queries
+from tools.result_table import ResultTable
 
 _RUN_HEADS = [
     "system",
@@ -86,14 +87,14 @@ def _shared_sections(
     left_out: Mapping[str, str],
 ) -> list[ReportSection]:
     rows = [[path, reason] for path, reason in left_out.items()]
-    reasons = CsvTable(
+    reasons = report_table(
         "left-out",
         "Left out",
         ["run", "why"],
         rows,
-        long={1},
+        long=(1,),
     )
-    groups_of_items: list[list[Plot | CsvTable | None]] = [
+    groups_of_items: list[list[Plot | ResultTable | None]] = [
         [plot_gap(groups), gap_table(groups, metrics)],
         [*map(plot_losses, groups), losses_table(groups)],
         [systems_table(groups)],
@@ -125,9 +126,9 @@ def _warnings(run: ScoredRun) -> Iterator[str]:
 def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
     tables = make_tables(group, metrics)
     headlines = {run.metric for run in group.runs}
-    items: list[FigureTable | CsvTable | Plot | None] = []
+    items: list[ResultTable | Plot | None] = []
     for table in sorted(tables, key=lambda table: table.title not in headlines):
-        items.append(table)
+        items.append(figure_layout.lay_out(table))
         if table.title in (metrics or headlines):
             items.append(plot_by_task(group, table))
     items.append(plot_conditions(group))
@@ -135,7 +136,7 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
         for task in sweep_tasks(group):
             swept = sweep_table(group, task, name)
             if swept.rows:
-                items += [swept, plot_sweep(group, swept)]
+                items += [figure_layout.lay_out(swept), plot_sweep(group, swept)]
     notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
     notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
     if missing := explain_missing_published(group, tables):
@@ -144,18 +145,18 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
     return ReportSection(group.stem, group.title, [item for item in items if item], capitalized)
 
 
-def _runs_table(groups: Sequence[Group]) -> CsvTable:
+def _runs_table(groups: Sequence[Group]) -> ResultTable:
     rows = [_run_row(group, run) for group in groups for run in group.runs]
     notes = ["calls, tokens and list price are those of a query on average"]
-    return CsvTable(
+    return report_table(
         "runs",
         "Runs",
         _RUN_HEADS,
         rows,
-        {1, 2, 3},
-        {9},
-        _RUN_CSV_HEADS,
-        notes,
+        words=(1, 2, 3),
+        long=(9,),
+        csv_heads=_RUN_CSV_HEADS,
+        notes=notes,
     )
 
 

@@ -2,8 +2,7 @@
 
 The page holds everything in itself, runs no script, and its policy of contents allows none; plots
 are images in it, so nothing in them is part of the page. Text of runs is data: escaped in HTML and
-Markdown, without control characters, and in CSV a cell that a spreadsheet would take for a formula
-gets an apostrophe before it. The same runs make the same bytes.
+Markdown, without control characters. The same runs make the same bytes.
 """
 
 import base64
@@ -19,32 +18,41 @@ from markupsafe import Markup, escape
 from evals import web_page
 from evals.formats.export_run import fill_folder
 from evals.reporting.report_plots import Plot
-from evals.reporting.report_tables import HEADS, FigureTable, ResultCell, ResultColumn
-from evals.reporting.run_groups import short_task_name
 from evals.run_descriptions import printable
 from tools import files as disk
-from tools import result_table as tables
 from tools.errors import UsageError
+from tools.result_table import ResultTable, in_markdown, markdown_rows
 
 GENERATOR = "sextant evals.report"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-@dataclass(slots=True)
-class CsvTable:
-    """A table of texts and formatted numbers; cells beyond the names are in its CSV file only."""
+def report_table(
+    stem: str,
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    words: Sequence[int] = (),
+    long: Sequence[int] = (),
+    csv_heads: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> ResultTable:
+    """Return a table of a report.
 
-    stem: str
-    title: str
-    names: list[str]
-    rows: list[list[str]]
-    # Columns of short words, in addition to the first.
-    words: set[int] = field(default_factory=set)
-    # Columns of text that may need several lines.
-    long: set[int] = field(default_factory=set)
-    # Names of the columns that only the CSV file has.
-    more: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    `words` are columns of short words, in addition to the first, and `long` columns of text that may
+    need several lines. Cells of `rows` beyond the `heads` are in its CSV file only, under `csv_heads`.
+    """
+    return ResultTable(
+        title,
+        heads,
+        [row[: len(heads)] for row in rows],
+        names=[0, *words, *long],
+        notes=notes,
+        stem=stem,
+        long=long,
+        csv_rows=[[*heads, *csv_heads], *rows],
+    )
 
 
 @dataclass(slots=True)
@@ -53,7 +61,7 @@ class ReportSection:
 
     stem: str
     title: str
-    items: Sequence[FigureTable | CsvTable | Plot]
+    items: Sequence[ResultTable | Plot]
     notes: list[str] = field(default_factory=list)
 
 
@@ -79,14 +87,10 @@ class Report:
         ]
 
     @property
-    def tables(self) -> list[FigureTable | CsvTable]:
+    def tables(self) -> list[ResultTable]:
         """All its tables."""
-        return [
-            item
-            for section in self.sections
-            for item in section.items
-            if not isinstance(item, Plot)
-        ]
+        items = [item for section in self.sections for item in section.items]
+        return [item for item in items if isinstance(item, ResultTable)]
 
 
 def check(out: Path) -> None:
@@ -118,7 +122,7 @@ def write(
         "index.html": _render("report.html", report, escape=True, head=Markup(head)),
         "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md", report, escape=False)).strip()
         + "\n",
-        **{f"tables/{table.stem}.csv": to_csv(table) for table in report.tables},
+        **{f"tables/{table.stem}.csv": table.to_csv() for table in report.tables},
         **{f"plots/{plot.stem}.svg": plot.light for plot in report.plots},
         **(extra_files or {}),
     }
@@ -149,102 +153,12 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
     environment.filters["image"] = lambda svg: (
         f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     )
-    environment.filters["md"] = _to_markdown
-    return environment.get_template(name).render(
-        vars(report) | values, heads=HEADS, generator=GENERATOR
-    )
+    environment.filters["md"] = lambda text: _write_entities(in_markdown(printable(text)))
+    # Markup, whose line breaks `finalize` leaves in it
+    environment.filters["rows"] = lambda table: Markup(_write_entities(markdown_rows(table)))
+    return environment.get_template(name).render(vars(report) | values, generator=GENERATOR)
 
 
-def _to_markdown(text: object) -> str:
-    return tables.in_markdown(printable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
-
-
-_HEAD = [
-    "kind",
-    "system",
-    "task",
-    "judgements",
-    "metric",
-    "value",
-    "low",
-    "high",
-    "error",
-    "queries",
-    "failed",
-    "best",
-]
-_HEAD += ["source", "note", "resampled_mean", "resampled_error", "answers"]
-
-
-def to_csv(table: FigureTable | CsvTable) -> str:
-    """Return a table as CSV, with all that is known of its figures."""
-    if isinstance(table, CsvTable):
-        rows: list[Sequence[object]] = [
-            [*table.names, *table.more],
-            *table.rows,
-        ]
-    else:
-        rows = [_HEAD]
-        for row in table.rows:
-            for column, cell in zip(table.columns, row.cells, strict=True):
-                if cell is not None:
-                    rows.append(
-                        [
-                            row.kind,
-                            row.label,
-                            *_column_cells(column),
-                            *_figures(cell),
-                        ]
-                    )
-    return tables.to_csv([_defuse(cell) for cell in row] for row in rows)
-
-
-def _column_cells(column: ResultColumn) -> list[str]:
-    task = column.tasks[0]
-    if len(column.tasks) > 1:
-        task = f"mean of {', '.join(map(short_task_name, column.tasks))}"
-    return [task, column.judgements, column.metric]
-
-
-def _figures(cell: ResultCell) -> list[object]:
-    resampled_mean, resampled_error = cell.resampled or (None, None)
-    return [
-        cell.value,
-        cell.low,
-        cell.high,
-        cell.error,
-        cell.queries,
-        cell.failed,
-        "yes" if cell.best else "",
-        cell.source,
-        cell.note,
-        resampled_mean,
-        resampled_error,
-        cell.answers,
-    ]
-
-
-# A number, and one with its interval as the table of gaps has it; nothing that could be reckoned
-# with.
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
-
-
-def _defuse(cell: object) -> object:  # what no spreadsheet takes for a formula (CWE-1236)
-    if cell is None or isinstance(cell, int | float):
-        return "" if cell is None else repr(cell)
-    text = printable(cell)
-    return (
-        f"'{text}"
-        if text.startswith(
-            (
-                "=",
-                "+",
-                "-",
-                "@",
-                "\t",
-                "\r",
-            )
-        )
-        and not _NUMBER.fullmatch(text)
-        else text
-    )
+def _write_entities(markdown: str) -> str:
+    """Return Markdown in which no reader of HTML sees a tag."""
+    return markdown.replace("\\&", "&amp;").replace("\\<", "&lt;")

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from evals.reporting.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
 from evals.reporting.report_tables import (
     LADDERS,
-    FigureTable,
     ResultCell,
     ResultRow,
+    SystemFigures,
     condition_columns,
     figures_for,
     mean_over,
@@ -257,7 +257,7 @@ def shorten(label: str) -> str:
     return f" {label}" if label.startswith("_") else label
 
 
-def plot_by_task(group: Group, table: FigureTable) -> Plot | None:
+def plot_by_task(group: Group, table: SystemFigures) -> Plot | None:
     """Dots with intervals for a table by task, of systems that search everything with the
     task's instruction.
     """
@@ -297,7 +297,7 @@ def _points(places: Sequence[float], cells: Sequence[ResultCell | None]) -> list
     ]
 
 
-def plot_sweep(group: Group, table: FigureTable) -> Plot:
+def plot_sweep(group: Group, table: SystemFigures) -> Plot:
     """A line for each row of a table whose columns are sizes of pools."""
     systems = [(row, row.system) for row in table.rows if row.system]
     sizes = [float(column.label) for column in table.columns]

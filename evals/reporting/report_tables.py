@@ -146,10 +146,10 @@ class ResultRow:
 
 
 @dataclass(slots=True)
-class FigureTable:
-    """A table of a report."""
+class SystemFigures:
+    """Figures of systems by columns, which are laid out as a table and drawn as plots."""
 
-    # The beginning of its file's name.
+    # The beginning of the names of their files.
     stem: str
     title: str
     columns: list[ResultColumn]
@@ -161,7 +161,7 @@ class FigureTable:
         return [row for row in self.rows if row.kind == row_kind]
 
 
-def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[FigureTable]:
+def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[SystemFigures]:
     """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
     tables = [_by_task(group, name) for name in _metrics(group, metrics)]
     if not metrics or any(name.startswith("Win") for name in metrics):
@@ -196,7 +196,7 @@ def _metrics(group: Group, only: Sequence[str]) -> list[str]:
     return [name for name in names if name in headlines | printed | {"Triplets"}] or names
 
 
-def _by_task(group: Group, metric: str) -> FigureTable:
+def _by_task(group: Group, metric: str) -> SystemFigures:
     columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
     suite_tasks = (
         environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
@@ -218,7 +218,7 @@ def _by_task(group: Group, metric: str) -> FigureTable:
     notes = [NOTES[metric]] if metric in NOTES else []
     if any(cell and cell.resampled for row in rows for cell in row.cells):
         notes.append(NOTES["BIRCO"])
-    return FigureTable(
+    return SystemFigures(
         f"{group.stem}-{file_slug(metric)}",
         metric,
         columns,
@@ -276,7 +276,7 @@ def sweep_tasks(group: Group) -> list[str]:
     ]
 
 
-def sweep_table(group: Group, task: str, metric: str) -> FigureTable:
+def sweep_table(group: Group, task: str, metric: str) -> SystemFigures:
     """A task's metric with sizes of pools as columns, from which a plot of the sweep is drawn."""
     systems = {group.system(run): run for run in group.of_task(task) if group.system(run).pool}
     sizes = sorted({system.size for system in systems})
@@ -297,12 +297,12 @@ def sweep_table(group: Group, task: str, metric: str) -> FigureTable:
                 )
             )
     stem = f"{group.stem}-{file_slug(short_task_name(task))}-pool-sweep-{file_slug(metric)}"
-    return FigureTable(
+    return SystemFigures(
         stem, f"{metric} by size of the pool, {short_task_name(task)}", columns, rows
     )
 
 
-def _by_condition(group: Group, tasks: tuple[str, ...]) -> FigureTable:
+def _by_condition(group: Group, tasks: tuple[str, ...]) -> SystemFigures:
     columns = condition_columns(group, tasks)
     rows = _our_rows(group, columns)
     title = "Win by conditions in the query"
@@ -323,7 +323,7 @@ def _by_condition(group: Group, tasks: tuple[str, ...]) -> FigureTable:
         domains = short_task_name(tasks[0])
         stem += f"-{file_slug(domains)}"
     published_rows = _published_rows(group, columns)
-    return FigureTable(
+    return SystemFigures(
         stem,
         f"{title}, {domains}",
         columns,
@@ -543,7 +543,7 @@ def stratified(
     return float(low), float(high)
 
 
-def _mark_best(table: FigureTable) -> None:
+def _mark_best(table: SystemFigures) -> None:
     for rows in (
         table.of_kind("ours"),
         table.of_kind("published"),
@@ -642,7 +642,7 @@ def _agree(row: _PaperRow, member: _PaperRow) -> bool:
     return all(row[index].value == member[index].value for index in row.keys() & member.keys())
 
 
-def explain_missing_published(group: Group, tables: Sequence[FigureTable]) -> str:
+def explain_missing_published(group: Group, tables: Sequence[SystemFigures]) -> str:
     """The reason why a group has no published row; "" if it has some."""
     if any(table.of_kind("published") for table in tables):
         return ""

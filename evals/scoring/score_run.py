@@ -7,7 +7,6 @@ test. Looks are lines of $SEXTANT_HOME/looks.jsonl; resuming or scoring again is
 failure of counting ends a run.
 """
 
-import csv
 import json
 import re
 from collections import Counter
@@ -44,6 +43,7 @@ from tools.errors import DataError, RunIncomplete, SextantError
 from tools.number_format import plural, queries
 from tools.pool_kinds import describe_signs
 from tools.records import Query, Usage, usage_from_json, usage_json
+from tools.result_table import write_csv
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
 KINDS = 5  # of failures that are told, the commonest first
@@ -120,17 +120,17 @@ def score(
 
 def _write_columns(path: Path, values: Values, errors: Mapping[str, str]) -> None:
     """Write scores.csv: a row a query, a column a metric."""
+    rows = [["query_id", *values, "error"]]
+    for query_id, error in errors.items():
+        row = [query_id]
+        for column in values.values():
+            value = column[query_id]
+            row.append("" if value is None else repr(value))
+        # A lone carriage return is not quoted, and would be read as the end of the row.
+        row.append(error.replace("\r", " "))
+        rows.append(row)
     with run_folder.writing(path) as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["query_id", *values, "error"])
-        for query_id, error in errors.items():
-            row = [query_id]
-            for column in values.values():
-                value = column[query_id]
-                row.append("" if value is None else repr(value))
-            # A lone carriage return is not quoted, and would be read as the end of the row.
-            row.append(error.replace("\r", " "))
-            table.writerow(row)
+        write_csv(file, rows)
 
 
 def _largest_candidate_pool(environment: Environment) -> int | None:

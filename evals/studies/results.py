@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from evals.reporting import figure_layout, report_page
 from evals.reporting import report as build
-from evals.reporting import report_page
-from evals.reporting.report_page import CsvTable, Report, ReportSection
+from evals.reporting.report_page import Report, ReportSection, report_table
 from evals.reporting.report_plots import (
     INTERVALS,
     Panel,
@@ -28,10 +28,10 @@ from evals.reporting.report_plots import (
     draw_panel,
 )
 from evals.reporting.report_tables import (
-    FigureTable,
     ResultCell,
     ResultColumn,
     ResultRow,
+    SystemFigures,
     order_by_score,
     stratified,
 )
@@ -45,7 +45,7 @@ from evals.studies.run_cells import CellResult
 from evals.studies.study_file import StudyFile
 from tools import files as disk
 from tools.number_format import count_failed, number, plural
-from tools.result_table import Cell, ResultTable, to_latex
+from tools.result_table import ResultTable
 from tools.result_table import render_terminal as render_terminal
 
 FILES = (
@@ -184,8 +184,8 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[ScoredRun]]) -> list[st
     return [f"Failed queries, which have the worst value of each metric: {'; '.join(failures)}"]
 
 
-def lay_out(results: StudyResults) -> FigureTable:
-    """Return the table of the study: rows by tasks, and the mean over tasks of a row that has
+def lay_out(results: StudyResults) -> SystemFigures:
+    """Return the figures of the study: rows by tasks, and the mean over tasks of a row that has
     all of them.
     """
     families = significance.group_by_family(results.metrics, results.metrics)
@@ -200,7 +200,7 @@ def lay_out(results: StudyResults) -> FigureTable:
             _mark_column(results, column, {row.label: row.cells[index] for row in rows})
     notes = _table_notes(results, families)
     bounds = _bounds(results, columns)
-    return FigureTable(
+    return SystemFigures(
         "study",
         results.study.name,
         columns,
@@ -333,7 +333,7 @@ def _mean_and_interval(
     return sum(means) / len(means), low, high
 
 
-def _tests_table(results: StudyResults) -> CsvTable:
+def _tests_table(results: StudyResults) -> ResultTable:
     rows = []
     for test in results.tests:
         over = (
@@ -370,12 +370,11 @@ def _tests_table(results: StudyResults) -> CsvTable:
         "could be shown",
     ]
     note = f"a row less {results.baseline}; above 0 is better, also where less of a metric is"
-    return CsvTable(
-        "study-tests", f"Differences from {results.baseline}", names, rows, {1}, notes=[note]
-    )
+    title = f"Differences from {results.baseline}"
+    return report_table("study-tests", title, names, rows, words=(1,), notes=[note])
 
 
-def _cost_table(results: StudyResults) -> CsvTable:
+def _cost_table(results: StudyResults) -> ResultTable:
     usages: dict[str, list[Mapping[str, Any]]] = {}
     for (row, _), repeats in results.runs.items():
         usages.setdefault(row, []).extend(run.scores["usage"] for run in repeats)
@@ -387,7 +386,7 @@ def _cost_table(results: StudyResults) -> CsvTable:
         cells.append(number(_sum(of_runs, "list_usd"), "${:.4f}"))
         rows.append(cells)
     heads = ["row", "runs", "calls", "tokens in", "tokens out", "list price"]
-    return CsvTable("study-cost", "Cost", heads, rows)
+    return report_table("study-cost", "Cost", heads, rows)
 
 
 def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> Any:
@@ -411,10 +410,10 @@ def lay_out_costs(results: StudyResults) -> ResultTable:
         ]
         for cells, took in zip(table.rows, seconds.values(), strict=True)
     ]
-    return ResultTable("", [*table.names, "seconds"], rows)
+    return ResultTable("", [*table.heads, "seconds"], rows)
 
 
-def _seconds_table(results: StudyResults) -> CsvTable:
+def _seconds_table(results: StudyResults) -> ResultTable:
     rows = []
     for (row, task), repeats in results.runs.items():
         seconds = [outcome["seconds"] for run in repeats for outcome in run.outcomes.values()]
@@ -427,12 +426,12 @@ def _seconds_table(results: StudyResults) -> CsvTable:
                 f"{sum(seconds) / len(seconds):.4f}",
             ]
         )
-    return CsvTable(
+    return report_table(
         "study-seconds",
         "Seconds",
         ["row", "task", "queries", "seconds", "seconds a query"],
         rows,
-        {1},
+        words=(1,),
     )
 
 
@@ -442,7 +441,7 @@ def draw_means(results: StudyResults) -> Any:
     return draw_panel(panels["study-means"])
 
 
-def _draw(results: StudyResults, table: FigureTable) -> tuple[list[Plot], dict[str, str | bytes]]:
+def _draw(results: StudyResults, table: SystemFigures) -> tuple[list[Plot], dict[str, str | bytes]]:
     """Return the plots of means and of differences, and the files of both in the widths of
     papers.
     """
@@ -456,7 +455,7 @@ def _draw(results: StudyResults, table: FigureTable) -> tuple[list[Plot], dict[s
     return plots, files
 
 
-def _make_panels(results: StudyResults, table: FigureTable) -> dict[str, Panel]:
+def _make_panels(results: StudyResults, table: SystemFigures) -> dict[str, Panel]:
     rows = table.of_kind("ours")
     tests = {(test.row, test.tasks): test for test in results.tests}
     means = []
@@ -485,8 +484,9 @@ def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
     """Return the report of a study, and the files that go with it."""
     paths = [run.path for repeats in results.runs.values() for run in repeats]
     report = build.build(paths, force=True)
-    table = lay_out(results)
-    plots, files = _draw(results, table)
+    figures = lay_out(results)
+    table = figure_layout.lay_out(figures)
+    plots, files = _draw(results, figures)
     report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
     missing = list_missing(results.cells)
@@ -501,12 +501,12 @@ def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
     report.sections[:0] = sections
     seconds = _seconds_table(results)
     for printed in [*report.tables, seconds]:
-        files[f"tables/{printed.stem}.tex"] = to_latex([lay_out_plainly(printed)])
-    files["tables/study-seconds.csv"] = report_page.to_csv(seconds)
+        files[f"tables/{printed.stem}.tex"] = printed.to_latex()
+    files["tables/study-seconds.csv"] = seconds.to_csv()
     return report, files
 
 
-def list_missing(cell_results: Sequence[CellResult]) -> list[CsvTable]:
+def list_missing(cell_results: Sequence[CellResult]) -> list[ResultTable]:
     """Return a table of the cells that are not there, with the reasons; none if all are there."""
     rows = [
         [
@@ -516,47 +516,11 @@ def list_missing(cell_results: Sequence[CellResult]) -> list[CsvTable]:
         for result in cell_results
         if not result.folder
     ]
-    return (
-        [
-            CsvTable(
-                "study-missing", "Cells that are not there", ["row", "task", "why"], rows, {1}, {2}
-            )
-        ]
-        if rows
-        else []
-    )
-
-
-def lay_out_plainly(table: FigureTable | CsvTable) -> ResultTable:
-    """Return a table of a report as a table for the terminal or LaTeX."""
-    note = ". ".join(table.notes)
-    if isinstance(table, CsvTable):
-        rows = [row[: len(table.names)] for row in table.rows]
-        return ResultTable(
-            table.title,
-            table.names,
-            rows,
-            [0, *table.words, *table.long],
-            note,
-        )
-    heads = ["system"]
-    heads += [f"{column.label} {column.below}".strip() for column in table.columns]
-    shown = []
-    for row in table.rows:
-        label = f"{row.label} (computed, not run)" if row.kind == "computed" else row.label
-        shown.append(
-            [
-                label,
-                *map(_plain_cell, row.cells),
-            ]
-        )
-    return ResultTable(table.title, heads, shown, note=note)
-
-
-def _plain_cell(cell: ResultCell | None) -> str:
-    if cell is None:
-        return ""
-    return Cell(cell.text, bold=True) if cell.best else cell.text
+    if not rows:
+        return []
+    title = "Cells that are not there"
+    heads = ["row", "task", "why"]
+    return [report_table("study-missing", title, heads, rows, words=(1,), long=(2,))]
 
 
 def write(results: StudyResults, runs: Path) -> Path | None:

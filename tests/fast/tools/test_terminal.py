@@ -137,3 +137,21 @@ def test_a_data_frame_and_csv_have_the_values_behind_the_texts():
     assert isinstance(frame, pandas.DataFrame)
     assert frame["mean"].tolist() == [0.12345, "-"]
     assert table.to_csv() == "system,mean\nx,0.12345\ny,-\n"
+
+
+def test_a_heading_stands_above_its_rows_or_in_brackets_after_the_name_of_each():
+    rows = [["bm25", "0.5"], ["Random", "0.1"], ["Ideal", "1.0"]]
+    table = ResultTable("", ["system", "mean"], rows, headings={1: "Computed, not run"})
+    markdown = table.to_markdown().splitlines()
+    assert markdown[3:] == ["| *Computed, not run* |  |", "| Random | 0.1 |", "| Ideal | 1.0 |"]
+    for text in (table.to_terminal(), table.to_latex()):
+        assert "Random (computed, not run)" in text and "Ideal (computed, not run)" in text
+        assert "bm25 (" not in text
+    assert table.to_csv() == "system,mean\nbm25,0.5\nRandom,0.1\nIdeal,1.0\n"
+
+
+def test_the_csv_of_a_table_may_say_more_and_nothing_in_it_is_a_formula():
+    more = [["system", "run"], ["=1+1", "-2+3"], ["@SUM(1)", "-0.5 (-1 to 1)"], ["-", -0.5]]
+    table = ResultTable("", ["system"], [["a"]], csv_rows=more)
+    lines = table.to_csv().splitlines()
+    assert lines == ["system,run", "'=1+1,'-2+3", "'@SUM(1),-0.5 (-1 to 1)", "-,-0.5"]

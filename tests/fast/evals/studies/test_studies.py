@@ -165,7 +165,7 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
     assert "computed,Maximum possible,birco/relic,,nDCG@10,1.0," in table
     assert "Computed from the judgements, not run" in text and f"| Random | {floor:.4f} |" in text
     for told in (first.out, kept[Path("tables/study.tex")].decode()):
-        assert "Maximum possible (computed, not run)" in told
+        assert "Maximum possible (computed from the judgements, not run)" in told
     assert "bare retrievers: retrieve" in text
 
 
