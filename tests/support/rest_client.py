@@ -38,6 +38,10 @@ class Client:
         self.heard += str(answer.headers).encode() + (said := answer.read())
         return answer.status, json.loads(said)
 
+    def reconnect(self):
+        """Send the next request on a new connection."""
+        self._connection.close()
+
     def open(self, **body):
         status, made = self.ask("POST", "/sessions", body)
         assert status == 200, made

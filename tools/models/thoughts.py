@@ -100,7 +100,7 @@ _TURN_ENDS = (
 # A field that is open where a text ends: DSPy's marker, or a string in a JSON object (in a list,
 # after other strings).
 _MARKER = re.compile(r"\[\[\s*##\s*(\w+)\s*##\s*\]\]")
-_BEGINNING = re.compile(r"[\s*`>#-]*(?:json)?\s*(?:\[\[\s*##|\{)")
+_BEGINNING = re.compile(r"[\s*`>#-]*(?:json\s*)?(?:\[\[\s*##|\{)")
 _STRING = r'"(?:[^"\\]|\\.)*'
 _OPEN_STRING = re.compile(
     rf'"(\w+)"\s*+:\s*+\[?(?:\s*+{_STRING}"\s*+,)*+\s*+"(?=(?:[^"\\]|\\.)*+$)', re.DOTALL

@@ -551,8 +551,8 @@ def _forms(text: str) -> Iterable[str]:
 
 
 def _shorten_blanks(text: str) -> str:
-    """Return a text with a single blank for several, over which patterns would go again and again; line breaks stay."""
-    return re.sub(r"[^\S\n]{2,}", " ", text)
+    """Return a text with a single blank or line break for several, over which patterns would take quadratic time."""
+    return re.sub(r"\s{2,}", lambda blanks: "\n" if "\n" in blanks[0] else " ", text)
 
 
 def _key(text: str) -> str:

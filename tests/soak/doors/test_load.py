@@ -30,7 +30,7 @@ async def by_rest(port, many):
 def test_a_thousand_episodes_over_a_wire_take_no_more_memory(door, play, tmp_path):
     with serving(sys.executable, *TASK, *door, "--repeat", "--runs", tmp_path) as start:
         process, port = start()
-        asyncio.run(play(port, 300))
+        asyncio.run(play(port, 1500))  # until the allocator's pools have their size
         before = psutil.Process(process.pid).memory_info().rss
         asyncio.run(play(port, 1000))
         assert psutil.Process(process.pid).memory_info().rss - before < 6e6

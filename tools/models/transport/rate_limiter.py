@@ -178,7 +178,7 @@ class ConcurrencyLimiter:
             self._reason = reason
 
 
-_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_PARTS = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ms|h|m|s)")  # bounded, so that it takes linear time
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
