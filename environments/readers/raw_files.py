@@ -23,7 +23,7 @@ LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must n
 # Times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times
 UNPACKED = 100
 LARGEST_RECODED = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is held in memory
-BLOCK = 32 << 20  # bytes that `read_blocks` reads at a time
+BLOCK = 8 << 20  # bytes that `read_blocks` reads at a time: they stay in the cache
 
 _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\0"

@@ -106,12 +106,24 @@ def _squeeze(block: bytes) -> bytes:
 
 
 def _read_block(block: bytes) -> Any:
-    """Return a block's queries, documents and scores as a table of Arrow."""
+    """Return a block's queries, documents and scores as a table of Arrow.
+
+    Scores are texts if one of them is no number as Arrow reads it, such as "+1.5".
+    """
+    import pyarrow as arrow  # here, because exporting needs none
+
+    try:
+        return _parse_block(block, arrow.float64())
+    except arrow.ArrowInvalid:
+        return _parse_block(block, arrow.string())
+
+
+def _parse_block(block: bytes, score_type: Any) -> Any:
     import pyarrow as arrow  # here, because exporting needs none
     import pyarrow.csv as arrow_csv  # as above
 
     ids = arrow.dictionary(arrow.int32(), arrow.binary())
-    types = {"query": ids, "document": ids, "score": arrow.string()}
+    types = {"query": ids, "document": ids, "score": score_type}
     return arrow_csv.read_csv(
         arrow.BufferReader(block),
         read_options=arrow_csv.ReadOptions(
@@ -142,11 +154,11 @@ def _first_tag(block: bytes) -> bytes:
 
 
 def _single_precision(column: Any) -> NDArray[np.float32]:
-    try:
-        scores = column.cast("double").to_numpy()
-    except ValueError:  # Arrow reads no "+1.5"
+    if column.type == "string":
         texts = column.to_pylist()
         scores = np.array([parse_score(text.encode()) for text in texts])
+    else:
+        scores = _as_array(column)
     if not np.isfinite(scores).all():
         raise ValueError("a score is no finite number")
     with np.errstate(over="ignore"):  # infinite in single precision, as trec_eval has it
@@ -156,4 +168,9 @@ def _single_precision(column: Any) -> NDArray[np.float32]:
 
 def _numbers(column: Any) -> NDArray[np.int32]:
     """Return the numbers of a column whose chunks share a dictionary."""
-    return np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
+    return np.concatenate([np.from_dlpack(chunk.indices) for chunk in column.chunks])
+
+
+def _as_array(column: Any) -> NDArray[np.float64]:
+    # Arrow's own to_numpy imports pandas where it is installed, which takes half a second.
+    return np.concatenate([np.from_dlpack(chunk) for chunk in column.chunks])
