@@ -77,8 +77,8 @@ def test_imports_inside_functions_say_why():
     assert not unexplained
 
 
-def loaded(*words: object) -> set[str]:
-    """The modules in a process of its own after `python -m MODULE WORDS`."""
+def loaded(*words: object, code: int = 0) -> set[str]:
+    """The modules in a process of its own after `python -m MODULE WORDS`, which ends with `code`."""
     script = (
         "import atexit, runpy, sys\n"
         "atexit.register(lambda: print('\\nLOADED', *sys.modules))\n"
@@ -86,7 +86,8 @@ def loaded(*words: object) -> set[str]:
         "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
     )
     command = [sys.executable, "-c", script, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
     return set(done.stdout.rpartition("LOADED ")[2].split())
 
 
@@ -95,6 +96,21 @@ def test_the_main_job_imports_nothing_heavy(tmp_path):
         "evals.run", "--program", "multihop", "--task", "congress", "--limit", 2, "--runs", tmp_path
     )
     assert "programs.multihop" in modules
+    assert not modules & HEAVY
+
+
+def test_a_search_for_words_imports_no_client_of_a_model_and_no_compiler(tmp_path):
+    modules = loaded(
+        "evals.run", "--program", "retrieve", "--task", "congress", "--limit", 2, "--runs", tmp_path
+    )
+    assert "programs.retrieve" in modules
+    assert not modules & (HEAVY | {"numba", "nltk", "openai", "httpx", "pyarrow", "pandas"})
+
+
+def test_torch_is_imported_once_the_corpus_is_read(tmp_path):
+    words = ("--program", "retrieve", "--task", "congress", "--retriever", "dense")
+    modules = loaded("evals.run", *words, "--data", tmp_path, "--runs", tmp_path / "runs", code=3)
+    assert "environments.obliq" in modules
     assert not modules & HEAVY
 
 
