@@ -155,14 +155,12 @@ class _PlannerNodes(NodeContext):
         }
 
     def read(self, state: _PlannerState) -> _PlannerState:
-        predictor = self.program.read_passages
-        chars = self.program.read_chars
         notes = state["notes"]
         read = partial(
             passage_reading.read_and_note,
             self.session,
-            predictor,
-            chars=chars,
+            self.program.read_passages,
+            chars=self.program.read_chars,
             notes=notes,
             **self.about,
         )

@@ -42,9 +42,7 @@ def describe_system(scores: Mapping[str, Any]) -> str:
     compiled = scores.get("compiled")
     if not compiled:
         return system
-    optimizer = compiled["optimizer"]
-    digest = compiled["digest"]
-    system += f", compiled by {optimizer} ({digest})"
+    system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
     if "edited" in compiled:
         edited = compiled["edited"]
         file = strip_control_characters(compiled["file"])

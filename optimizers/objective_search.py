@@ -25,8 +25,7 @@ Case = tuple[str, str, str]
 def search(job: TeleprompterContext) -> TeleprompterResult:
     """Have drafts written, each from a few training queries and the drafts before; return the best."""
     study = job.study
-    training_queries = study.parts["train"]
-    task_objective = training_queries[0].objective
+    task_objective = study.parts["train"][0].objective
     drafts = [task_objective] if task_objective else []
     programs = [job.student]
     for number in range(job.options["drafts"]):

@@ -185,8 +185,7 @@ def labeled(job: TeleprompterContext) -> CompileCall:
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
 def bootstrap(job: TeleprompterContext) -> CompileCall:
     """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
-    rounds = job.options["rounds"]
-    teleprompter = dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=rounds)
+    teleprompter = dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"])
     return CompileCall(teleprompter, _train(job))
 
 

@@ -191,15 +191,12 @@ class HopReader(dspy.Module):
         unread = [doc_id for doc_id in doc_ids if doc_id not in state.best_rank]
         for rank, doc_id in enumerate(doc_ids, start=1):
             state.best_rank[doc_id] = min(rank, state.best_rank.get(doc_id, rank))
-        predictor = self.read_passages
-        chars = self.read_chars
-        notes = state.notes
         selected, noted = passage_reading.read_and_note(
             session,
-            predictor,
+            self.read_passages,
             unread,
-            chars,
-            notes,
+            self.read_chars,
+            state.notes,
             **query_inputs,
         )
         state.selected += selected

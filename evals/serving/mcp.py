@@ -171,6 +171,11 @@ class McpSessions:
 open_clients = cache(McpSessions)  # programs/agent_command.py calls it in one thread at a time
 
 
+def _error(reason: str) -> str:
+    """Return the text of a result that says why a call was not done."""
+    return as_json({"error": reason})
+
+
 class McpServer:
     """The protocol's server over the episodes that clients have."""
 
@@ -290,7 +295,7 @@ class McpServer:
         try:
             texts, failed = await self._calls.run(client, work)
         except TooManyCalls as refusal:
-            texts, failed = [as_json({"error": str(refusal)})], True
+            texts, failed = [_error(str(refusal))], True
         # Documents may have lone surrogates, which the protocol's JSON cannot have.
         content: list[Any] = [
             types.TextContent(text=text.encode("utf-8", "replace").decode()) for text in texts
@@ -324,24 +329,17 @@ class McpServer:
             try:
                 episode = self.clients.present(client, new=tool == "next_query")
             except SessionRefusal as refusal:
-                return [
-                    as_json(
-                        {
-                            "error": str(refusal)
-                            if reported_usage is None
-                            else f"{refusal}; {NOT_BOOKED}"
-                        }
-                    )
-                ], False
+                booked = "" if reported_usage is None else f"; {NOT_BOOKED}"
+                return [_error(f"{refusal}{booked}")], False
             if reported_usage is not None:
                 episode.charge(reported_usage)
             if tool == "next_query":
                 return [as_json(query_for_agent(episode.query))], False
             observation = episode.act(tool, arguments)
         except SessionRefusal as refusal:
-            return [as_json({"error": str(refusal)})], False
+            return [_error(str(refusal))], False
         except UsageError as error:
-            return [as_json({"error": str(error)})], True
+            return [_error(str(error))], True
         except Exception as error:  # noqa: BLE001  # of a search engine, which may be a user's own
             _LOG.warning(
                 "a %s failed, and its query stays pending: %s",
@@ -349,17 +347,13 @@ class McpServer:
                 describe_error(error),
             )
             self.clients.leave(client)
-            return [
-                as_json({"error": f"the {tool[:60]} failed, and this query stays pending"})
-            ], True
+            return [_error(f"the {tool[:60]} failed, and this query stays pending")], True
         texts = [observation.text, DATA] if tool in ("search", "read") else [observation.text]
         if unknown := list_unknown(tool, arguments):
             texts.append(as_json({"ignored": unknown}))
-        return texts + (
-            [as_json({"reward": observation.reward, "done": observation.done})]
-            if self._rewards
-            else []
-        ), False
+        if self._rewards:
+            texts.append(as_json({"reward": observation.reward, "done": observation.done}))
+        return texts, False
 
 
 async def _read_params(ctx: Any, call_next: Callable[[Any], Any]) -> Any:

@@ -133,8 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         with suppress(ValueError):
             self.server.once.remove(path)
-            location = self.server.root
-            self._send(HTTPStatus.FOUND, _PageFile("text/plain", b""), Location=location)
+            self._send(HTTPStatus.FOUND, _PageFile("text/plain", b""), Location=self.server.root)
             return
         self._respond(path, self._answer)
 
