@@ -235,7 +235,7 @@ class _VerifierNodes(NodeContext):
     def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
         predictor = self.program.verify_passages
         chars = self.program.read_chars
-        grades: dict[str, int] = {}
+        grades = {}
         for batch in passage_reading.batch_passages(
             self.session,
             predictor,

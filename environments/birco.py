@@ -305,7 +305,7 @@ def _check(content: Any, path: Path) -> Collection:
         raise DataError(f"{path} has no queries in it")
     if not any(character.isalnum() for text in documents.values() for character in text):
         raise DataError(f"{path} has no words in it; nothing can be searched")
-    qrels: dict[str, dict[str, float]] = {}
+    qrels = {}
     for query_id, pool in content["qrel"].items():
         location = f"{path}, qrel of {files.abbreviate(query_id)}"
         if query_id not in queries:

@@ -41,7 +41,7 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     `count` gives the tokens of a text. A chunk has at most `limit`, headings included, unless it is
     a single block.
     """
-    passages: list[str] = []
+    passages = []
     passage = ""
     for block in _blocks(markdown):
         texts = [passage, *block.fresh, block.text]

@@ -297,7 +297,7 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
         raise DataError(
             f"{folder} holds no datasets/{name}; a data folder has the release's layout"
         )
-    rows: list[Row] = []
+    rows = []
     for location, row in tables.read_headed(path, COLUMNS[file], ","):
         rows.append({column: tables.pick_column(location, row, column) for column in COLUMNS[file]})
         if empty := [column for column, text in rows[-1].items() if not text.strip()]:

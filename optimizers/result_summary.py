@@ -288,7 +288,7 @@ def _moved(study: CandidateEvaluator, candidate: Candidate) -> list[dict[str, An
     """Return the queries whose value changed, the largest gain first."""
     before = study.evaluations_of(study.before, "validation", candidate.digest)
     after = study.evaluations_of(candidate.digest, "validation")
-    rows: list[dict[str, Any]] = []
+    rows = []
     for old, new in zip(before, after, strict=True):
         difference = new.value - old.value
         if abs(difference) > 1e-12:

@@ -91,7 +91,7 @@ def find_teleprompter(name: str) -> Teleprompter:
     loaded = plugins.load_object("optimizer", name, {}, plugins.TELEPROMPTERS)
     if not callable(loaded):
         raise UsageError(f"{name} is a {type(loaded).__name__}; it has to be a function or a class")
-    options: dict[str, tuple[Any, Any, Any]] = {}
+    options = {}
     for option, parameter in inspect.signature(loaded).parameters.items():
         default = parameter.default
         if isinstance(default, str | bool | int | float):
@@ -237,7 +237,7 @@ def knn(job: TeleprompterContext) -> TeleprompterResult:
 
 def _last_calls(trace: list[Any], names: Mapping[int, str]) -> dict[str, list[dict[str, Any]]]:
     """Return the last call of each predictor in a trace, which has seen the most, by its name."""
-    demos: dict[str, list[dict[str, Any]]] = {}
+    demos = {}
     for predictor, inputs, outputs in trace:
         if name := names.get(id(predictor)):
             demos[name] = [{**inputs, **to_json_values(outputs)}]

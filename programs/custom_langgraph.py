@@ -205,7 +205,7 @@ class Runner(SharedOnDeepcopy):
         return state, stop_reason
 
     def _walk(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
-        state: Any = {}
+        state = {}
         try:
             for state in self.graph.stream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
                 pass
@@ -214,7 +214,7 @@ class Runner(SharedOnDeepcopy):
         return state, "done"
 
     async def _walk_async(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
-        state: Any = {}
+        state = {}
         try:
             async for state in self.graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # as above
                 pass

@@ -144,7 +144,7 @@ def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
 
     The file `digests` has those of files with unchanged inode, size and times.
     """
-    digest_of: dict[str, str] = {}
+    digest_of = {}
     with suppress(OSError, ValueError, TypeError):
         digest_of = dict(json.loads(digests.read_bytes()))
     hashes = []
@@ -221,7 +221,7 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     queries_file, qrels_file = (
         tables.find_file(inside, name) for name in ("queries.jsonl", "qrels.tsv")
     )
-    queries: dict[str, str] = {}
+    queries = {}
     for location, row in tables.read_objects(queries_file, "_id", "text"):
         if (query_id := tables.check_id(row["_id"], location)) in queries:
             raise DataError(f"{location}: the id {query_id!r} was there before")
@@ -259,7 +259,7 @@ def read_id_lists(
     lists = tables.read_json(path)
     if not isinstance(lists, dict):
         raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
-    listed: dict[str, frozenset[str]] = {}
+    listed = {}
     for query_id, doc_ids in lists.items():
         location = f"{path}, query {tables.abbreviate(query_id)}"
         if not isinstance(doc_ids, list):

@@ -265,7 +265,7 @@ def total_estimates(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     units of other stages.
     """
     largest = {key: _largest_unit(forecasts, key) for key in FIGURES}
-    sums: dict[str, dict[str, Range]] = {}
+    sums = {}
     for forecast in forecasts:
         stage = forecast["stage"]
         if stage not in sums:

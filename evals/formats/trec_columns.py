@@ -39,9 +39,9 @@ def read_columns(path: Path) -> RunColumns:
     import pyarrow  # here, because exporting needs none
 
     tag = b""
-    queries: list[Any] = []
-    documents: list[Any] = []
-    scores: list[NDArray[np.float32]] = []
+    queries = []
+    documents = []
+    scores = []
     for block in _single_blanks(path):
         if not block or block.isspace():
             continue

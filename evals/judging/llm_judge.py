@@ -97,7 +97,7 @@ class JudgingPool(NamedTuple):
         """Return the release's judgements with `ours`, a judge's grades, as
         `to_release_grade` has them.
         """
-        translated: Grades = {}
+        translated = {}
         for query_id, grades in ours.items():
             translated[query_id] = {
                 doc_id: self.to_release_grade(grade) for doc_id, grade in grades.items()

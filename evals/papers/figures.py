@@ -84,7 +84,7 @@ def arrange_panels(
     """Return the panels of a figure: the paper's values and ours, each if there are any."""
     panels: dict[str, dict[str, dict[str, float | None]]] = {}
     for side in SIDES:
-        values: dict[_Key, float | None] = {}
+        values = {}
         for cell in cells:
             values[cell["system"], cell["task"], cell["metric"]] = cell[side]
         for key in values:

@@ -124,7 +124,7 @@ def _compare_documents(
 ) -> list[Result]:
     unit_of = judgements.unit_of or str
     grades = judgements.recalled(query_id)
-    rows: dict[str, Result] = {}
+    rows = {}
     for unit, grade in sorted(
         grades.items(), key=lambda graded_unit: (-graded_unit[1], graded_unit[0])
     ):

@@ -291,7 +291,7 @@ def compute_metrics(
 
     By judgements that do not lead, a metric is called "<metric> [<judgements>]".
     """
-    values: dict[str, float | None] = {}
+    values = {}
     ranked = rankings.get(query_id, Ranking(())).doc_ids
     for judgements in sorted(environment.judgements, key=lambda name: name != environment.headline):
         judged = judge_ranking(ranked, environment.judgements[judgements], query_id)

@@ -213,7 +213,7 @@ class DocumentTexts:
         data = self.load(config)
         if isinstance(data, str):
             return {"documents": {}, "no_documents": data, "reading": data == READING}
-        texts: Answer = {}
+        texts = {}
         for query in data.queries:
             if query.query_id == answer["query_id"]:
                 texts = {
@@ -231,7 +231,7 @@ class DocumentTexts:
 
 
 def _describe_documents(corpus: Corpus, answer: Answer) -> Answer:
-    documents: Answer = {}
+    documents = {}
     for doc_id in dict.fromkeys(_list_documents(answer)):
         if doc_id in corpus:
             document = corpus[doc_id]

@@ -31,7 +31,7 @@ def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
     largest: dict[str, ScoredRun] = {}
     for members in sorted(groups.values(), key=len, reverse=True):
         largest.setdefault(_said_of(members[0]), members[0])
-    described: dict[str, dict[str, str]] = {}
+    described = {}
     for members in groups.values():
         settings = name_settings(members)
         usual = largest[_said_of(members[0])]

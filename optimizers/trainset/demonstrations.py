@@ -122,7 +122,7 @@ def relevant_documents(queries: Sequence[Query], environment: Environment) -> di
     """
     judgements = environment.judgements[environment.headline]
     documents = environment.documents
-    ordered: dict[str, list[str]] = {}
+    ordered = {}
     for query in queries:
         grades = judgements.relevant(query.query_id)
         ordered[query.query_id] = _by_grade(grades)

@@ -242,8 +242,8 @@ class _FeedbackText:
         return f"{_name(document.unit)} {', '.join(events)}.{self._quote(document.unit, history.doc_id)}"
 
     def searches(self) -> list[str]:
-        lines: list[str] = []
-        seen_ids: set[str] = set()
+        lines = []
+        seen_ids = set()
         earlier_words: set[tuple[str, ...]] = set()
         for steps in _searches(self.trace):
             doc_ids = list(dict.fromkeys(doc_id for step in steps for doc_id in step.doc_ids))

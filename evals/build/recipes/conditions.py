@@ -93,7 +93,7 @@ def build_benchmark(build: BuildPipeline) -> Benchmark:
     """Go through the stages. DataError, with the stage, if nothing is left."""
     originals = _extract(build)
     queries = _write(build, originals)
-    conditions: Texts = {}
+    conditions = {}
     prose = {}
     for doc_id, query in queries.items():
         conditions[doc_id] = [squeeze(condition) for condition in query["conditions"]]
@@ -120,7 +120,7 @@ def _extract(build: BuildPipeline) -> Texts:
         else:
             unused.append(doc_id)
     build.drop_all("conditions", unused, "too few sentences, or more than queries are wanted")
-    originals: Texts = {}
+    originals = {}
     for unit, answer in build.ask("conditions", units):
         if answer:
             document = squeeze(*unit.inputs["document"])
@@ -173,7 +173,7 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
     ladder: LadderSettings = build.recipe.ladder
     inputs = {}
     remainders = {}
-    names_of: Texts = {}
+    names_of = {}
     for doc_id, stated in conditions.items():
         texts = originals[doc_id]
         names_of[doc_id] = [f"{doc_id}, {number}" for number in range(1, len(texts) + 1)]
@@ -206,7 +206,7 @@ def _spoil(build: BuildPipeline, originals: Texts, conditions: Texts) -> Texts:
         ladder.number,
     )
     _review_changes(build, spoiled, show)
-    changed: Texts = {}
+    changed = {}
     for doc_id, names in names_of.items():
         if all(name in spoiled for name in names):
             changed[doc_id] = [squeeze(spoiled[name]["spoiled"]) for name in names]

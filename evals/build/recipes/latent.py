@@ -449,7 +449,7 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
 def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
     """Return the groups without the members that do not belong, and these members."""
     least = build.recipe.limits.min_positives
-    large: Groups = {}
+    large = {}
     for label, members in groups.items():
         if len(members) >= least:
             large[label] = stable_order(members)
@@ -518,7 +518,7 @@ def _review_groups(build: BuildPipeline, valid: Groups, near: Groups) -> Groups:
         return build.choice("label", label, shown[label], BEGINNING)
 
     build.review("clusters", strange, show)
-    reviewed: Groups = {}
+    reviewed = {}
     for label, members in valid.items():
         reviewed[label] = [member for member in members if member not in strange[label]]
     return reviewed
