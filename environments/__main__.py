@@ -31,7 +31,7 @@ from tools.plugins import TASKS, list_names
 from tools.records import Query
 from tools.result_table import DefinitionList, ResultTable, TerminalBlock, render_terminal, show
 from tools.session import Toolbox
-from tools.waiting import announced
+from tools.waiting import announced, each_announced
 
 SHOWN = 280  # characters of a text in a card or a search result
 NAMES = 12  # of queries in a card
@@ -231,7 +231,8 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     findings = []
-    for finding in task_card.run_checks(arguments.task, arguments.data, dict(arguments.column)):
+    checks = task_card.run_checks(arguments.task, arguments.data, dict(arguments.column))
+    for finding in each_announced(f"checking {arguments.task}", checks):
         findings.append(finding)
         if not arguments.json:
             state = "ok   " if finding.fine else "WRONG"

@@ -22,6 +22,7 @@ from tools.files import sextant_home
 from tools.number_format import plural
 from tools.result_table import ResultTable, show
 from tools.terminal import first_sentence
+from tools.waiting import announced
 
 # Bytes of memory and of disk below which real corpora and their indexes do not fit.
 MEMORY = 8e9
@@ -62,7 +63,8 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Examine and print."""
-    findings = list(examine())
+    with announced("examining this machine"):
+        findings = list(examine())
     if arguments.json:
         rows = [finding._asdict() for finding in findings]
         print_json({"findings": rows})

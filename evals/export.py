@@ -33,6 +33,7 @@ from tools.plugins import (
 )
 from tools.result_table import DefinitionList, show
 from tools.terminal import first_sentence
+from tools.waiting import announced
 
 _TABLE = FOLDERS | SERVICES
 
@@ -146,15 +147,16 @@ def command(arguments: argparse.Namespace) -> int:
         out = os.environ.get("MLFLOW_TRACKING_URI")
     if not out:
         raise UsageError("--out is missing; say where the export goes")
-    report = export(
-        arguments.run,
-        to,
-        out,
-        query_ids=arguments.query_id,
-        limit=arguments.limit,
-        prompts=not arguments.no_prompts,
-        force=arguments.force,
-    )
+    with announced(f"writing {out}"):
+        report = export(
+            arguments.run,
+            to,
+            out,
+            query_ids=arguments.query_id,
+            limit=arguments.limit,
+            prompts=not arguments.no_prompts,
+            force=arguments.force,
+        )
     if as_json:
         print_json(report)
         return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from tools.cli import CommandParser, add_json_option, run_and_leave
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -25,10 +26,12 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Join, score, print; exit code 7 when queries are pending, or have failed."""
-    from evals.running.workers.shards import gather  # NumPy: not for --help
-    from evals.scoring.score_table import show_scores  # rich: not for --help
+    with announced("loading libraries"):
+        from evals.running.workers.shards import gather  # NumPy: not for --help
+        from evals.scoring.score_table import show_scores  # rich: not for --help
 
-    scores = gather(arguments.run)
+    with announced(f"joining the parts of {arguments.run}"):
+        scores = gather(arguments.run)
     show_scores(scores, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 

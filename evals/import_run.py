@@ -21,6 +21,7 @@ from tools.errors import DataError, UsageError
 from tools.installation import find_page
 from tools.number_format import plural, queries
 from tools.result_table import show
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -87,7 +88,8 @@ def command(arguments: argparse.Namespace) -> int:
         _import_birco(arguments)
         return 0
     _check(arguments)
-    path = _import(arguments)
+    with announced(f"importing and scoring {arguments.run}"):
+        path = _import(arguments)
     from evals.scoring.score_run import count_test_uses, record_test_use  # NumPy: not for --help
     from evals.scoring.score_table import show_scores  # rich: not for --help
 
@@ -102,7 +104,8 @@ def command(arguments: argparse.Namespace) -> int:
 def _import_birco(arguments: argparse.Namespace) -> None:
     from evals.formats import birco_rankings  # NumPy: not for --help
 
-    imports = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
+    with announced(f"importing and scoring {arguments.run}"):
+        imports = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
     if arguments.json:
         rows = [
             {
@@ -145,13 +148,14 @@ def _check(arguments: argparse.Namespace) -> None:
 def _import(arguments: argparse.Namespace) -> Path:
     from evals.formats import import_run, inspect_log  # NumPy: not for --help
 
-    environment = environments.load(
-        arguments.task,
-        arguments.data,
-        arguments.split,
-        qrels=arguments.qrels,
-        columns=dict(arguments.column),
-    )
+    with announced(f"loading {arguments.task}"):
+        environment = environments.load(
+            arguments.task,
+            arguments.data,
+            arguments.split,
+            qrels=arguments.qrels,
+            columns=dict(arguments.column),
+        )
     if not arguments.json:
         print_stderr(f"{environment.task}: {queries(len(environment.queries))}")
     file = arguments.run

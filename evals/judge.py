@@ -18,6 +18,7 @@ from tools.cli import (
     print_result,
     run_and_leave,
 )
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -71,7 +72,8 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
-    from evals.judging import llm_judge  # DSPy and SciPy: not for --help
+    with announced("loading libraries"):
+        from evals.judging import llm_judge  # DSPy and SciPy: not for --help
 
     request = cli_options.from_options(
         SharedRequest, vars(arguments) | {"program": "programs.llm_tasks.relevance_judge:Judge"}

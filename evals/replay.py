@@ -15,6 +15,7 @@ from tools.cli import (
     print_result,
     run_and_leave,
 )
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -40,10 +41,12 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Replay and print."""
-    from evals.reporting.comparison_tables import render_replay  # rich: not for --help
-    from evals.running.replay import replay  # NumPy and retrievers: not for --help
+    with announced("loading libraries"):
+        from evals.reporting.comparison_tables import render_replay  # rich: not for --help
+        from evals.running.replay import replay  # NumPy and retrievers: not for --help
 
-    result = replay(arguments.run, arguments.retriever, arguments.depth)
+    with announced(f"issuing the searches of {arguments.run} again"):
+        result = replay(arguments.run, arguments.retriever, arguments.depth)
     print_result(result, render_replay, as_json=arguments.json)
     return 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from tools.cli import CommandParser, add_json_option, dollars, positive, print_stdout, run_and_leave
 from tools.cli_options import parse_name_value
 from tools.installation import find_page
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -114,9 +115,10 @@ def command(arguments: argparse.Namespace) -> int:
 
     Cells that cannot be made anywhere are no failure, but cells not made here are.
     """
-    from evals.papers.reproduce import (
-        reproduce_table,  # what these import takes time that --help has not
-    )
+    with announced("loading libraries"):
+        from evals.papers.reproduce import (
+            reproduce_table,  # what these import takes time that --help has not
+        )
 
     settings = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
     result = reproduce_table(arguments.name, **settings, quiet=arguments.json)

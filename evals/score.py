@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evals.scoring.metrics import LANGUAGE
 from tools.cli import CommandParser, add_json_option, run_and_leave
+from tools.waiting import announced
 
 
 def parser() -> CommandParser:
@@ -33,10 +34,12 @@ def parser() -> CommandParser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Score and print; exit code 7 when queries of the run have failed."""
-    from evals.scoring.score_run import rescore  # NumPy: not for --help
-    from evals.scoring.score_table import show_scores  # rich: not for --help
+    with announced("loading libraries"):
+        from evals.scoring.score_run import rescore  # NumPy: not for --help
+        from evals.scoring.score_table import show_scores  # rich: not for --help
 
-    scores = rescore(arguments.run, arguments.qrels, arguments.metric)
+    with announced(f"scoring {arguments.run}"):
+        scores = rescore(arguments.run, arguments.qrels, arguments.metric)
     show_scores(scores, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 

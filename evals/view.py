@@ -32,6 +32,7 @@ from tools.errors import DataError, SextantError, UsageError
 from tools.interrupts import is_interrupted, wait_until
 from tools.number_format import plural
 from tools.result_table import show
+from tools.waiting import announced
 
 if TYPE_CHECKING:
     from evals.viewer.data import ViewerApi  # not for --help
@@ -119,10 +120,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 def serve(arguments: argparse.Namespace) -> None:
     """Serve the page of runs until it is interrupted, and print its address."""
-    from evals.viewer import data, panels  # not for --help
-    from evals.viewer import server as page_server  # as above
+    with announced("loading libraries"):
+        from evals.viewer import data, panels  # not for --help
+        from evals.viewer import server as page_server  # as above
 
-    answers = data.ViewerApi(arguments.runs, panels=panels.load_panels(arguments.panel))
+    with announced("reading the runs"):
+        answers = data.ViewerApi(arguments.runs, panels=panels.load_panels(arguments.panel))
     for path, reason in answers.unreadable:
         print_stderr(f"not shown: {path}: {reason}")
     print_stderr(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")

@@ -31,14 +31,14 @@ def html_shell(title: str, body: Path) -> str:
     return head + body.read_text("utf-8")
 
 
-def quiet_shell(title: str, meta: str, style: str) -> str:
-    """Return the head of a page that runs no script, with `style` in it, down to its bar.
+def plain_shell(title: str, meta: str, style: str, program: str) -> str:
+    """Return the head of a page whose only script is `program`, with `style` in it, down to its bar.
 
-    `title` and `meta`, further elements of the head, are HTML.
+    `title` and `meta`, further elements of the head, are HTML. The page ends with the program.
     """
     head = (PAGE / "head.html").read_text("utf-8").replace("TITLE", title)
-    policy = f"default-src 'none'; style-src {_hash(style)}; img-src data:"
-    policy += "; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}"
+    policy += "; img-src data:; base-uri 'none'; form-action 'none'"
     inside = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n{meta}'
     inside += f"<style>{style}</style>"
     head = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>\n', "", head)

@@ -2,12 +2,16 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar, cast
 
 from tools import cli
 from tools.number_format import duration
 
+T = TypeVar("T")
+# Stands for an item after the last.
+END = object()
 # Seconds without output after which a terminal has a line, which then counts the seconds.
 TERMINAL_SECONDS = 2.0
 # The same in a log, and the seconds between two lines.
@@ -42,6 +46,17 @@ def announced(activity: str) -> Iterator[None]:
         if ended in _drawn:
             _drawn.remove(ended)
         cli.erase_line()
+
+
+def each_announced(activity: str, items: Iterable[T]) -> Iterator[T]:
+    """Yield the items, of which each may take long to come, as `announced` says it."""
+    iterator = iter(items)
+    while True:
+        with announced(activity):
+            item = next(iterator, END)
+        if item is END:
+            return
+        yield cast(T, item)
 
 
 def _tell(activity: str, ended: threading.Event) -> None:

@@ -272,7 +272,7 @@ def write_sheet(folder: Path, out: Path) -> int:
     )
     style = (web_page.PAGE / "page.css").read_text("utf-8")
     scripts = [
-        *(web_page.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
+        *(web_page.PAGE / f"{name}.js" for name in ("theme", "dom", "data", "frame")),
         _PAGE / "review.js",
     ]
     program = web_page.join_scripts(path.read_text("utf-8") for path in scripts)

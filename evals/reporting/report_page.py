@@ -117,9 +117,11 @@ def write(
     style = (web_page.PAGE / "page.css").read_text(encoding="utf-8")
     meta = f'<meta name="generator" content="{GENERATOR}">\n'
     meta += '<meta name="referrer" content="no-referrer">\n'
-    head = web_page.quiet_shell(str(escape(printable(report.title))), meta, style)
+    program = web_page.join_scripts([(web_page.PAGE / "theme.js").read_text(encoding="utf-8")])
+    head = web_page.plain_shell(str(escape(printable(report.title))), meta, style, program)
+    around = {"head": Markup(head), "program": Markup(program)}
     files: dict[str, str | bytes] = {
-        "index.html": _render("report.html", report, escape=True, head=Markup(head)),
+        "index.html": _render("report.html", report, escape=True, **around),
         "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md", report, escape=False)).strip()
         + "\n",
         **{f"tables/{table.stem}.csv": table.to_csv() for table in report.tables},

@@ -36,6 +36,7 @@ LARGEST_BODY = 1 << 20
 
 # Files of page/, which are the page's program one after the other; panels come between them.
 BEFORE_PANELS = (
+    "theme",
     "dom",
     "data",
     "words",

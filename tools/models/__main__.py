@@ -50,6 +50,7 @@ from tools.models.storage.response_cache import ModelResponse
 from tools.models.transport.openai_client import OpenAIClient
 from tools.records import total
 from tools.result_table import DefinitionList, show
+from tools.waiting import announced
 
 REQUESTS = 9  # at most, as an answer that cannot be used is asked for again
 # Of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
@@ -108,7 +109,8 @@ def command(arguments: argparse.Namespace) -> int:
                 f"{url} lists no models; see whether it is there, and add /v1 where that is missing"
             )
     else:
-        findings = check(spec, settings)
+        with announced(f"asking {spec}"):
+            findings = check(spec, settings)
     if arguments.json:
         print_json(findings)
     else:

@@ -32,6 +32,7 @@ from tools.result_table import DefinitionList, ResultTable, TerminalBlock, show
 from tools.retrievers import FILLS, RETRIEVERS, build, canonicalize, contract, index_store, lookup
 from tools.retrievers.neural.model_table import rows
 from tools.terminal import first_sentence
+from tools.waiting import announced, each_announced
 
 
 def parser() -> CommandParser:
@@ -193,7 +194,7 @@ def _check(arguments: argparse.Namespace) -> None:
     logging.getLogger("sextant").setLevel(logging.ERROR)
     spec = canonicalize(arguments.spec)
     checks = []
-    for duty, deviation in contract.run(spec):
+    for duty, deviation in each_announced(f"checking {spec}", contract.run(spec)):
         checks.append({"check": duty, "wrong": deviation})
         if not arguments.json:
             line = f"WRONG  {duty}: {deviation}" if deviation else f"ok     {duty}"
@@ -208,7 +209,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _push(arguments: argparse.Namespace) -> None:
     documents = environments.load(arguments.task, arguments.data).documents
-    retriever = build(canonicalize(arguments.spec), documents, sextant_home())
+    spec = canonicalize(arguments.spec)
+    with announced(f"opening {spec} over {plural(len(documents), 'document')}"):
+        retriever = build(spec, documents, sextant_home())
     show([f"{retriever.name} has all of {plural(len(documents), 'document')}"])
 
 

@@ -34,7 +34,7 @@ async function unpacked(node) {
 async function fetched(path) {
   if (location.protocol === "file:") {
     if (/^(compare|curves|behaviours)\//.test(path))
-      throw new Error("this file has comparisons of pairs, and of all runs that were asked the same; choose among these");
+      throw new Error("this file has no comparison of these runs; the list of runs says which it has");
     const mend = path.includes("/call/") ? "with --prompts, where they may be passed on" : "with that query";
     throw new Error(`this file does not contain it; export the run again ${mend}`);
   }

@@ -27,25 +27,6 @@ function attributes(node, given) {
   }
 }
 
-/** What this browser keeps for the page; null where there is nothing, or no storage, as for some files on disk. */
-function stored(key) {
-  try {
-    return localStorage.getItem(key);
-  } catch {
-    return null;
-  }
-}
-
-/** Have the browser keep something; false where it does not. */
-function store(key, value) {
-  try {
-    localStorage.setItem(key, value);
-    return true;
-  } catch {
-    return false;
-  }
-}
-
 /** Add children: nodes, text, lists of them; null, undefined and false are left out. */
 function add(node, children) {
   for (const child of children) {

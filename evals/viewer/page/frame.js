@@ -1,23 +1,9 @@
-// What is around every page of ours: the theme, the help, and keys, which do nothing while something is typed.
-
-const THEMES = ["", "light", "dark"]; // "" is the system's
-
-function theme(chosen) {
-  if (chosen) document.documentElement.dataset.theme = chosen;
-  else delete document.documentElement.dataset.theme;
-  document.querySelector("#theme span").textContent = `: ${chosen || "system"}`;
-}
-
-function nextTheme() {
-  const chosen = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "") + 1) % THEMES.length];
-  theme(chosen);
-  store("theme", chosen);
-}
+// What is around every page of ours: the help, and keys, which do nothing while something is typed.
 
 const dialog = document.getElementById("keys");
 const help = () => dialog.open || dialog.showModal();
 
-/** Begin: show the theme that was chosen, and do what is asked by keys, { key: action }, and by the bar's buttons. */
+/** Begin to do what is asked by keys, { key: action }, and by the bar's buttons. */
 function listen(actions) {
   const keys = { ...actions, "?": help, t: nextTheme };
   document.addEventListener("keydown", (event) => {
@@ -32,7 +18,5 @@ function listen(actions) {
     event.preventDefault();
     action(event);
   });
-  document.getElementById("theme").addEventListener("click", nextTheme);
   document.getElementById("help").addEventListener("click", help);
-  theme(THEMES.includes(stored("theme")) ? stored("theme") : "");
 }

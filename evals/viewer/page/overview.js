@@ -110,6 +110,7 @@ async function overview({ params }) {
       findSection(runs.map((run) => run.id), state.find, set("find"), known.exported, (id) =>
         el("p", el("a", { href: link.run(id) }, el("b", foreign(labelOf(byId.get(id))))), " ", foreign(byId.get(id).task, "about")),
       ),
+    known.compared && el("p.about", `${known.compared}.`),
     picked,
     unreadable?.length > 0 && unread(unreadable),
   );

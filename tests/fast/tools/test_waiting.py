@@ -1,15 +1,20 @@
 """Long work says what it is on stderr: in place on a terminal, as lines in a log, nothing with JSON."""
 
+import inspect
 import io
 import logging
 import sys
 import threading
+from importlib import import_module
 
 import pytest
 
+from evals.__main__ import COMMANDS
 from tools import cli, waiting
-from tools.waiting import announced
+from tools.waiting import announced, each_announced
 
+# Commands that are short, or whose parts in other modules say what they wait for.
+SAY_ELSEWHERE = {"build", "cache", "prompts", "serve"}
 LIMIT = 60  # seconds after which a test fails in place of waiting
 
 
@@ -114,3 +119,22 @@ def test_json_is_told_nothing(capsys):
 def test_an_error_of_the_work_comes_through():
     with pytest.raises(ValueError, match="broken"), announced("opening bm25"):
         raise ValueError("broken")
+
+
+def test_items_that_take_long_to_come_are_announced_one_by_one(monkeypatch):
+    terminal = open_terminal(monkeypatch)
+
+    def slow():
+        for number in range(2):
+            terminal.await_line("counting")
+            yield number
+
+    assert list(each_announced("counting", slow())) == [0, 1]
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - SAY_ELSEWHERE))
+def test_a_command_says_what_it_waits_for(name):
+    module, _ = COMMANDS[name]
+    is_package = module in ("environments", "tools.models", "tools.retrievers")
+    source = inspect.getsource(import_module(f"{module}.__main__" if is_package else module))
+    assert "announced(" in source

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from tools import files
+from tools.waiting import announced
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +79,8 @@ class CompiledLoop:
         source = self._source()
         code = _read_code(name, source)
         if code is None:
-            code = self._compile(arguments)
+            with announced(f"compiling {self._name} for this processor, once"):
+                code = self._compile(arguments)
             _write_code(name, code.pack(source))
         return _NativeCall(code, types)
 
