@@ -1,9 +1,9 @@
 """Why an answer ended, in the words of OpenAI's Chat Completions, whatever its server calls it.
 
 "stop", "length" (the limit of tokens), "tool_calls", "content_filter" and so on. Two words are
-ours, for answers of which the rest was not waited for: "repetition" and "timeout" (the limit of
---call-timeout, while the model went on writing). The text of all three kinds of cut answers is used
-as far as it goes.
+ours, for answers of which the rest was not waited for: "repetition" (of itself, or of the tools'
+descriptions) and "timeout" (the limit of --call-timeout, while the model went on writing). The text
+of all three kinds of cut answers is used as far as it goes.
 """
 
 LENGTH = "length"

@@ -41,7 +41,7 @@ from tools.models.transport.http_client import (
 )
 from tools.models.transport.rate_limiter import retry_after
 from tools.models.transport.repetition import cut_loop
-from tools.models.transport.stream_reader import StreamReader
+from tools.models.transport.stream_reader import StreamReader, tool_descriptions
 from tools.models.usage import read_report
 from tools.session import SharedOnDeepcopy
 
@@ -267,7 +267,10 @@ class OpenAIClient(SharedOnDeepcopy):
         words = kind.limit if chat else ("max_output_tokens",)
         request = write_server_limits(body, words, limit, stream_options)
         marker = last if kind.stops == "stream" else ""
-        return request, StreamReader(marker, chat=chat) if streams else None
+        if not streams:
+            return request, None
+        descriptions = tool_descriptions(body) if tools else []
+        return request, StreamReader(marker, chat=chat, descriptions=descriptions)
 
     def _read_reply(
         self,
