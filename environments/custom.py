@@ -164,15 +164,7 @@ def read_settings(folder: Path) -> Settings:
     DataError for impossible values.
     """
     path = folder / FILE
-    try:
-        content = disk.read_toml(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise DataError(f"{path} cannot be read as TOML: {error}") from None
-    return check_settings(content, str(path))
+    return check_settings(disk.load_toml(path), str(path)) if path.exists() else {}
 
 
 def check_settings(content: dict[str, Any], source: str) -> Settings:

@@ -84,6 +84,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ValueError("brackets are nested too deep in it") from None
 
 
+def load_toml(path: Path, remedy: str = "") -> dict[str, Any]:
+    """Read a TOML file. DataError, for no TOML with a `remedy`, if it cannot be read."""
+    try:
+        return read_toml(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read as TOML: {error}{remedy}") from None
+
+
 def walk(folder: Path, deepest: int = 100) -> Iterator[Path]:
     """Yield all that is in a folder and below, but for folders, in the order of names.
 

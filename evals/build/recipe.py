@@ -146,15 +146,10 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
     UsageError if there is none, DataError if it cannot be used.
     """
     path = folder / FILE
-    try:
-        content = files.read_toml(path)
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         remedy = f"python -m evals.build new {folder} --recipe NAME writes one"
-        raise UsageError(f"{folder} has no {FILE}; {remedy}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise DataError(f"{path} cannot be read as TOML: {error}") from None
+        raise UsageError(f"{folder} has no {FILE}; {remedy}")
+    content = files.load_toml(path)
     name = str(content.pop("recipe", ""))
     recipe_class = load_recipe_class(name)
     try:

@@ -14,7 +14,7 @@ from evals.running.request import find_program
 from programs import PROGRAMS
 from tools import files
 from tools.cli_options import list_parameters
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import UnknownName, UsageError
 from tools.retrievers.neural import model_table
 
 # Retrievers that need neither key nor weights.
@@ -151,10 +151,7 @@ def read_instructions(file: Path) -> dict[str, str]:
     DataError for a file that cannot be read, UnknownName for another program, UsageError for a
     value that is no text.
     """
-    try:
-        texts = files.read_toml(file)
-    except (OSError, ValueError) as error:
-        raise DataError(f"--instructions {file} cannot be read as TOML: {error}") from None
+    texts = files.load_toml(file)
     for program, text in texts.items():
         if not has_instruction(program):
             raise UnknownName(

@@ -5,7 +5,6 @@ which the unnamed rows differ; rows of the same name are a row, on other tasks o
 Whether a row fits a task is known only when the task's data is there (work.py).
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
@@ -18,7 +17,7 @@ import environments
 from evals.running.request import Request
 from evals.scoring.metrics import check_metric
 from tools import cli_options, files, schemas
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import UnknownName, UsageError
 from tools.installation import find_page
 
 # Fields whose value is itself a list: only a list of lists multiplies.
@@ -62,14 +61,9 @@ class StudyCell(NamedTuple):
 
 def read_study(file: Path) -> StudyFile:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
+    content = files.load_toml(file, f"; {find_page('docs/guide/study.md')} has an example")
     try:
-        return schemas.build_dataclass(StudyFile, files.read_toml(file))
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeError) as error:
-        raise DataError(
-            f"{file} is not TOML: {error}; {find_page('docs/guide/study.md')} has an example"
-        ) from None
+        return schemas.build_dataclass(StudyFile, content)
     except ValueError as error:
         raise UsageError(
             f"{file}: {error}; {find_page('docs/guide/study.md')} has the form"
