@@ -318,15 +318,16 @@ def _judgements(
         everything |= judged.keys()
     check = f"{name} judgements, {split}"
     example = lost[0] if lost else ""
+    scale = f" ({_describe_scale(grade_counts)})" if grade_counts else ""
     finding = (
-        f"{grade_counts.total()} of them ({_describe_scale(grade_counts)}); "
-        f"{len(lost)} name no document{example}"
+        f"{grade_counts.total() or 'none'} of them{scale}; "
+        f"{len(lost) or 'none'} without a document{example}"
     )
     # Quirks of a user's data are counted, not refused.
     is_custom = environment.task.startswith("own/")
     few_missing = is_custom and len(missing) * 2 <= len(everything)
     yield CheckResult(check, not lost or few_missing, finding)
-    finding = f"{without} have nothing relevant"
+    finding = f"{without or 'none'} without a relevant document"
     yield CheckResult(f"queries without {check}", is_custom or not without, finding)
 
 

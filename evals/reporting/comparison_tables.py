@@ -90,14 +90,24 @@ def lay_out_comparison(result: Result, *, pairs: bool = True) -> list[TextBlock]
         ]
     blocks += [
         *_spread(result["systems"], labels),
-        _cost(result["cost"], labels, describe_task(result)),
+        _cost(result["cost"], names, describe_task(result)),
     ]
     return [
         *blocks,
         *explained,
-        *result["notes"],
+        *_name_runs(result["notes"], result["systems"], names),
         *result["deviations"],
     ]
+
+
+def _name_runs(notes: Sequence[str], systems: Sequence[Result], names: Sequence[str]) -> list[str]:
+    """Write the names of systems in notes in place of the paths of their first runs."""
+    named = []
+    for note in notes:
+        for system, name in zip(systems, names, strict=True):
+            note = note.replace(f"{system['run']}:", f"{name}:")
+        named.append(note)
+    return named
 
 
 def describe_verdicts(result: Mapping[str, Any], names: Sequence[str]) -> list[str]:

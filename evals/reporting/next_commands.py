@@ -41,7 +41,8 @@ def list_next(scores: Mapping[str, Any], request: Request) -> list[tuple[str, st
         steps.append(("compare with the floor", f"{typed_as('evals.compare')} {path} {run}"))
     else:
         steps.append(("run the floor", _run_command(request, program=FLOOR)))
-    if scores["lm"] == "offline":
+    calls = scores["usage"]["calls"]
+    if scores["lm"] == "offline" and (calls or scores["program"] == FLOOR):
         program = MAIN if scores["program"] == FLOOR else request.program
         command = _run_command(request, program=program, lm=MODEL)
         steps.append(("price a model", f"{command} --dry-run"))

@@ -41,13 +41,15 @@ def compare_runs(runs: Sequence[ScoredRun], metric: str) -> Answer:
     "comparisons" has a row for each run and metric, "pairs" one for each two runs if there are
     more than two. "queries" are all queries; "spread" has for each metric and query the difference
     of the second run from the first, or of the best of several from the worst, None if a run lacks
-    it; "moved" counts those that are not ties. "why" is the reason if the runs cannot be compared.
+    it; "moved" counts those that are not ties. "names" tell the systems apart. "why" is the reason
+    if the runs cannot be compared.
     """
     places = {run.name: place for place, run in enumerate(runs)}
-    answer = _spread(runs)
+    system_names = name_systems(runs)
+    answer = _spread(runs) | {"names": system_names}
     paths = [run.path for run in runs]
     chosen = metric or runs[0].metric
-    names = _name(runs)
+    names = [f"{name} ({letter(place)})" for place, name in enumerate(system_names)]
     try:
         result = compare(paths, force=True)
         pairs = compare_pairs(paths, chosen) if len(runs) > 2 else []
@@ -87,13 +89,6 @@ def _show(row: Mapping[str, Any], place: int) -> Answer:
     for key in _SHOWN:
         shown[key] = row.get(key)
     return shown
-
-
-def _name(runs: Sequence[ScoredRun]) -> list[str]:
-    names = list[str]()
-    for place, name in enumerate(name_systems(runs)):
-        names.append(f"{name} ({letter(place)})")
-    return names
 
 
 def letter(place: int) -> str:

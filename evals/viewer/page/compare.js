@@ -42,6 +42,7 @@ async function compareRuns(sides, params) {
   const ids = sides.map((side) => side.id);
   const find = (metric) => loadTogether("compare", ids, metric === main ? "all" : metric);
   let found = await find(state.metric);
+  sides.forEach((side, n) => (side.name = side.about.named?.name || found.names[n]));
   const rows = pairedRows(sides, found);
   const list = pairedTable(sides, rows, state, (value) => {
     state.sort = value;
