@@ -58,11 +58,11 @@ class _NotesNodes(NodeContext):
         self.session.hop = number = state["hop"] + 1
         # A copy, because a node must not change the state that it was given.
         hops_state = MultiHopState(**deepcopy(state["found"]))
-        remaining = self.program.hops - number
+        of_hops = self.program.hops
         stop_reason = self.program.reader.hop(
-            self.session, self.query, hops_state, self.program.per_hop, hops_left=remaining
+            self.session, self.query, hops_state, self.program.per_hop, of_hops=of_hops
         )
-        stop_reason = stop_reason or ("" if remaining else "steps")
+        stop_reason = stop_reason or ("" if number < of_hops else "steps")
         return {
             "found": asdict(hops_state),
             "hop": number,

@@ -25,7 +25,7 @@ PACE = 60  # pieces of a streamed answer a second, as a model writes tokens
 FIRST = 0.2  # of the time that an answer takes: until its first token, where it is streamed
 FIRST_ID = re.compile(r'\{"id": "((?:[^"\\]|\\.)*)"')
 DESCRIPTION = re.compile(r"\[\[ ## description ## \]\]\n(.*?)\n\n\[\[ ##", re.DOTALL)
-HOPS_LEFT = re.compile(r"\[\[ ## hops_left ## \]\]\n(\d+)")
+HOP = re.compile(r"\[\[ ## hop ## \]\]\n(\d+) of (\d+)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -36,15 +36,16 @@ def answer(prompt: str) -> str:
         selected = f'["{shown[1]}"]' if shown else "[]"
         fields = (
             f"[[ ## selected ## ]]\n{selected}\n\n[[ ## observations ## ]]\nthe first one fits in "
-            f"part"
+            f"part\n\n[[ ## summary ## ]]\none fits"
         )
         return f"{fields}\n\n[[ ## completed ## ]]\n"
     told = DESCRIPTION.search(prompt)
-    left = HOPS_LEFT.search(prompt)
+    hop = HOP.search(prompt)
     words = re.findall(r"[a-z]{5,}", told[1].lower()) if told else []
-    first = 4 * int(left[1]) if left else 0
+    first = 4 * (int(hop[2]) - int(hop[1])) if hop else 0
     search = " ".join((words[first:] + words)[:8]) or "water"
-    return f"[[ ## search ## ]]\n{search}\n\n[[ ## completed ## ]]\n"
+    fields = f"[[ ## search ## ]]\n{search}\n\n[[ ## rationale ## ]]\nother words"
+    return f"{fields}\n\n[[ ## completed ## ]]\n"
 
 
 class Connection(asyncio.Protocol):

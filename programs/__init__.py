@@ -77,20 +77,17 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
     "retrieve": (deviations.compare_bm25,),
     "rewrite": (
         deviations.compare_search,
-        deviations.compare_rationale,
         deviations.compare_printed_prompts("twitter", "writing", "congress"),
         deviations.compare_obliq_model,
     ),
     "score": (deviations.compare_thinking, *deviations.POINTWISE),
     "subtask": (
-        "a requirement is met from 0 to 10, not or not at all, and its judge is told the objective",
-        "the query comes before passage and requirement, and the paper prints no prompt for listing "
-        "requirements",
+        "how far a requirement is met is a score from 0 to 10, where figure 14 asks whether it is",
+        "the paper prints no prompt for listing requirements",
         *deviations.POINTWISE,
     ),
     "tournament": (
         deviations.compare_tournament_pool,
-        "no reason is asked for beside a place",
         deviations.compare_ranking_prompts,
         deviations.compare_solutions,
         "documents that leave in the same round stand by place, which the paper leaves open",

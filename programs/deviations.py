@@ -174,13 +174,6 @@ def compare_ranking_prompts(setup: Setup) -> str:
     return compare_printed_prompts(*tasks)(setup)
 
 
-def compare_rationale(setup: Setup) -> str:
-    """Compare a rewriting with OBLIQ-Bench's, which gives a reason except for Twitter (appendix D.1.5)."""
-    if setup.config["task"] == "obliq/twitter":
-        return ""
-    return "no rationale is asked for"
-
-
 def compare_target(setup: Setup) -> str:
     """Compare a guess without the corpus with BIRCO's, which has a prompt for each task (appendix L.5)."""
     if not setup.parameter("target"):
@@ -195,6 +188,13 @@ def compare_solutions(setup: Setup) -> str:
     if not setup.parameter("solutions"):
         return ""
     return f"of each solution it shows {setup.parameter('solution_chars')} characters, the paper an excerpt"
+
+
+def compare_reading(setup: Setup) -> str:
+    """Compare a reading with the prompt of OBLIQ-Bench's appendix D.5.4; that of D.4.2 has no hop."""
+    if setup.config["task"] != "obliq/congress":
+        return ""
+    return "a reading is not told which hop it is of"
 
 
 def compare_reranking(setup: Setup) -> str:
@@ -247,9 +247,8 @@ def describe_judging(task: str) -> str:
 
 MULTI_HOP: Sequence[Deviation] = (
     compare_search,
-    "the model also sees its earlier searches, may end early, is told how many hops are left and "
-    "not which one it is, and gives no rationale and no summary",
-    "it does not read again what it has read in an earlier hop",
+    "a search that was made before is not made again, which costs its hop",
+    compare_reading,
     compare_reranking,
     compare_printed_prompts("writing", "congress"),
     compare_obliq_model,

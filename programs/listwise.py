@@ -25,17 +25,22 @@ import pydantic
 from programs.base import Program, QuerySignature
 from programs.passage_reading import (
     OFFLINE,
+    RANKED,
+    RankCandidates,
+    RankedPassage,
+    check_ranking,
     complete_ranking,
     find_candidates,
     predict_ranking,
     rank,
+    take_ranking,
 )
 from programs.texts_by_id import read_texts
 from tools.errors import UsageError, require_at_least
 from tools.files import InputFilePath
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
-from tools.models.answer_checks import filled, require_known_ids
+from tools.models.answer_checks import filled
 from tools.models.context_window import fit_length, prompt_fits
 from tools.models.passages import Passage, escape_markers, show_passages
 from tools.models.prompting import (
@@ -93,7 +98,8 @@ class Rank(Program):
         if self.step > self.window:
             bound = f"rank needs a step of at most window={self.window}"
             raise UsageError(f"{bound}, not {self.step}: it would pass documents over")
-        self.rank_candidates = predict_ranking()
+        # RankGPT's answer is an order of identifiers and nothing else.
+        self.rank_candidates = predict(RankCandidates, tokens=100, each=10)
 
     def forward(self, query: Query) -> Submission:
         """Return the pool after one pass; the pass is hop 2."""
@@ -178,14 +184,14 @@ class ThinkThenRank(QuerySignature):
     passage_insights: list[PassageInsight] = dspy.OutputField(
         desc="what each of the passages comes down to"
     )
-    ranked: list[str] = dspy.OutputField(desc="the ids of all passages, best first")
+    ranked: list[RankedPassage] = dspy.OutputField(desc=RANKED)
 
 
 class Tournament(Program):
     """OBLIQ-Bench's Tournament: a shuffled pool in batches, of each of which the best go on."""
 
     offline: ClassVar = {
-        **OFFLINE,
+        "ranked": rules.rank_passages,
         "description_insight": rules.describe,
         "passage_insights": rules.describe_passages,
     }
@@ -219,7 +225,7 @@ class Tournament(Program):
         advice = (self.solved and seen_through.solved) or seen_through.recognise
         if self.think:
             signature = with_advice(ThinkThenRank, advice)
-            self.rank_candidates = predict(signature, tokens=400, each=200)
+            self.rank_candidates = predict(signature, tokens=400, each=250)
         else:
             self.rank_candidates = predict_ranking(advice)
 
@@ -265,7 +271,7 @@ class Tournament(Program):
             session, doc_ids, self.read_chars, lambda passages: fit(passages, chars)
         )
         checks = [
-            require_known_ids("ranked", doc_ids, needed=True),
+            check_ranking(self.rank_candidates, doc_ids),
             *([filled("passage_insights")] if self.think else []),
         ]
         answer = ask(
@@ -282,8 +288,7 @@ class Tournament(Program):
             session.note(
                 f"{answer.description_insight.insight}\n{answer.description_insight.pattern}"
             )
-        session.count_invented(answer.ranked)
-        order = complete_ranking(answer.ranked, doc_ids)
+        order = take_ranking(session, answer.ranked, doc_ids)
         session.rank(order)
         if stay < len(doc_ids):
             session.select(order[:stay], among=doc_ids)

@@ -1,12 +1,11 @@
 """Search, read, note, search again: OBLIQ-Bench's multi-hop agent (section 5; prompts in appendices
 D.4.2 and D.5.4).
 
-In each of four hops a model writes a search from the description and its notes, reads those of 25
-documents that it has not read, selects candidates and writes notes. The ranking is the selected
-documents in the order of selection, then the rest by their best rank. `get_lens` is the paper's
-per-task prompts; `rerank` the listwise reranking at the end (D.5.4), which the paper's main text
-and the default leave out. Ours: the model sees its earlier searches, and may write none. A search that was made
-before costs its hop; the second in a row ends the query.
+In each of four hops a model writes a search from the description and its notes, reads the 25
+documents that it brings, selects candidates and writes notes. The ranking is the selected documents
+in the order of selection, then the rest by their best rank. `get_lens` is the paper's per-task
+prompts; `rerank` the listwise reranking at the end (D.5.4), which the paper's main text and the
+default leave out. Ours: a search that was made before is not made again, which costs its hop.
 """
 
 from dataclasses import dataclass, field
@@ -19,26 +18,25 @@ from programs.base import Program, QuerySignature
 from tools.errors import require_at_least
 from tools.lenses import get_lens
 from tools.models import offline_rules as rules
+from tools.models.answer_checks import filled
 from tools.models.passages import Passage
 from tools.models.prompting import ask, predict, with_advice
 from tools.records import Query, Submission
 from tools.session import Session
-
-REPEATS = 2  # hops in a row that repeat a search, after which a query ends
 
 
 class NextSearch(QuerySignature):
     """Write the next search for documents that a query wants.
 
     The objective says how a wanted document stands to the query. Write what such a document would match,
-    not the query over again. Build on what the notes say was found, and go where the earlier searches have
-    not been: another reading of the query, another angle, other terms.
+    not the query over again. After the first hop, build on what the notes say was found, and go where no
+    search has been: another reading of the query, another angle, other terms.
     """
 
     notes: list[str] = dspy.InputField(desc="observations from earlier hops, oldest first")
-    earlier_searches: list[str] = dspy.InputField(desc="searches that were made already")
-    hops_left: int = dspy.InputField(desc="how many searches may follow this one")
-    search: str = dspy.OutputField(desc="one search text; empty when nothing is left to try")
+    hop: str = dspy.InputField(desc="which search this is, and of how many")
+    search: str = dspy.OutputField(desc="one search text")
+    rationale: str = dspy.OutputField(default="", desc="what this search is after, in a sentence")
 
 
 class ReadPassages(QuerySignature):
@@ -56,12 +54,19 @@ class ReadPassages(QuerySignature):
     observations: str = dspy.OutputField(
         desc="what fits, what does not, and what to search for next"
     )
+    summary: str = dspy.OutputField(default="", desc="this hop in a sentence")
 
 
 class MultiHop(Program):
     """OBLIQ-Bench's agent: hops of search and reading, with notes in between."""
 
-    offline: ClassVar = {**passage_reading.OFFLINE, "search": rules.write_search}
+    offline: ClassVar = {
+        **passage_reading.OFFLINE,
+        "search": rules.write_search_of_hop,
+        "rationale": rules.leave_empty,
+        "ranked": rules.rank_passages,
+        "summary": rules.leave_empty,
+    }
     least_calls: ClassVar[float] = 0.5
 
     hops: int = 4
@@ -100,7 +105,7 @@ class MultiHop(Program):
         for hop in range(1, self.hops + 1):
             session.hop = hop
             if stop_reason := self.reader.hop(
-                session, query, state, self.per_hop, hops_left=self.hops - hop
+                session, query, state, self.per_hop, of_hops=self.hops
             ):
                 break
         ranking = self.rerank_first(session, query, state.ranking())
@@ -131,7 +136,6 @@ class MultiHopState:
     selected: list[str] = field(default_factory=list)  # in the order of selection
     # Over all hops, in the order of surfacing.
     best_rank: dict[str, int] = field(default_factory=dict)
-    repeats: int = 0  # searches in a row that were made before
 
     def ranking(self) -> list[str]:
         """Return selected documents in the order of selection, the others by their best rank, the earlier hop first."""
@@ -146,9 +150,9 @@ class HopReader(dspy.Module):
         super().__init__()
         self.read_chars = read_chars
         lens = get_lens(lens_name)
-        self.next_search = predict(with_advice(NextSearch, lens.search), tokens=200)
+        self.next_search = predict(with_advice(NextSearch, lens.search), tokens=300)
         reading = with_advice(ReadPassages, lens.select or lens.recognise)
-        self.read_passages = predict(reading, tokens=400, each=10)
+        self.read_passages = predict(reading, tokens=500, each=10)
 
     def hop(
         self,
@@ -157,48 +161,45 @@ class HopReader(dspy.Module):
         state: MultiHopState,
         per_hop: int,
         *,
-        hops_left: int,
+        of_hops: int,
     ) -> str:
-        """Add one search and one reading to `state`; return the reason if nothing more can be searched."""
+        """Add the search and the reading of the session's hop to `state`; return the reason if no more can be made."""
         query_inputs = {"objective": query.objective, "description": query.text}
-        writer = self.next_search
-        search_inputs = {**query_inputs, "hops_left": hops_left}
-        inputs = passage_reading.with_search_history(
+        search_inputs = {**query_inputs, "hop": f"{session.hop} of {of_hops}"}
+        inputs = passage_reading.with_notes(
             session,
-            writer,
-            state.searches,
+            self.next_search,
             "notes",
             state.notes,
             **search_inputs,
         )
-        # Without a usable answer, the first search is the description, and no later one is made.
-        fallback = {"search": "" if state.searches else query.text}
-        if not (
-            text := ask(
-                writer,
-                fallback=fallback,
-                **inputs,
-            ).search.strip()
-        ):
-            return "done"
-        if passage_reading.is_repeat(session, text, state.searches):
-            state.repeats += 1
-            return "repeats" if state.repeats == REPEATS else ""
-        state.repeats = 0
+        # Without a usable answer, the first search is the description, and a later hop has none.
+        fallback = {"search": "" if state.searches else query.text, "rationale": ""}
+        written = ask(
+            self.next_search,
+            filled("search"),
+            fallback=fallback,
+            **inputs,
+        )
+        text = written.search.strip()
+        if not text or passage_reading.is_repeat(session, text, state.searches):
+            return ""
+        if rationale := written.rationale.strip():
+            session.note(f"rationale: {rationale}")
         state.searches.append(text)
         if (doc_ids := passage_reading.search(session, text, per_hop)) is None:
             return "budget"  # what was found so far is still a legal submission
-        unread = [doc_id for doc_id in doc_ids if doc_id not in state.best_rank]
         for rank, doc_id in enumerate(doc_ids, start=1):
             state.best_rank[doc_id] = min(rank, state.best_rank.get(doc_id, rank))
         selected, noted = passage_reading.read_and_note(
             session,
             self.read_passages,
-            unread,
+            doc_ids,
             self.read_chars,
             state.notes,
+            kept=state.selected,
             **query_inputs,
         )
-        state.selected += selected
+        state.selected = list(dict.fromkeys(state.selected + selected))
         state.notes += noted
         return ""

@@ -286,7 +286,7 @@ class ListRequirements(JudgingSignature):
     requirements: list[str] = dspy.OutputField(desc="one sentence each, the weightiest first")
 
 
-class JudgeRequirement(JudgingSignature):
+class JudgeRequirement(dspy.Signature):
     """Say with one number how far a passage meets one requirement.
 
     The description is there so that the requirement can be understood; whether the passage meets the rest
@@ -296,6 +296,7 @@ class JudgeRequirement(JudgingSignature):
 
     passages: list[Passage] = dspy.InputField(desc="the one passage to be judged")
     requirement: str = dspy.InputField(desc="the one part of the description to be judged")
+    description: str = dspy.InputField(desc=DESCRIPTION)
     score: float = dspy.OutputField(
         desc="from 0, the requirement is not met at all, to 10, it is met in full"
     )
@@ -306,7 +307,7 @@ class Subtask(Pointwise):
 
     Each judgement is a call of its own, which sees the query for context (section 4.3, appendix L.3). The model chooses
     how many requirements there are, as in the paper, unless `requirements` limits it. The paper's judgements say
-    whether a requirement is met, without the objective; ours how far, from 0 to 10, with it.
+    whether a requirement is met, ours how far, from 0 to 10.
     """
 
     offline: ClassVar = {"requirements": rules.list_criteria, "score": rules.score_overlap}
@@ -342,8 +343,9 @@ class Subtask(Pointwise):
         distinct = list(dict.fromkeys(answer.requirements))
         requirements = distinct[: self.requirements or None]
         session.note("\n".join(requirements))
+        description = inputs["description"]
         judge: Callable[..., float | None] = partial(
-            self.judge, session, self.judge_requirement, **inputs
+            self.judge, session, self.judge_requirement, description=description
         )
 
         def score(doc_id: str) -> float | None:

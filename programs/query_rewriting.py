@@ -36,29 +36,44 @@ class RewriteDescription(QuerySignature):
     rewritten: str = dspy.OutputField(desc="one search text")
 
 
-class Rewrite(Program):
-    """OBLIQ-Bench's rewriter: rewrite once, search once."""
+RewriteWithRationale = RewriteDescription.append(
+    "rationale",
+    dspy.OutputField(default="", desc="what the query is taken to be after, and why"),
+    str,
+)
+# DSPy calls it StringSignature, and a compiled program is checked by the name.
+RewriteWithRationale.__name__ = "RewriteWithRationale"
 
-    offline: ClassVar = {"rewritten": rules.rewrite_query}
+
+class Rewrite(Program):
+    """OBLIQ-Bench's rewriter: rewrite once, search once.
+
+    A rationale follows the text, except in the prompt for stances (appendix D.1.5).
+    """
+
+    offline: ClassVar = {"rewritten": rules.rewrite_query, "rationale": rules.leave_empty}
 
     lens: str = ""  # a name of tools/lenses.py: what makes a document relevant in this task
 
     def __post_init__(self) -> None:
-        signature = with_advice(RewriteDescription, get_lens(self.lens).search)
-        self.rewrite = predict(signature, tokens=400)
+        signature = RewriteDescription if self.lens == "stance" else RewriteWithRationale
+        advice = get_lens(self.lens).search
+        self.rewrite = predict(with_advice(signature, advice), tokens=500)
 
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for the rewritten text."""
         session = self.toolbox.open(query)
         session.hop = 1
-        text = ask(
+        answer = ask(
             self.rewrite,
             filled("rewritten"),
-            fallback={"rewritten": query.text},
+            fallback=empty_outputs(self.rewrite, rewritten=query.text),
             objective=query.objective,
             description=query.text,
-        ).rewritten
-        hits = session.find_hits(text.strip(), self.depth)
+        )
+        if rationale := answer.get("rationale", "").strip():
+            session.note(f"rationale: {rationale}")
+        hits = session.find_hits(answer.rewritten.strip(), self.depth)
         return session.submit([hit.doc_id for hit in hits])
 
 

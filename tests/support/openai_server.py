@@ -80,6 +80,7 @@ def fill(prompt: str) -> dict[str, Any]:
     earlier = len(
         re.findall(r'"', (re.findall(r"earlier_searches ## \]\]\n(.*)", prompt) or [""])[-1])
     )
+    earlier += int((re.findall(r"## hop ## \]\]\n(\d+)", prompt) or ["0"])[-1])
     varied = [
         " ".join(about[n + earlier : n + earlier + 5]) or f"{said} {n} {earlier}" for n in range(3)
     ]

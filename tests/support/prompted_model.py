@@ -168,7 +168,7 @@ class Model:
             before = self._came[text]
             self._came[text] += asked.temperature > 0
         draw = _draw(text, before)
-        if asked.outputs == ("search",):
+        if "search" in asked.outputs:
             return {"search": self._search(asked, self._skills(asked, draw))}
         if "selected" in asked.outputs:
             return {
@@ -203,8 +203,8 @@ class Model:
             if words := demo.get("search", "").split():
                 if sum(word in self._vocabulary for word in words) > len(words) / 4:
                     skills.add(TRANSCRIPT)
-                earlier = demo.get("earlier_searches", "")
-                if earlier not in ("", "[]") and demo["search"] not in earlier:
+                is_later = not demo.get("hop", "1 ").startswith("1 ")
+                if is_later and demo["search"] == self._angles(demo)[1]:
                     skills.add(ANGLE)
             if "selected" in demo and "passages" in demo:
                 kept, shown = _ids(demo["selected"]), json.loads(demo["passages"])
@@ -213,12 +213,16 @@ class Model:
         return skills
 
     def _search(self, asked: Asked, skills: set[str]) -> str:
-        description, earlier = asked.fields["description"], _ids(asked.fields["earlier_searches"])
-        words = re.findall(r"\w{6}", description.partition("spoke of")[2])
-        angles = (" ".join(words[:3]), " ".join(words[3:]))
+        angles = _described(asked.fields["description"])
         if TRANSCRIPT in skills:
-            angles = self.known[description]
-        return angles[1] if earlier and ANGLE in skills else angles[0]
+            angles = self.known[asked.fields["description"]]
+        is_later = not asked.fields["hop"].startswith("1 ")
+        return angles[1] if is_later and ANGLE in skills else angles[0]
+
+    def _angles(self, demo: dict[str, str]) -> tuple[str, str]:
+        """The two searches of a demonstration's query, in the words of which its search is."""
+        said = self.known.get(demo["description"], ("", ""))
+        return said if demo["search"] in said else _described(demo["description"])
 
     def _select(self, asked: Asked, skills: set[str]) -> list[str]:
         shown = json.loads(asked.fields["passages"])
@@ -226,6 +230,12 @@ class Model:
             return [one["id"] for one in shown]
         phrases = self.known[asked.fields["description"]]
         return [one["id"] for one in shown if any(phrase in one["text"] for phrase in phrases)]
+
+
+def _described(description: str) -> tuple[str, str]:
+    """The two halves of what a description says."""
+    words = re.findall(r"\w{6}", description.partition("spoke of")[2])
+    return " ".join(words[:3]), " ".join(words[3:])
 
 
 def _ids(value: str) -> list[str]:

@@ -139,10 +139,16 @@ def _blame_documents(unknown: list[str]) -> None:
             payer.blame(doc_id, "named an id that it gives")
 
 
-def require_known_row_ids(field: str, among: Collection[str]) -> AnswerCheck:
+def require_known_row_ids(
+    field: str,
+    among: Collection[str],
+    *,
+    needed: bool = False,
+) -> AnswerCheck:
     """Check the ids of the rows in `field` in the way of `require_known_ids`."""
-    check = require_known_ids(field, among)
-    schema: Constraints = {"id": {"enum": sorted(among)}, field: {"maxItems": len(among)}}
+    check = require_known_ids(field, among, needed=needed)
+    counts = {"minItems": int(needed), "maxItems": len(among)}
+    schema: Constraints = {"id": {"enum": sorted(among)}, field: counts}
     return AnswerCheck(check.test, schema, check.ids)
 
 

@@ -161,6 +161,23 @@ def write_searches(
     return texts
 
 
+def write_search_of_hop(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
+    """Return the last of as many searches of `write_searches` as there are hops, the present hop included."""
+    hop = int(inputs["hop"].partition(" ")[0])
+    return write_searches({**inputs, "earlier_searches": [], "most": hop}, statistics)[-1]
+
+
+def leave_empty(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> str:
+    """Return nothing, for a field that tells people the model's reasons: the engine has none."""
+    return ""
+
+
 def select_ids(
     inputs: Inputs,
     statistics: TermStatistics,
@@ -198,6 +215,14 @@ def rank_ids(
 
     best = sorted(inputs["passages"], key=score)
     return [passage.id for passage in best]
+
+
+def rank_passages(
+    inputs: Inputs,
+    statistics: TermStatistics,
+) -> list[dict[str, str]]:
+    """Return the order of `rank_ids` as rows without a reason."""
+    return [{"id": passage_id, "reason": ""} for passage_id in rank_ids(inputs, statistics)]
 
 
 def score_overlap(

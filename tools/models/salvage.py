@@ -69,11 +69,15 @@ def salvage(
     values = reader.read(parts)
     if not values:
         return None
-    for name in signature.output_fields:
-        if name not in values:
-            if not may_be_empty(context.fallback, name):
-                return None
+    for name, field in signature.output_fields.items():
+        if name in values:
+            continue
+        if not field.is_required():
+            values[name] = field.get_default(call_default_factory=True)
+        elif may_be_empty(context.fallback, name):
             values[name] = deepcopy(context.fallback[name])
+        else:
+            return None
     values = {name: values[name] for name in signature.output_fields}
     try:
         run_checks(values, context.checks)

@@ -295,6 +295,7 @@ def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_sele
         if step.tool == "select"
         for doc_id in step.doc_ids
     ]
+    selected = list(dict.fromkeys(selected))
     assert list(submission.ranking[: len(selected)]) == selected
     assert submission.trace.notes
 

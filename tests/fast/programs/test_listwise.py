@@ -177,6 +177,19 @@ def test_each_round_shows_its_batches_once_and_the_last_one_decides(toolbox, ser
     assert submission.usage.calls == 5
 
 
+def test_reasons_for_places_are_asked_for_and_kept_in_the_trace(toolbox, server):
+    def reasoned(prompt):
+        rows = [{"id": doc_id, "reason": f"the {doc_id}"} for doc_id in ids(prompt)]
+        return {"ranked": json.dumps(rows)}
+
+    server.answer = reasoned
+    submission = answer(toolbox, server)
+    [prompt] = prompts(server)
+    assert '"reason"' in prompt
+    assert submission.trace.notes == ["\n".join(f"{one}: the {one}" for one in ids(prompt))]
+    assert list(submission.ranking) == ids(prompt)
+
+
 def test_ids_that_the_model_leaves_out_follow_as_shown_and_invented_ones_are_nobody(
     toolbox, server
 ):

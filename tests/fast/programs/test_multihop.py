@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from openai_server import asked, ids
+from openai_server import asked, given, ids, prompts
 
 from agents.notes import NotesAgent
 from programs.multihop import MultiHop
@@ -43,28 +43,55 @@ def tools(submission):
 
 
 @pytest.mark.parametrize("program", [MultiHop, NotesAgent])
-def test_the_second_repeat_in_a_row_ends_the_query(program, server, corpus):
-    script = Searches("blue blood", "Blue blood.", "BLUE  blood", "never asked")
-    submission = played(server, corpus, script, program)
-    assert script.texts == ["never asked"]
-    assert tools(submission).count(("search", "")) == 1
-    assert [step.argument for step in submission.trace.steps if step.tool == "repeat"] == [
-        "Blue blood.",
-        "BLUE  blood",
-    ]
-    assert submission.trace.steps[-1].argument == "repeats" and len(submission.ranking) == 2
-
-
-def test_a_repeat_costs_its_hop_and_counts_on_no_limit(server, corpus):
-    script = Searches("blue blood", "blue blood", "giraffe heart", "blue blood")
-    submission = played(server, corpus, script, searches=2)
+def test_repeats_cost_their_hops_and_count_on_no_limit(program, server, corpus):
+    script = Searches("blue blood", "Blue blood.", "BLUE  blood", "giraffe heart")
+    submission = played(server, corpus, script, program, searches=2)
+    assert not script.texts
     assert tools(submission).count(("search", "")) == 2
+    repeated = [step.argument for step in submission.trace.steps if step.repeated == "search"]
+    assert repeated == ["Blue blood.", "BLUE  blood"]
     assert not any(step.refused for step in submission.trace.steps)
     assert submission.trace.steps[-1].argument == "steps"
 
 
+def test_a_search_sees_notes_and_hop_but_no_earlier_search(server, corpus):
+    played(server, corpus, Searches("blue blood", "giraffe heart", "crab", "iron"))
+    sent = [prompt for prompt in prompts(server) if asked(prompt) == "search"]
+    assert [given(prompt, "hop") for prompt in sent] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
+    assert [given(prompt, "notes") for prompt in sent[:2]] == ["[]", '["It fits."]']
+    assert not any("blue blood" in prompt for prompt in sent[1:])
+
+
+def test_a_hop_reads_all_that_its_search_brought_and_what_was_kept_stays_kept(server, corpus):
+    script = Searches("blue blood octopus", "octopus blue blood hearts", "crab", "iron")
+    submission = played(server, corpus, script)
+    searched = [step.doc_ids for step in submission.trace.steps if step.tool == "search"]
+    judged = [step.doc_ids for step in submission.trace.steps if step.tool == "judge"]
+    assert judged == [doc_ids for doc_ids in searched if doc_ids]
+    assert set(judged[0]) & set(judged[1])
+    kept = set()
+    for step in submission.trace.steps:
+        kept |= set(step.doc_ids) if step.tool == "select" else set()
+        assert step.tool != "drop" or not kept & set(step.doc_ids)
+
+
+def test_rationale_and_summary_are_in_the_trace_and_in_no_later_prompt(server, corpus):
+    def script(prompt):
+        if asked(prompt) == "search":
+            hop = given(prompt, "hop")[0]
+            return {"search": f"blood {hop}", "rationale": "Because."}
+        return {"selected": "[]", "observations": "It fits.", "summary": "All told."}
+
+    submission = played(server, corpus, script)
+    assert submission.trace.notes.count("rationale: Because.") == 4
+    assert submission.trace.notes.count("summary: All told.") == 4
+    assert not any(
+        said in prompt for prompt in prompts(server) for said in ("Because.", "All told.")
+    )
+
+
 def test_a_note_like_the_last_is_not_added_again(server, corpus):
-    script = Searches("blue blood", "giraffe heart", "", "")
+    script = Searches("blue blood", "giraffe heart", "", "", "", "")
     submission = played(server, corpus, script)
     assert submission.trace.notes == ["It fits."]
     assert tools(submission).count(("repeat", "note")) == 1

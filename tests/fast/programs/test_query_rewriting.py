@@ -46,6 +46,14 @@ def answered(program, server, query=QUERY, **fields):
         return program(query=query)
 
 
+def test_a_rationale_is_asked_for_except_for_a_stance_and_is_not_searched_for(toolbox, server):
+    submission = answered(Rewrite(toolbox), server, rationale="They mean crabs.")
+    assert submission.trace.notes == ["rationale: They mean crabs."]
+    assert submission.trace.steps[-2].argument == FIELDS["rewritten"]
+    answered(Rewrite(toolbox, lens="stance"), server)
+    assert ["rationale" in prompt for prompt in prompts(server)] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("program", "text"),
     [

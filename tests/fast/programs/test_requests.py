@@ -1,21 +1,26 @@
-"""What each program of a paper asks a model, for each of the 23 tasks, against a table of the papers' facts.
+"""What each program and agent asks a model, for each of the 23 tasks, against a table of the papers' facts.
 
 Fields, their order, and limits are compared, not wording. A difference is allowed if the line under the tables of such
-a run says it. With `pytest -s`, the requests are printed.
+a run says it. Programs that no paper has are compared with a table of their own and with the bounds in
+docs/decisions/programs.md. With `pytest -s`, the requests are printed.
 """
 
+import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import dspy
 import pytest
 
 import environments
+from agents import AGENTS
 from evals.published.sections import sections
 from evals.running.request import apply_hints, find_program, find_retrievers, parse_parameters
-from programs import DIFFERS
+from programs import DIFFERS, PROGRAMS
 from programs.deviations import describe_deviations
 from tools.corpus import Corpus
 from tools.models import offline_engine
@@ -39,11 +44,7 @@ class Call(NamedTuple):
 
 # Ours -> the papers'. The task is in the papers' instructions, as is the number of guesses.
 FIELDS = {"description": "query", "rewritten": "search", "assessment": "thinking", "work": "work"}
-FIELDS |= {
-    "observations": "notes",
-    "hops_left": "hops left",
-    "earlier_searches": "earlier searches",
-}
+FIELDS |= {"observations": "notes"}
 FIELDS |= {"description_insight": "insight of query", "passage_insights": "insights of passages"}
 IN_INSTRUCTIONS = {"objective", "most"}
 
@@ -51,6 +52,8 @@ IN_INSTRUCTIONS = {"objective", "most"}
 # OBLIQ-Bench, appendix D; BIRCO, figures 12 to 14 and 19 to 23; CRUMB, figures 7 to 9.
 SEARCHED = Call("query notes hop", "search rationale")
 READ = Call("query notes passages", "selected notes summary")
+READ_IN_HOP = Call("query notes passages hop", "selected notes summary")
+RANKED = Call("query passages", "ranked reason")
 JUDGED = Call("query passages", "thinking quotes score")
 PAPERS = {
     "rewrite": {
@@ -58,11 +61,16 @@ PAPERS = {
         "obliq/writing": [Call("query", "search rationale")],
         "obliq/congress": [Call("query", "search rationale")],
     },
-    "multihop hops=1": {"obliq/writing": [SEARCHED, READ], "obliq/congress": [SEARCHED, READ]},
-    "tournament": {
-        "obliq/math": [Call("query passages", "ranked reason")],
-        "obliq/writing": [Call("query passages", "ranked reason")],
+    "multihop hops=1": {
+        "obliq/writing": [SEARCHED, READ],
+        "obliq/congress": [SEARCHED, READ_IN_HOP],
     },
+    "multihop hops=1 rerank=3": {"obliq/congress": [SEARCHED, READ_IN_HOP, RANKED]},
+    "notes hops=1": {
+        "obliq/writing": [SEARCHED, READ],
+        "obliq/congress": [SEARCHED, READ_IN_HOP],
+    },
+    "tournament": {"obliq/math": [RANKED], "obliq/writing": [RANKED]},
     "tournament think=true": {
         "obliq/math": [
             Call("query passages", "insight of query insights of passages ranked reason")
@@ -87,17 +95,11 @@ PAPERS = {
 # What differs -> a text in the line under the tables that says so.
 SAID = {
     "no prompt": "no prompt",
-    "lacks rationale": "no rationale",
-    "lacks summary": "no summary",
-    "lacks reason": "no reason",
-    "lacks hop": "and not which one it is",
-    "adds hops left": "how many hops are left",
-    "adds earlier searches": "sees its earlier searches",
+    "lacks hop": "not told which hop",
     "adds kind": "the kind of document is in a field of its own",
     "adds document": "an example document is asked for",
-    "lacks met": "met from 0 to 10",
-    "adds score": "met from 0 to 10",
-    "another order": "comes before",
+    "lacks met": "a score from 0 to 10",
+    "adds score": "a score from 0 to 10",
     "calls apart": "criteria are a call of their own",
     "adds requirements": "no prompt for listing requirements",
 }
@@ -111,6 +113,55 @@ LIMITS = {
     "subtask": {"requirements": 0},
 }
 CRUMB_TOKENS = 8192  # section 4.4
+
+
+class Own(NamedTuple):
+    """A program that no benchmark paper has: its calls by signature, and its bounds as the documentation has them."""
+
+    calls: list[Call]
+    row: str  # of the table of docs/decisions/programs.md: calls, documents shown
+    most_calls: Callable[[Any], int]
+    most_shown: Callable[[Any], int]
+
+
+PLAN = Call("query", "plan")
+READ_FOR_QUESTION = Call("query notes question passages", "selected notes")
+REFLECT = Call("query notes earlier_searches selected_so_far", "missing further")
+WITHOUT_A_PAPER = {
+    "decompose": Own(
+        calls=[Call("query", "subqueries")],
+        row="1 | 0",
+        most_calls=lambda values: 1,
+        most_shown=lambda values: 0,
+    ),
+    "planner": Own(
+        calls=[PLAN, READ_FOR_QUESTION, REFLECT],
+        row="≤ rounds · (parts + 1) | ≤ rounds · parts · per_search",
+        most_calls=lambda values: values["rounds"] * (values["parts"] + 1),
+        most_shown=lambda values: values["rounds"] * values["parts"] * values["per_search"],
+    ),
+    "react": Own(
+        calls=[Call("query tools history steps_left", "thought calls")],
+        row="≤ steps | per_search a search (snippets), 1 a reading",
+        most_calls=lambda values: values["steps"],
+        most_shown=lambda values: values["steps"] * values["per_search"],
+    ),
+    "verifier": Own(
+        calls=[
+            Call("query learned earlier_searches", "searches"),
+            Call("query passages", "judgements"),
+            Call("query learned passages", "common"),
+        ],
+        row="≤ rounds · (⌈verify / batch⌉ + 2) − 1 | ≤ rounds · verify + (rounds − 1) · batch",
+        most_calls=lambda values: (
+            values["rounds"] * (math.ceil(values["verify"] / values["batch"]) + 2) - 1
+        ),
+        most_shown=lambda values: (
+            values["rounds"] * values["verify"] + (values["rounds"] - 1) * values["batch"]
+        ),
+    ),
+}
+DOCUMENTED = (Path(__file__).parents[3] / "docs/decisions/programs.md").read_text()
 
 
 class Request(NamedTuple):
@@ -127,6 +178,8 @@ def read_request(text):
     outputs = rest.partition("All interactions")[0]
     names = [re.findall(r"^\d+\. `(\w+)`", part, re.MULTILINE) for part in (listed, outputs)]
     inputs, outputs = ([FIELDS.get(name, name) for name in part] for part in names)
+    if outputs[-1:] == ["ranked"] and '"reason"' in text:
+        outputs.append("reason")  # of the rows of `ranked`
     return Request([name for name in inputs if name not in IN_INSTRUCTIONS], outputs, text)
 
 
@@ -217,6 +270,32 @@ def compare(calls, requests):
             if common != [name for name in ours if name in theirs]:
                 differences.add("another order")
     return differences
+
+
+def test_every_program_and_agent_is_compared_here():
+    compared = {program.split()[0] for program in PAPERS} | {*WITHOUT_A_PAPER, "retrieve"}
+    assert compared == {*PROGRAMS, *AGENTS}
+
+
+@pytest.mark.parametrize("program", WITHOUT_A_PAPER)
+def test_a_program_without_a_paper_asks_for_its_fields_within_the_documented_bounds(program, task):
+    own = WITHOUT_A_PAPER[program]
+    requests, values, _ = ask(program, task)
+    fields = {(tuple(one.inputs), tuple(one.outputs)) for one in requests}
+    allowed = {(tuple(one.inputs.split()), tuple(one.outputs.split())) for one in own.calls}
+    assert fields and fields <= allowed
+    assert (tuple(own.calls[0].inputs.split()), tuple(own.calls[0].outputs.split())) in fields
+    assert len(requests) <= own.most_calls(values)
+    assert sum(request.text.count('{"id":') for request in requests) <= own.most_shown(values)
+    rows = [line for line in DOCUMENTED.splitlines() if line.startswith(f"| `{program}` |")]
+    assert any(own.row in row for row in rows)
+    assert program == "decompose" or program not in DIFFERS
+
+
+def test_retrieve_asks_nobody_and_searches_as_deep_as_the_task_ranks(task):
+    requests, _, system = ask("retrieve", task)
+    assert not requests and not system.predictors()
+    assert system.depth == task.depth
 
 
 @pytest.mark.parametrize("program", PAPERS)

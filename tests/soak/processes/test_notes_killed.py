@@ -65,8 +65,8 @@ WORDS = ["harbour ferry", "school roof", "hospital bridge", "farm water"]
 
 
 def hop_of(prompt):
-    left = re.findall(r"\[\[ ## hops_left ## \]\]\n(\d)", prompt)
-    return 4 - int(left[-1]) if left else None
+    hops = re.findall(r"\[\[ ## hop ## \]\]\n(\d)", prompt)
+    return int(hops[-1]) if hops else None
 
 
 def answers(prompt):

@@ -9,10 +9,12 @@ import pytest
 from conftest import on_congress
 
 from agents import AGENTS
+from agents.verifier import Verifier
 from evals.running.request import find_retrievers, parse_parameters
 from evals.scoring.comparison import compare
 from programs import PROGRAMS
 from programs.multihop import MultiHop
+from programs.passage_reading import with_search_history
 from tools.corpus import Corpus
 from tools.models import context_window, language_model, offline_engine
 from tools.models.adapter import Adapter
@@ -90,13 +92,13 @@ def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_
     assert judge.shown == (250,) * 4 and min(judge.lengths) > 800
 
 
-def wordy(*, searched="", observed=""):
+def wordy(*, observed=""):
     """A model that searches for something else each time, and selects nothing, in many words."""
     numbers = iter(range(100))
 
     def answer(prompt):
-        if "earlier_searches" in prompt:
-            return {"search": f"ferries {next(numbers)} {searched}"}
+        if "## hop ##" in prompt:
+            return {"search": f"ferries {next(numbers)}"}
         return {"selected": "[]", "observations": observed}
 
     return answer
@@ -121,22 +123,23 @@ def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_
         if step.tool == "search"
         for doc_id in step.doc_ids
     }
-    assert sorted(judged) == sorted(surfaced)
+    assert set(judged) == surfaced
     said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
     assert any("passages" in why for why in said_why)
 
 
 def test_the_oldest_searches_are_left_out_of_a_prompt_that_has_no_room_for_them(toolbox, server):
-    server.answer = wordy(searched="fog over the water " * 120)
+    session = toolbox.open(QUERY)
+    searches = [f"ferries {number} {'fog over the water ' * 120}" for number in range(4)]
+    about = {"objective": QUERY.objective, "description": QUERY.text, "most": 1}
     with language_model.connect(
         server.spec, settings=language_model.ModelSettings(context=2925)
     ).active():
-        submission = MultiHop(toolbox, hops=5, per_hop=3)(query=QUERY)
-    assert prompts_fit(server, room(2925))
-    said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
-    assert "earlier searches: the 2 oldest of 4 are left out" in said_why
-    last = [prompt for prompt in map(str, server.requests) if "earlier_searches" in prompt][-1]
-    assert "ferries 3 fog" in last and "ferries 1 fog" not in last
+        reformulate = Verifier(toolbox, retrievers="").reformulate
+        inputs = with_search_history(session, reformulate, searches, "learned", [], **about)
+    assert inputs["earlier_searches"] == searches[2:]
+    said_why = [step.argument for step in session.trace.steps if step.tool == "shorten"]
+    assert said_why == ["earlier searches: the 2 oldest of 4 are left out"]
 
 
 class Measuring(offline_engine.OfflineEngine):
@@ -200,16 +203,13 @@ def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_h
     whole, cut = run(*arguments), run(*arguments, "-P", "read_chars=600")
     places = [Path(re.findall(r"^run: (.*)", result.out, re.M)[0]) for result in (whole, cut)]
     assert "into a prompt" not in whole.out
-    outcomes = (places[1] / "outcomes.jsonl").read_text().splitlines()
-    readings = [
-        step
-        for line in outcomes
-        for step in json.loads(line)["trace"]["steps"]
+    lengths = {
+        (outcome["query_id"], doc_id): length
+        for outcome in map(json.loads, (places[1] / "outcomes.jsonl").read_text().splitlines())
+        for step in outcome["trace"]["steps"]
         if step["tool"] == "judge"
-    ]
-    lengths = [
-        length for step in readings for length in step["lengths"]
-    ]  # each document is read once a query
+        for doc_id, length in zip(step["doc_ids"], step["lengths"], strict=True)
+    }.values()
     left_out = [max(0, length - 600) for length in lengths]
     line = (
         f"{sum(map(bool, left_out)):,} of {len(lengths):,} documents were cut on their way into a prompt "

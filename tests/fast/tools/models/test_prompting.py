@@ -220,7 +220,7 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
     run, server
 ):
     server.answer = lambda prompt: (
-        {"raw": ""} if "earlier_searches" in prompt else {"raw": "I can't do that."}
+        {"raw": ""} if "## hop ##" in prompt else {"raw": "I can't do that."}
     )
     arguments = (
         *on_congress("multihop", 2),
@@ -228,7 +228,7 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
         server.spec,
     )
     result = run(*arguments, "--json")
-    unusable = {"empty": 8, "refused": 4}
+    unusable = {"empty": 16, "refused": 4}
     assert result.code == 7 and result.json["failed"] == 2 and result.json["unusable"] == unusable
     assert (result.json["owed"], result.json["metrics"]["nDCG@10"]["mean"]) == (0, 0)
     for outcome in run_folder.read_outcomes(Path(result.json["run"])).values():
