@@ -16,6 +16,7 @@ from evals.running.candidate_pools import read as read_pool
 from tools import retrievers
 from tools.errors import SextantError
 from tools.models.secrets import get_secret
+from tools.retrievers.neural import model_table
 
 NEVER = "nobody but the authors can make it"
 _NO_FILES = ReproductionSettings(
@@ -134,7 +135,18 @@ def _explain_need(need: str, table: PaperTable) -> tuple[str, str]:
     if key:
         return f"a key of {need.removeprefix('api:')}", f"export {key}=...; {make}"
     model = need.partition(":")[2].partition("(")[0]
-    return f"the weights of {model}", f"hf download {model}; {make}"
+    folders = [model]
+    missing = f"the weights of {model}"
+    row = model_table.rows().get(model)
+    if row and "an adapter" in row.needs:
+        # Its adapter_config.json names the base model, if the table of models does not.
+        folders.append(row.base or "BASE")
+    elif row and "two adapters" in row.needs:
+        folders += [row.base, "BASE"]
+    if len(folders) > 1:
+        missing += " and of its base model"
+    command = "; ".join(f"hf download {folder}" for folder in folders)
+    return missing, f"{command}; {make}"
 
 
 def _fill(command: str, table: PaperTable) -> str:

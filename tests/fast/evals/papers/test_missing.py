@@ -57,6 +57,20 @@ def test_a_key_that_is_there_is_not_missing(bare, monkeypatch, command_of):
     }
 
 
+def test_an_adapter_lacks_its_base_model_too(bare):
+    listed = {row.missing: row.command for row in list_missing(sections().values())}
+    bases = {
+        "castorini/rankllama-v1-7b-lora-passage": "BASE",
+        "samaya-ai/promptriever-llama3.1-8b-instruct-v1": "meta-llama/Meta-Llama-3.1-8B-Instruct",
+    }
+    for model, base in bases.items():
+        command = listed[f"the weights of {model} and of its base model"]
+        assert command.startswith(f"hf download {model}; hf download {base}; python -m evals.")
+    assert "the weights of BAAI/bge-reranker-v2-m3" in listed
+    adapters = [missing for missing in listed if missing.endswith("base model")]
+    assert len(adapters) == 7
+
+
 def test_tables_in_a_row_are_a_range():
     [table] = [table for table in sections().values() if table.name == "crumb/table10"]
     rows = list_missing([sections()["crumb/table8"], sections()["crumb/table9"], table])
