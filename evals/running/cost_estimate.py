@@ -498,7 +498,7 @@ def _factors(resolved: ResolvedRequest, rehearsal: RehearsedRun) -> tuple[Range,
         1.0,
         REPAIRS * max(most, *counts) / mean,
     ]
-    return np.array(factors), "because a model decides when it has enough"
+    return np.array(factors), "because a model may end early or repeat itself"
 
 
 def _check_budgets(
