@@ -227,7 +227,7 @@ def status(arguments: argparse.Namespace) -> int:
     """Print how far a build is."""
     from evals.build import run_recipe as running  # DSPy and NumPy: not for --help
 
-    result = running.read_status(arguments.folder)
+    result = running.report_status(arguments.folder)
     print_result(result, running.render_build, as_json=arguments.json)
     return 0
 

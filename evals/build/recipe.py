@@ -32,18 +32,23 @@ RECIPES = {
     "pool": "evals.build.recipes.pool:PoolRecipe",
 }
 
-# name -> what differs from its paper most; docs/decisions/building.md has all.
+# name -> what differs from its paper, as docs/decisions/building.md has it at length.
 DIFFERS = {
-    "latent": "batches are shown the labels in use, the judge alone grades, words that give answers "
-    "away are looked for by rule as well, and nothing is clustered by embeddings",
+    "latent": "batches are shown the labels in use; labels are collapsed where they share words, "
+    "not by embeddings; groups are merged if two readings agree, and a divided group is validated "
+    "again; of like groups those with few common words are chosen, not by a model; the judge alone "
+    "grades, and documents outside a group may join it; words that give answers away are looked "
+    "for by rule as well; a proof's query is its member that is worded least like the others",
     "recollection": "openings alone are written again, a prompt of ours takes out what identifies, "
     "and passages that are like its own are graded",
     "external": "distractors match the lengths of the authors' texts in 20 bins, and no author is "
     "in dev and in test",
-    "conditions": "a query with k conditions is the first k of the one with all, and a judge checks "
-    "every condition and every changed sentence",
-    "pool": "candidates are those of the recipe's retrievers in place of BM25 and ada-002, and "
-    "queries of which no document meets every facet stay",
+    "adapt": "of wikitext's templates infoboxes alone are read",
+    "conditions": "a query with k conditions is the first k of the one with all; a judge checks "
+    "every condition and every changed sentence; conditions fail from the last to the first",
+    "pool": "candidates are those of the recipe's retrievers in place of BM25 and ada-002, 50 "
+    "everywhere; queries of which no document meets every facet stay; a judge, not a person, tries "
+    "objectives",
 }
 
 

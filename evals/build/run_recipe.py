@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -204,6 +205,14 @@ def read_status(folder: Path) -> Result:
         "stages": funnel,
         "release": str(release_folder) if release_folder.is_dir() else None,
     }
+
+
+def report_status(folder: Path) -> Result:
+    """Return the funnel so far, and how the recipe differs from its paper."""
+    status = read_status(folder)
+    with suppress(UsageError):  # a trial's folder has no recipe of its own
+        status["differs"] = recipe.describe_differences(recipe.read_recipe(folder)[0])
+    return status
 
 
 def render_build(result: Result) -> str:
