@@ -81,8 +81,8 @@ OTHER = {
     "a prompt": ("programs/multihop.py", "Write the next search", "Write one more search"),
     "the description of a field": (
         "programs/multihop.py",
-        "one search text; empty",
-        "a search text; empty",
+        "which search this is",
+        "what search this is",
     ),
     "an imported helper": (
         "tools/text.py",

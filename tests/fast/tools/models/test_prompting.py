@@ -234,7 +234,7 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
     for outcome in run_folder.read_outcomes(Path(result.json["run"])).values():
         assert outcome["error"].startswith("UnusableAnswer: empty")
         assert outcome["trace"]["steps"][-1]["argument"] == "error"
-    assert "12 of 12 answers could not be used: 8 empty, 4 refused" in run(*arguments).out
+    assert "20 of 20 answers could not be used: 16 empty, 4 refused" in run(*arguments).out
 
 
 def test_a_cut_answer_is_used_as_far_as_it_goes_also_when_it_was_given_before(

@@ -166,10 +166,10 @@ def test_lone_surrogates_in_a_text_reach_a_server_as_json():
 
 
 # What the user asks for: what is in the body of chat, and of responses, and the limit of an answer:
-# the signature's is 400 with 32 for its form
+# the signature's is 500 with 48 for its form
 SETTABLE = {
     ("--max-tokens", 9): ({"temperature": 0.0}, {"temperature": 0.0}, 9),
-    ("--temperature", "0.7"): ({"temperature": 0.7}, {"temperature": 0.7}, 432),
+    ("--temperature", "0.7"): ({"temperature": 0.7}, {"temperature": 0.7}, 548),
     ("--reasoning-effort", "high"): (
         {"temperature": 0.0, "reasoning_effort": "high"},
         {"temperature": 0.0, "reasoning": {"effort": "high"}},
