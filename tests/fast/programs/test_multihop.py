@@ -124,7 +124,7 @@ def test_a_reading_is_twelve_of_our_frames_above_the_socket_which_the_docs_draw(
 
     sys.setprofile(note_send)
     try:
-        played(server, corpus, Searches("blue blood", "giraffe heart", "", ""))
+        played(server, corpus, Searches("blue blood", "giraffe heart", "crab", "iron"))
     finally:
         sys.setprofile(None)
     assert max(map(len, stacks)) <= 12
