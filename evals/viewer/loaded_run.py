@@ -7,7 +7,6 @@ trajectories opens at once. Documents have their texts if the corpus is at hand,
 import json
 import re
 import threading
-import zlib
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from evals.run_schemas import JudgedSchema
 from evals.running.replay import SearchRanks
 from evals.scoring.attribution import fate_at
 from evals.scoring.scored_run import ScoredRun
-from tools import files, schemas
+from tools import schemas
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError
 from tools.interrupts import start_thread
@@ -87,7 +86,9 @@ class LoadedRun:
         """Return the fates of the relevant documents, from attribution.jsonl."""
         remedy = f"python -m evals.score {self.run.path} scores it again"
         try:
-            judged = self._read_judged()
+            judged = self._read_judged(remedy)
+        except DataError as error:
+            return Judged({}, {}, {}, str(error))
         except (ValueError, OSError) as error:
             return Judged({}, {}, {}, f"attribution.jsonl is damaged ({error}); {remedy}")
         if self.run.scores.get("losses") and all(
@@ -99,25 +100,25 @@ class LoadedRun:
             + remedy
         )
 
-    def _read_judged(self) -> Judged:
+    def _read_judged(self, remedy: str) -> Judged:
         path = self.run.path / "attribution.jsonl"
         losses = self.run.scores.get("losses")
-        rows = run_folder.JsonlIndex(path, {})
-        judged = Judged({}, {}, rows, "")
-        start = 0
-        run_folder.check_file(path, self.run.scores)
-        for line in files.iter_lines(path):
+        texts = {}
+        fates: dict[str, list[str]] = {}
+
+        def read_query(line: bytes) -> str:
             row = schemas.parse_json(JudgedSchema, line)
-            query_id = row["query_id"]
-            rows.starts[query_id] = start
-            rows.checksums[start] = zlib.crc32(line)
-            start += len(line)
-            judged.texts[query_id] = row.get("text", "")[:BEGINNING]
-            judged.fates[query_id] = []
+            query_id = str(row["query_id"])
+            texts[query_id] = row.get("text", "")[:BEGINNING]
+            fates[query_id] = []
             if losses:
                 cutoff = losses["cutoff"]
-                judged.fates[query_id] = [fate_at(document, cutoff) for document in row["relevant"]]
-        return judged
+                fates[query_id] = [fate_at(document, cutoff) for document in row["relevant"]]
+            return query_id
+
+        run_folder.check_file(path, self.run.scores)
+        rows = run_folder.read_rows(path, read_query, mend=remedy)
+        return Judged(texts, fates, rows, "")
 
     @property
     def answers(self) -> Path:
