@@ -619,11 +619,9 @@ def check_benchmark(
     )
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
-        **{
-            "queries": len(subject.environment.queries),
-            "metric": subject.metric,
-            "lm": request.lm,
-        },
+        "queries": len(subject.environment.queries),
+        "metric": subject.metric,
+        "lm": request.lm,
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
         "figures": [figure.json(bounds) for figure in figures],
     }

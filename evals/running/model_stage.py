@@ -28,18 +28,14 @@ from tools.retrievers.lexical.bm25 import BM25
 
 # What a stage's configuration has in place of what only runs of tasks have.
 BLANK: run_folder.Config = {
-    **{
-        "data": "folder",
-        "split": "all",
-        "instruction": "none",
-        "max_p": False,
-        "depth": 0,
-        "parameters": {},
-    },
-    **{
-        "asked": {"limit": None, "query_ids": []},
-        "retriever": {"name": "none"},
-    },
+    "data": "folder",
+    "split": "all",
+    "instruction": "none",
+    "max_p": False,
+    "depth": 0,
+    "parameters": {},
+    "asked": {"limit": None, "query_ids": []},
+    "retriever": {"name": "none"},
     run_folder.PROVENANCE: {"data": "folder", "folder": None, "judgements": "none"},
 }
 Outcomes = Mapping[str, run_folder.Outcome]  # by the ids of units

@@ -7,7 +7,7 @@ nothing, keeps its connection then for ever, and as many of them as there may be
 
 import asyncio
 import json
-from contextlib import suppress
+import resource
 from http import HTTPStatus
 from typing import Any
 
@@ -27,15 +27,11 @@ _Protocol: Any = (
 
 def count_most() -> int:
     """Return how many connections there may be, which is less if this process may open few files."""
-    with suppress(ImportError):
-        import resource  # there is none on Windows
-
-        soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft_limit != resource.RLIM_INFINITY:
-            return min(
-                CONNECTIONS, soft_limit // 2
-            )  # the corpus, the run folder and libraries need others
-    return CONNECTIONS
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    # The corpus, the run folder and libraries need others.
+    return min(CONNECTIONS, soft_limit // 2)
 
 
 class Connection(_Protocol):

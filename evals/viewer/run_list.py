@@ -13,6 +13,7 @@ from typing import Any
 from evals.running.run_status import read_sittings
 from evals.scoring.scored_run import ScoredRun, contract_differences
 from evals.scoring.system_names import name_settings
+from tools.number_format import abbreviate
 
 # Of a contract, what the head of a group says in any case.
 _SAID = {"task", "split", "queries"}
@@ -73,12 +74,7 @@ def _describe_difference(usual: ScoredRun, run: ScoredRun) -> str:
 def _shorten(value: Any) -> str:
     if isinstance(value, dict) and "kind" in value:
         return f"{value['kind']}:{value['size']}"
-    text = value
-    if not isinstance(value, str):
-        text = json.dumps(value)
-    if len(text) <= LONGEST:
-        return str(text)
-    return f"{text[: LONGEST - 4]} ..."
+    return abbreviate(value, LONGEST)
 
 
 def describe_time(path: Path) -> dict[str, Any]:
