@@ -37,7 +37,7 @@ from tools.models.answer_faults import (
     note_prompt_leak,
     write_request,
 )
-from tools.models.answer_parsing import JSON_FORM, answer_form, read_answer
+from tools.models.answer_parsing import JSON_FORM, answer_form, check_repairable, find_object
 from tools.models.answer_schema import (
     SIGNATURES_CACHED,
     FieldValues,
@@ -201,11 +201,18 @@ class Adapter(dspy.ChatAdapter):
         return [*messages[:-1], last | {"content": f"{last['content']}\n\n{content}"}]
 
     def parse(self, signature: Any, completion: str) -> FieldValues:
-        """Return the values of an answer, read in its usual form or, if that fails, in another form."""
+        """Return the values of an answer as DSPy reads them; if it cannot, they are looked for in other forms.
+
+        Ours are the bound on repairs (tools/models/answer_parsing.py), and what is read in spite of a
+        form that nobody asked for (tools/models/fields.py).
+        """
         answer = place_markers(signature, completion)
         try:
-            values = read_answer(signature, answer)
-            return super().parse(signature, answer) if values is None else values
+            json_object = find_object(signature, answer)
+            if json_object:
+                return JSON_FORM.parse(signature, json_object)  # type: ignore[no-any-return]
+            check_repairable(signature, answer)
+            return super().parse(signature, answer)  # type: ignore[no-any-return]
         except dspy.AdapterParseError:
             loose_values = read_loosely(signature, answer)
             if loose_values is None:
