@@ -16,7 +16,7 @@ from typing import Any
 import dspy
 from dspy.adapters.utils import translate_field_type
 
-from tools import files, schemas, session
+from tools import session
 from tools.models import call_context, context_window
 from tools.models.answer_checks import (
     InvalidAnswer,
@@ -121,35 +121,8 @@ class Adapter(dspy.ChatAdapter):
         """Return DSPy's message, cached by signature: pydantic needs as long for it as for the rest of a prompt."""
         return _system_message(answer_form(signature), signature, signature.__doc__)
 
-    def format_user_message_content(
-        self,
-        signature: Any,
-        inputs: FieldValues,
-        prefix: str = "",
-        suffix: str = "",
-        main_request: bool = False,
-    ) -> str:
-        """Return DSPy's message; the part that depends on the signature alone is cached."""
-        fields = signature.input_fields
-        for name, field in fields.items():
-            if isinstance(inputs.get(name), list) and field.annotation is str:
-                return str(
-                    super().format_user_message_content(
-                        signature, inputs, prefix, suffix, main_request
-                    )
-                )
-        parts = [prefix]
-        for name in fields:
-            if name in inputs:
-                parts.append(f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}")
-        if main_request:
-            requirements = self.user_message_output_requirements(signature)
-            if requirements is not None:
-                parts.append(requirements)
-        return "\n\n".join([*parts, suffix]).strip()
-
     def user_message_output_requirements(self, signature: Any) -> Any:
-        """Return DSPy's requirements, cached by signature."""
+        """Return DSPy's requirements, cached by signature, without its example of a call of a tool."""
         return _requirements(answer_form(signature), signature)
 
     def format_assistant_message_content(
@@ -373,27 +346,3 @@ def _system_message(
             plain_inside = json.dumps(plain)[1:-1]
             message = message.replace(written_inside, plain_inside)
     return message
-
-
-def _write_value(value: Any) -> str:
-    """Write the value of an input field as DSPy does, except for lists in a field of text."""
-    if isinstance(value, str):
-        return value
-    try:
-        plain = schemas.type_adapter(value.__class__).dump_python(value, mode="json", fallback=str)
-    except Exception:  # noqa: BLE001  # as in DSPy: values unknown to pydantic are written by str()
-        plain = str(value)
-    return _dumps(plain) if isinstance(plain, dict | list) else str(plain)
-
-
-def _dumps(plain: Any) -> str:
-    """Write what json.dumps(plain, ensure_ascii=False) writes, with long strings at orjson's speed.
-
-    orjson alone would write no spaces between items.
-    """
-    if isinstance(plain, dict):
-        items = [f"{_dumps(name)}: {_dumps(value)}" for name, value in plain.items()]
-        return "{" + ", ".join(items) + "}"
-    if isinstance(plain, list):
-        return "[" + ", ".join([_dumps(value) for value in plain]) + "]"
-    return files.dumps(plain) if isinstance(plain, str) else json.dumps(plain)

@@ -44,7 +44,11 @@ _SENT_KEYWORDS = (
 
 @lru_cache(maxsize=SIGNATURES_CACHED)
 def make_schema(signature: Any) -> FieldValues | None:
-    """Return the strict JSON schema of a signature's answers; None if there is none, as for DSPy's own types."""
+    """Return the strict JSON schema of a signature's answers; None if there is none, as for DSPy's own types.
+
+    The schema that DSPy's JSONAdapter makes lacks the descriptions of the fields, and has keywords
+    that not every server takes.
+    """
     fields = FieldValues()
     for name, field in signature.output_fields.items():
         if dspy.Type.extract_custom_type_from_annotation(field.annotation):

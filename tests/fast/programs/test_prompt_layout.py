@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import dspy
 import pytest
+from dspy.adapters.utils import format_field_value
 from dspy.utils.callback import BaseCallback
 
 import environments
 from evals.running.request import SYSTEMS, list_parameters
 from tools.corpus import Corpus
 from tools.models import language_model
-from tools.models.adapter import _write_value
 from tools.plugins import load_object
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -51,7 +51,7 @@ def repeated(earlier, later):
     """How many characters of `later` could have been read before: what is the same, and the longest growing list."""
     same, growing = 0, [0]
     for name, value in earlier.inputs.items():
-        written = _write_value(value)
+        written = format_field_value(earlier.signature.input_fields[name], value)
         if value == later.inputs[name] and len(written) > SHORT:
             same += len(written)
         elif grows(value, later.inputs[name]):
