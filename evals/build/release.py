@@ -35,6 +35,7 @@ from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.number_format import plural
 from tools.records import Query
+from tools.result_table import ResultTable
 from tools.text import ngrams, tokens
 
 RELEASE = "release"
@@ -382,13 +383,15 @@ def _card_lines(
         "default": {split: f"qrels/{split}.tsv" for split in splits},
     }
     name = settings.get("name", "A benchmark")
-    table = "\n| stage | in | out | left out |\n|---|---|---|---|"
-    yield front_matter(name, _TAGS, files, origin.get("licence") or "unknown")
-    yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n{table}"
+    rows = []
     for row in origin.get("funnel", ()):
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["dropped"].items())
-        yield f"| {row['stage']} | {row['went_in']:,} | {row['came_out']:,} | {reasons} |"
-    yield "\n## How it was made\n"
+        rows.append([row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", reasons])
+    funnel = ResultTable("", ["stage", "in", "out", "left out"], rows, names=(0, 3))
+    yield front_matter(name, _TAGS, files, origin.get("licence") or "unknown")
+    yield f"{origin['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n"
+    yield funnel.to_markdown()
+    yield "## How it was made\n"
     for line in _toml_lines({**origin, "human": None}):
         yield f"    {line}"
 

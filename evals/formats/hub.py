@@ -22,6 +22,7 @@ from evals.scoring.scored_run import USED
 from tools.errors import UnknownName
 from tools.number_format import number, queries
 from tools.records import Step
+from tools.result_table import ResultTable
 
 # Queries in a row group, which is held in memory at once.
 ROWS = 64
@@ -218,10 +219,8 @@ def _card(source: ExportedRun) -> str:
     split = config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
     metrics = run.scores["metrics"].items()
-    means = "".join(
-        f"| {name} | {number(estimate['mean'], unknown='undefined')} |\n"
-        for name, estimate in metrics
-    )
+    rows = [[name, number(estimate["mean"], unknown="undefined")] for name, estimate in metrics]
+    means = ResultTable("", ["metric", "mean"], rows).to_markdown()
     try:
         origin = environments.suite(task.partition("/")[0]).release
         release = (
@@ -239,8 +238,6 @@ def _card(source: ExportedRun) -> str:
 {config["program"]} over {config["retriever"]["name"]}, model {config["lm"]["name"]}; \
 {len(source.query_ids)} of {queries(run.scores["queries"])}. {mini if config["data"] == "mini" else ""}
 
-| metric | mean |
-|---|---|
 {means}
 `trajectories` has a row a query (ranking, steps, fates of relevant documents), `scores` a row a query \
 and metric, `runs` a row a run with its configuration. Their `train` split is all there is: the queries are \
