@@ -176,8 +176,8 @@ class Adapter(dspy.ChatAdapter):
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer as DSPy reads them; if it cannot, they are looked for in other forms.
 
-        Ours are the bound on repairs (tools/models/answer_parsing.py), and what is read in spite of a
-        form that nobody asked for (tools/models/fields.py).
+        Ours are the bound on repairs (tools/models/answer_parsing.py), and the reading of answers in
+        another form than requested (tools/models/fields.py).
         """
         answer = place_markers(signature, completion)
         try:
