@@ -60,6 +60,25 @@ def test_every_system_of_a_table_is_a_row_of_a_study_or_says_why_it_is_none(name
         assert planned or cell.lacks or {"bound", "lacks", "mean_of"} & system.keys()
 
 
+def test_the_table_of_data_says_by_which_rule_triplets_of_doris_mae_are_counted(make):
+    found = make("birco/table1")
+    [note] = [note for note in found["notes"] if "triplets" in note]
+    assert all(count in note for count in ("6,876", "8,887", "3,794"))
+    [cell] = [
+        cell
+        for cell in found["cells"]
+        if (cell["task"], cell["metric"]) == ("birco/doris_mae", "triplets")
+    ]
+    dev = environments.load("birco/doris_mae", "mini", "dev")
+    pairs = [
+        (better, worse)
+        for labels in dev.qrels.values()
+        for better, worse in itertools.permutations(labels.values(), 2)
+        if worse > max(labels.values()) / 2 and better - worse > 0.25
+    ]
+    assert cell["ours"] == len(pairs) and cell["published"] == 3000
+
+
 def test_a_table_stands_beside_the_papers_and_says_first_that_miniatures_are_not_comparable(make):
     found = make("obliq/table4", "--limit", "2", "--lm", "offline", "--retriever", "bm25")
     assert "never comparable" in found["notes"][0]
