@@ -53,10 +53,11 @@ def command_lines(lead: str, command: str, width: int | None) -> list[str]:
     line = f"{lead} {command}"
     if width is None or len(line) <= width:
         return [line]
+    above = paragraph(lead, width).splitlines() if lead.strip() else []
     words = shlex.split(command, posix=False)
     if " ".join(words) != command:
         # A quoted word has quotes in it.
-        return [lead, f"    {command}"]
+        return [*above, f"    {command}"]
     lines = [f"    {words[0]}"]
     for word in words[1:]:
         longer = f"{lines[-1]} {word}"
@@ -65,4 +66,4 @@ def command_lines(lead: str, command: str, width: int | None) -> list[str]:
         else:
             lines[-1] += CONTINUED
             lines.append(f"      {word}")
-    return [*filter(str.strip, [lead]), *lines]
+    return [*above, *lines]

@@ -9,6 +9,7 @@ function disclosure(words, make, given = {}) {
     box.replaceChildren(el("p.about", { role: "status" }, "Reading…"));
     try {
       box.replaceChildren(await make());
+      box.querySelector("input")?.focus();
       made = true;
     } catch (error) {
       box.replaceChildren(notice(error.message, true));

@@ -24,10 +24,10 @@ function remarkForm(fields, save) {
   const form = el("form.filters.remark-form", Object.values(fields).map((field) => field.node), el("button", "Save"), said);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    said.textContent = "Saving…";
     try {
       await save(Object.fromEntries(Object.entries(fields).map(([key, { input }]) => [key, input.value.trim()])));
       said.textContent = "Saved.";
+      form.querySelector("button").focus(); // where the keys of the page are heard again
     } catch (error) {
       said.textContent = error.message;
     }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tools.result_table import Cell, DefinitionList, ResultTable, render_terminal
 from tools.terminal import first_sentence
-from tools.wrapping import paragraph
+from tools.wrapping import command_lines, paragraph
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS, min_size=1, max_size=8).map(" ".join)
@@ -104,6 +104,18 @@ def test_a_text_with_a_word_that_has_no_room_beside_the_names_stands_below_its_n
         f"    {'x' * 71}",
         "    nor",
         f"    {'y' * 75}",
+    ]
+
+
+def test_a_command_that_is_too_wide_stands_below_its_lead_and_can_be_copied():
+    command = "python -m evals.run --program multihop --task congress"
+    assert command_lines("next:", command, None) == [f"next: {command}"]
+    lines = command_lines("a/long/path/of/a/file.toml: edit it, then", command, 40)
+    assert lines == [
+        "a/long/path/of/a/file.toml: edit it,",
+        "  then",
+        "    python -m evals.run --program \\",
+        "      multihop --task congress",
     ]
 
 
