@@ -45,7 +45,6 @@ _SHOWN = frozenset({"Signature", "BaseModel"})
 _TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})
 _REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
 _FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
-_NAME_IN_DUMP = re.compile(r"Name\('(\w+)', ")
 # A text such as "tools.text:content_words".
 _MODULE_IN_DUMP = re.compile(rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'")
 _INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
@@ -79,7 +78,7 @@ class _Link(NamedTuple):
 class ParsedModule(NamedTuple):
     """The parts of a file that count."""
 
-    # The code without comments, formatting, docstrings and imports of Sextant's modules
+    # The code without comments, formatting, docstrings, and imports and names of Sextant's modules
     body: str
     own_imports: tuple[_OwnImport, ...]  # imports of Sextant's modules
     imports: tuple[_Import, ...]  # all imports
@@ -137,11 +136,12 @@ class SourceClosure(NamedTuple):
                 imports.append(mark)
 
         def mark_module(match: re.Match[str]) -> str:
-            local = match[1]
-            return f"Name('={local_marks[local]}', " if local in local_marks else match[0]
+            return f"Name('={local_marks[match[1]]}', "
 
-        body = _NAME_IN_DUMP.sub(mark_module, module.body)
-        body = _MODULE_IN_DUMP.sub(r"'=\1'", body)
+        body = module.body
+        if local_marks:
+            names = "|".join(local_marks)
+            body = re.sub(rf"Name\('({names})', ", mark_module, body)
         prompts = [class_.docstring for class_ in module.classes if class_.name in shown]
         contents = [body, *sorted(set(imports)), module.tools, *prompts]
         return "\0".join(contents).encode("utf-8", "surrogatepass")
@@ -163,6 +163,7 @@ def collect_sources(
     data = {}
     libraries = set()
     links = {}
+    finder = _Finder(root)
     pending = [_home(name, root) for name in modules]
     packages = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
     while pending:
@@ -170,7 +171,7 @@ def collect_sources(
         if name in parsed or _is_in(name, without):
             continue
         installed = folder in _INSTALLED and name.partition(".")[0] not in packages
-        if installed or (path := _file(name, folder, root)) is None:
+        if installed or (path := finder.find(name, folder)) is None:
             libraries.add(name.partition(".")[0])
             continue
         module = parsed[name] = parse_module(path)
@@ -179,8 +180,10 @@ def collect_sources(
             if data_path.is_file():
                 data[f"{name}/{file_name}"] = data_path
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
-        links[name] = tuple(_follow(own_import, folder, root) for own_import in module.own_imports)
+        pending += [(imported, folder) for imported in _imported(module, package, folder, finder)]
+        links[name] = tuple(
+            _follow(own_import, folder, finder) for own_import in module.own_imports
+        )
         if name.partition(".")[0] not in PACKAGES and "." in name:
             # A user's own package may run code when it is imported.
             pending.append((name.rpartition(".")[0], folder))
@@ -202,26 +205,42 @@ def _home(name: str, root: Path) -> tuple[str, Path]:
     return name, Path(places[0]).parent if places[0] else root
 
 
-def _file(
-    name: str,
-    folder: Path,
-    root: Path,
-) -> Path | None:
-    """Return the file of a module: a module of Sextant under `root`, another module in the
-    `folder` of its importer; None if there is none.
-    """
-    base = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
-    for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-        if path.is_file():
-            return path
-    return None
+class _Finder:
+    """Finds the files of modules, each once: a name is imported in many places."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._found: dict[tuple[str, Path], Path | None] = {}
+
+    def find(self, name: str, folder: Path) -> Path | None:
+        """Return the file of a module: a module of Sextant under the root, another module in the
+        `folder` of its importer; None if there is none.
+        """
+        top = self._root if name.partition(".")[0] in PACKAGES else folder
+        if (name, top) not in self._found:
+            base = f"{top}/{name.replace('.', '/')}"
+            paths = (Path(f"{base}.py"), Path(f"{base}/__init__.py"))
+            self._found[name, top] = next((path for path in paths if path.is_file()), None)
+        return self._found[name, top]
+
+    def is_module(
+        self,
+        package: str,
+        name: str,
+        folder: Path,
+    ) -> bool:
+        """Return whether a name in a package, or in a module, is a module itself."""
+        file = self.find(package, folder)
+        if file and file.name != "__init__.py":
+            return False
+        return self.find(f"{package}.{name}", folder) is not None
 
 
 def _imported(
     module: ParsedModule,
     package: str,
     folder: Path,
-    root: Path,
+    finder: _Finder,
 ) -> Iterator[str]:
     for name, dots, names in module.imports:
         parents = package.split(".")
@@ -229,18 +248,17 @@ def _imported(
         if not names:
             yield source
         for imported in names:  # a submodule, or a name in the module
-            submodule = f"{source}.{imported}"
-            yield submodule if _file(submodule, folder, root) else source
+            is_module = finder.is_module(source, imported, folder)
+            yield f"{source}.{imported}" if is_module else source
 
 
 def _follow(
     imported: _OwnImport,
     folder: Path,
-    root: Path,
+    finder: _Finder,
 ) -> _Link:
-    submodule = f"{imported.module}.{imported.name}"
-    if _file(submodule, folder, root):
-        return _Link(submodule, "", imported.local)
+    if finder.is_module(imported.module, imported.name, folder):
+        return _Link(f"{imported.module}.{imported.name}", "", imported.local)
     return _Link(imported.module, imported.name, imported.local)
 
 
@@ -276,7 +294,7 @@ def _read(
     tree = ast.parse(path.read_bytes())
     tree.body = [node for node in tree.body if not _is_left_out(node)]
     reader = _SourceReader()
-    body = reader.dump(tree, 0)
+    body = _MODULE_IN_DUMP.sub(r"'=\1'", reader.dump(tree, 0))
     functions = _by_depth(reader.functions)
     return ParsedModule(
         body,
