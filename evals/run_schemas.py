@@ -184,6 +184,8 @@ class ScoresSchema(TypedDict):
     unjudged: NotRequired[
         dict[str, dict[str, Number]]
     ]  # of tasks with pooled judgements, by metric
+    unusable: NotRequired[dict[str, Count]]  # answers, by the reason
+    used_in_part: NotRequired[dict[str, Count]]
     read: NotRequired[_Read | None]
     notes: NotRequired[list[str]]
     usage: _Used

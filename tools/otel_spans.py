@@ -58,8 +58,8 @@ def start() -> None:
         of_programs.instrument()
 
 
-def _watched(span_kind: str, method: Any) -> Any:
-    """Have a session's method make a span of each call."""
+def _watched(span_kind: str, name: str, method: Any) -> Any:
+    """Have a session's method make a span with this name of each call."""
     parameters = inspect.signature(method)
 
     @wraps(method)
@@ -77,7 +77,7 @@ def _watched(span_kind: str, method: Any) -> Any:
             "input.value": encodable([text])[0],
         }
         attributes_sent["metadata"] = json.dumps({"query_id": session.query_id})
-        with begin(method.__name__, attributes=attributes_sent) as span:
+        with begin(name, attributes=attributes_sent) as span:
             output_value = method(*words, **named)
             if live or span.is_recording():
                 attributes, output = _describe(output_value)
@@ -112,8 +112,8 @@ def _describe(output: Sequence[Snippet | Hit] | str) -> tuple[dict[str, Any], An
 def watch(session_class: type[SessionClass]) -> type[SessionClass]:
     """Return a class of sessions that make a span of each search and each reading."""
     methods = {
-        "search": _watched("RETRIEVER", vars(session_class)["search"]),
-        "find_hits": _watched("RETRIEVER", vars(session_class)["find_hits"]),
-        "read": _watched("TOOL", vars(session_class)["read"]),
+        "search": _watched("RETRIEVER", "search", vars(session_class)["search"]),
+        "find_hits": _watched("RETRIEVER", "search", vars(session_class)["find_hits"]),
+        "read": _watched("TOOL", "read", vars(session_class)["read"]),
     }
     return type(f"Watched{session_class.__name__}", (session_class,), methods)

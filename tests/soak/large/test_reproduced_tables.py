@@ -6,6 +6,15 @@ from evals import reproduce
 from evals.papers.reproduce import reproduce_table
 from evals.published.sections import sections
 
+# Tables whose cells are made of what a user measured before, and gives with an option
+FACETS = "give the build with --facets TASK=FOLDER"
+GIVEN = {
+    "birco/table3": "give what that prints with --contamination TASK=FILE",
+    "birco/table4": FACETS,
+    "birco/h2": FACETS,
+}
+TOO_FEW = "fewer than three queries, or a feature that all share"  # for a regression
+
 
 @pytest.mark.parametrize("name", sections())
 def test_a_table_is_made_but_for_the_cells_that_it_announces(name, tmp_path, monkeypatch):
@@ -24,7 +33,9 @@ def test_a_table_is_made_but_for_the_cells_that_it_announces(name, tmp_path, mon
     found, section = reproduce_table(name, dry_run=False, **conditions).json, sections()[name]
     for cell, made in zip(section.cells, found["cells"], strict=True):
         announced = cell.lacks or (cell.system and section.system(cell).get("lacks"))
-        assert made["ours"] is not None or (announced and made["remark"] == announced), made
+        asks_for = made["remark"].endswith(GIVEN.get(name, ())) or made["remark"] == TOO_FEW
+        is_said = made["remark"] == announced if announced else asks_for
+        assert made["ours"] is not None or is_said, made
     for ending in (".svg", ".pdf"):
         assert ("drawn" in section.about) == any(
             file.endswith(ending) for file in found.get("files", ())
