@@ -144,8 +144,8 @@ def little_room():
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory):
-    """The file of a certificate for this machine that nobody vouches for, and a server's side of it."""
+def certificate_folder(tmp_path_factory):
+    """A folder with a certificate for this machine that nobody vouches for, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     names = "subjectAltName=DNS:localhost,DNS:provider.example,IP:127.0.0.1"
@@ -153,6 +153,13 @@ def certificate(tmp_path_factory):
     made = subprocess.run([*command.split(), "-addext", names, *files], capture_output=True)
     if made.returncode:
         pytest.skip("openssl cannot make a certificate here")
+    return folder
+
+
+@pytest.fixture
+def certificate(certificate_folder):
+    """The file of the certificate, and a server's side of it, which a test may change."""
+    folder = certificate_folder
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return folder / "cert.pem", context
