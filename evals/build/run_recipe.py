@@ -59,12 +59,13 @@ def run(
         files.mkdir_private(folder)
     check_prices(request, lms.values(), _list_retrievers(parameters))
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
-    _warn_of_unknown_prices(request, lms)
     if not (dry_run or cassette):
         _check_keys(requests)
     label = plugins.display_name(name)
     differs = recipe.describe_differences(name)
     with files.lock_file(folder / ".lock", partial(_refuse, folder), files.PRIVATE):
+        # A build that is refused says why in its one line.
+        _warn_of_unknown_prices(request, lms)
         source = ingest.ingest(
             parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
         )

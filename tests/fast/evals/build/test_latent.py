@@ -11,7 +11,8 @@ from environments import __main__ as environments_command
 from evals.build import __main__ as build_command
 from evals.build.recipe import read_recipe
 from evals.running.resolve import RunRetrievers
-from tools.errors import BudgetReached, DataError, UnknownName
+from tools import files
+from tools.errors import BudgetReached, DataError, RunConflict, UnknownName
 from tools.models.run_resources import RunResources
 from tools.retrievers import canonicalize
 from tools.retrievers.expressions import parse
@@ -83,6 +84,18 @@ def test_a_model_of_unknown_price_is_named_once_before_anything_is_sent(
     prices.write_text(f'["{server.spec}"]\ninput = 1\noutput = 1\n')
     build(folder, server.spec, prices=prices)
     assert said not in capsys.readouterr().err
+
+
+def test_a_build_in_a_folder_that_another_process_is_at_says_that_alone(
+    tmp_path, server, knowing, capsys
+):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    with (
+        files.lock_file(folder / ".lock", lambda: None),
+        pytest.raises(RunConflict, match="another process is at"),
+    ):
+        build(folder, server.spec)
+    assert capsys.readouterr().err == "" and not server.requests
 
 
 def test_an_answer_that_cannot_be_used_drops_its_unit_and_says_why(tmp_path, server, knowing):
