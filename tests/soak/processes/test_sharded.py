@@ -18,6 +18,7 @@ from tools.errors import DataError
 from tools.records import Document
 from tools.retrievers import build, canonicalize, contract
 from tools.retrievers.base import Search
+from tools.retrievers.sharded import PartProcess
 
 CHANCE = random.Random(0)
 WORDS = [
@@ -139,7 +140,9 @@ def test_parts_can_be_actors_of_a_ray_cluster(pair):
         assert not processes()
         assert_same(whole, parts)
         family = psutil.Process().children(recursive=True)
-        next(one for one in family if one.cmdline()[0].startswith("ray::Server")).kill()
+        title = f"ray::{PartProcess.__name__}"
+        [one, _] = [process for process in family if process.cmdline()[0].startswith(title)]
+        one.kill()
         assert_same(whole, parts)
     finally:
         ray.shutdown()
