@@ -16,18 +16,20 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import pytest
 from openai_server import Failure, OpenAIServer, given, ids
 
+import environments
 from optimizers import compile as module
 from tools.cli import run_command
 from tools.models.retry_policy import RetryPolicy
 
 ROOT = Path(__file__).parents[3]
 WORKERS = 4
-SEED = b"1"  # of the model's answers: one with which optimizers find something better, and so have much to ask
+SEED = b"1"  # of the model's answers
 DATA = ("--task", "writing", "--data", "mini", "--limit", "8")
 BASE = (
     "--program",
@@ -50,8 +52,31 @@ OPTIONS = {
 }
 
 
+@cache
+def wanted_words():
+    """By the text of a query, the words of the documents that it wants."""
+    environment = environments.load("writing", "mini", "all")
+    qrels = environment.judgements["gold"].qrels
+    return {
+        query.text: [
+            word
+            for doc_id in qrels[query.query_id]
+            for word in words_of(environment.documents[doc_id].text)
+        ]
+        for query in environment.queries
+    }
+
+
+def words_of(text):
+    return re.findall(r"[a-z]{4,}", text.lower())
+
+
 def answers(prompt):
-    """Every field that is asked for, the same for the same prompt; demonstrations and advice lengthen searches."""
+    """Every field that is asked for, the same for the same prompt.
+
+    The search has one word of the wanted documents, and more with demonstrations and advice, so that every optimizer
+    finds something better than the program before, and has much to ask.
+    """
     [first, others] = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`(.*)", prompt)[-1]
     names = [
         first,
@@ -65,10 +90,11 @@ def answers(prompt):
 
 def answer(name, prompt, rng):
     if name == "search":
-        advice = sum(map(int, re.findall(r"[Aa]dvice (\d+)", prompt)))
-        words = re.findall(r"[a-z]{4,}", given(prompt, "description").lower())
+        advice = [int(number) for number in re.findall(r"[Aa]dvice (\d+)", prompt)]
+        words = wanted_words()[given(prompt, "description")]
         # The field is named twice where it is described, and once more in each demonstration.
-        length = 1 + 3 * (prompt.count("[[ ## search ## ]]") - 2) + advice % 9
+        demonstrations = prompt.count("[[ ## search ## ]]") - 2
+        length = 1 + 3 * demonstrations + sum(1 + number % 8 for number in advice)
         return " ".join(rng.sample(words, min(len(words), length)))
     if name == "selected":
         shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
