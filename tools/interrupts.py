@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -29,6 +30,9 @@ _raised = 0  # the number of signals for which `check_interrupts` has raised
 _command_thread: threading.Thread | None = None
 # Wakes the main thread. A signal handler may call put(), whatever it interrupted.
 _wake_ups: SimpleQueue[None] = SimpleQueue()
+# Seconds that the main thread blocks at most. A signal that another thread takes, or that comes just
+# before the main thread blocks, does not wake it, and Python runs handlers in the main thread alone.
+_LONGEST_BLOCK = 0.25
 
 
 def check_interrupts() -> None:
@@ -99,9 +103,7 @@ def run_in_thread(work: Callable[[], int]) -> int | None:
     result = start_thread(lambda: _run_as_command(work))
     result.add_done_callback(lambda _: _wake_ups.put(None))
     while not result.done():
-        try:
-            _wake_ups.get(timeout=_patience())
-        except Empty:
+        if not _wait_for_wake_up(_patience()):
             return None
         deadline = time.monotonic() + UNHEARD
         while _raised < len(_signals) and not result.done():
@@ -109,6 +111,16 @@ def run_in_thread(work: Callable[[], int]) -> int | None:
                 return None
             time.sleep(0.02)
     return result.result()
+
+
+def _wait_for_wake_up(seconds: float) -> bool:
+    """Return whether a signal was handled, or the command has ended, within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(Empty):
+            _wake_ups.get(timeout=_LONGEST_BLOCK)
+            return True
+    return False
 
 
 def _run_as_command(work: Callable[[], int]) -> int:
@@ -126,8 +138,8 @@ def _install_handlers() -> None:
         signal.signal(signal.SIGINT, handle_signal)
 
 
-def _patience() -> float | None:
-    """Return the seconds to wait for the command; None before the first signal: without a limit."""
+def _patience() -> float:
+    """Return the seconds to wait for the command, which has no limit before the first signal."""
     if not _signals:
-        return None
+        return math.inf
     return ENDING if len(_signals) == 1 else UNHEARD
