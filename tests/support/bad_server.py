@@ -29,8 +29,15 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
+from tools.models.transport import http_client
+
 Body = dict[str, Any]  # of a request or an answer, as JSON has it
 MISSING = object()  # in place of a usage block: none at all
+BYTELESS = {
+    "refused",
+    "reset",
+    "hung_up",
+}  # faults that end the connection before any byte of an answer
 
 
 @dataclass(slots=True)
@@ -48,11 +55,22 @@ class Try:
     usage: Any = None  # what went out whole reports, whether it can be used or not
     ended: float = 0.0  # when its last byte went out, or the client went away
     in_flight: int = 0  # requests in work when it arrived, itself among them
+    reused: bool = False  # whether its connection had answered a request before
 
     @property
     def asked(self) -> str:
         """What tells requests apart: tries of one call have the same."""
         return json.dumps(self.body, sort_keys=True)
+
+    @property
+    def closed_unseen(self) -> bool:
+        """Whether its client has to take its connection for one that was closed between two requests.
+
+        The connection had answered before, and ended at once, without a byte. Nothing tells the client that the
+        request was read, so it sends the request once more, on a new connection, and counts no fault.
+        """
+        at_once = self.ended - self.arrived < http_client.STALE
+        return self.reused and self.kind in BYTELESS and at_once
 
 
 # What an answer is made of
@@ -161,6 +179,7 @@ class Line:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    requests: int = 0  # that came over it, GETs among them
 
     async def send(self, data: bytes) -> None:
         """Write, and wait until the last byte has left for the kernel."""
@@ -718,12 +737,14 @@ async def _request(line: Line) -> Try:
     if headers.get("expect", "").lower() == "100-continue":
         await line.send(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = await line.reader.readexactly(int(headers.get("content-length", "0")))
+    line.requests += 1
     return Try(
         0,
         first.split()[1],
         json.loads(body or b"{}"),
         headers.get("authorization", ""),
         time.monotonic(),
+        reused=line.requests > 1,
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from tools.errors import ProviderRefused
 from tools.models import language_model
 from tools.models.retry_policy import RetryPolicy
 from tools.models.run_resources import RunResources
+from tools.models.transport import http_client
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
 from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
@@ -167,6 +169,7 @@ def check(seed: int, runs: Path, undisturbed: Undisturbed, server: BadServer) ->
                 assert said & {*REFUSING, "filtered_400"}, "refused, and nobody had refused"
             assert before <= set(folder.outcomes), "a query that had been answered is lost"
             bounded(server.tries[seen:])
+            resent(server, model)
             books(server, model)
             answered(drawn, folder, server, undisturbed)
             seen = len(server.tries)
@@ -180,11 +183,31 @@ def check(seed: int, runs: Path, undisturbed: Undisturbed, server: BadServer) ->
 
 
 def bounded(tries: list[Try]) -> None:
-    """No call was tried more often in one sitting than patience has it."""
-    times = Counter(one.asked for one in tries)
-    assert not times or max(times.values()) <= QUICK.attempts, (
-        f"a call was sent {max(times.values())} times"
-    )
+    """No call was tried more often in one sitting than patience has it.
+
+    What was sent again unseen is no try. After a refusal for length the query is answered again, with new patience.
+    """
+    times = Counter[str]()
+    for one in tries:
+        if one.closed_unseen:
+            continue
+        times[one.asked] += 1
+        assert times[one.asked] <= QUICK.attempts, f"a call was sent {times[one.asked]} times"
+        if one.kind == "too_long":
+            times[one.asked] = 0
+
+
+def resent(server: BadServer, model: language_model.ConnectedModel) -> None:
+    """What was sent again unseen went over a new connection, so that it cannot be sent again unseen once more.
+
+    Where it found no connection, that is counted, and the next try of the call may have an old one again.
+    """
+    tries = [pair for one in server.by_call().values() for pair in pairwise(one)]
+    over_old = sum(one.closed_unseen and following.reused for one, following in tries)
+    faults = model.terms.books.faults
+    counted = faults.get("connection", 0) + faults.get("reset", 0)
+    made = sum(TOLD[one.kind] == "reset" and not one.closed_unseen for one in server.tries)
+    assert over_old <= counted - made, f"{over_old} requests were sent again over an old connection"
 
 
 def books(server: BadServer, model: language_model.ConnectedModel) -> None:
@@ -192,7 +215,7 @@ def books(server: BadServer, model: language_model.ConnectedModel) -> None:
     ours, tries = model.terms.books, server.tries
     twice = [tries for tries in server.by_call().values() if sum(one.paid for one in tries) > 1]
     assert not twice, f"a call was paid twice: requests {[one.number for one in twice[0]]}"
-    expected = Counter(TOLD[one.kind] for one in tries if not one.paid)
+    expected = Counter(TOLD[one.kind] for one in tries if not one.paid and not one.closed_unseen)
     expected["connection"] = ours.faults.get(
         "connection", 0
     )  # a request that found no connection was seen by nobody,
@@ -249,6 +272,11 @@ def again(drawn: Drawn, server: BadServer, runs: Path) -> None:
     assert len(server.tries) == before, "a run that was finished has sent something"
 
 
+@pytest.fixture(autouse=True)
+def a_busy_machine_makes_no_closing_late(monkeypatch):
+    monkeypatch.setattr(http_client, "STALE", 60.0)
+
+
 @pytest.fixture(scope="module")
 def undisturbed():
     return Undisturbed()
@@ -300,6 +328,7 @@ if __name__ == "__main__":
             check(int(sys.argv[1]), Path(place), Undisturbed(), server)
         finally:
             for one in server.tries:
-                print(  # noqa: T201
-                    f"{one.number:4} {one.kind:16} {one.status} {'paid' if one.paid else ''} {one.asked[:60]}"
-                )
+                paid = "paid" if one.paid else ""
+                again = "sent again" if one.closed_unseen else ""
+                told = f"{one.number:4} {one.kind:16} {one.status} {paid}{again} {one.asked[:60]}"
+                print(told)  # noqa: T201

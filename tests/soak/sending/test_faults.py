@@ -30,6 +30,7 @@ from bad_server import (
 from waiting import wait_for
 
 from tools.models.retry_policy import RetryPolicy
+from tools.models.transport import http_client
 
 TASK = (
     "--program",
@@ -100,7 +101,8 @@ def agree(ledger, bad: BadServer) -> None:
     unseen = ledger["faults"].get(
         "connection", 0
     )  # a request that found no connection was seen by nobody
-    assert (ledger["sent"] - unseen, ledger["answered"]) == (len(bad.tries), len(bad.paid))
+    counted = sum(not one.closed_unseen for one in bad.tries)
+    assert (ledger["sent"] - unseen, ledger["answered"]) == (counted, len(bad.paid))
     assert ledger["failed"] == sum(ledger["faults"].values()) == ledger["sent"] - ledger["answered"]
     statuses = Counter(str(one.status) for one in bad.tries if one.status not in (0, 200))
     assert {kind: many for kind, many in ledger["faults"].items() if kind.isdigit()} == statuses
@@ -130,7 +132,14 @@ def test_a_fault_that_comes_always_ends_the_run_and_the_same_command_finishes_it
     assert result.code == 7 and result.err.count("\n") == 1 and "the same command" in result.err
     assert result.json["owed"] == 3 and result.json["failed"] == 0 and result.json["metrics"] == {}
     assert outcomes(result) == {}
-    assert max(len(tries) for tries in bad.by_call().values()) <= QUICK.attempts
+    tries_of_calls = [
+        sum(not one.closed_unseen for one in tries) for tries in bad.by_call().values()
+    ]
+    assert max(tries_of_calls) <= QUICK.attempts
+    again = [one for one in bad.tries if one.closed_unseen]
+    assert len(again) <= 2, (
+        "new connections alone are left once the connections of both queries were closed"
+    )
     paid = len(bad.paid)
     assert paid == 3, "they are kept"
     bad.script = always(fine())
@@ -140,6 +149,13 @@ def test_a_fault_that_comes_always_ends_the_run_and_the_same_command_finishes_it
     assert len(bad.paid) == undisturbed[1], "what had been paid for was not paid for again"
     sent = len(bad.tries)
     assert ask().code == 0 and len(bad.tries) == sent, "nothing is left to be asked"
+
+
+def test_a_call_that_was_worked_on_before_the_server_hung_up_is_a_fault(ask, bad):
+    bad.script = once(replace(bad_server.hung_up(), delay=http_client.STALE + 0.5), at=3)
+    result = ask(at_once=1)
+    assert result.code == 0 and result.json["ledger"]["faults"] == {"reset": 1}
+    assert bad.tries[2].reused
 
 
 @pytest.mark.parametrize("kind", REFUSING | UNCLEAR)
@@ -176,7 +192,13 @@ def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(
     )
     assert len(bad.tries) == len(bad.paid), "it was an answer, and was paid for"
     bad.forget(always(fault))
+    # The first searches are in the ledger; the readings cannot be used, which costs them alone.
     result = ask("-P", "read_chars=500")
+    assert result.code == 0 and (result.json["failed"], result.json["owed"]) == (0, 0)
+    assert result.json["unusable"] == {kind: len(bad.tries)} and all(rankings(result).values())
+    # No search has been made in three hops: nothing of a query's answers can be used.
+    bad.forget(always(fault))
+    result = ask("-P", "hops=3", task=[word for word in TASK if word not in ("-P", "hops=2")])
     assert result.code == 7 and (result.json["failed"], result.json["owed"]) == (3, 0)
 
 
