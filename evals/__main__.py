@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tools import installation
-from tools.cli import CommandParser, print_stderr, print_stdout, run_and_leave, run_command, spell
+from tools.cli import CommandParser, print_stdout, report_error, run_and_leave, run_command, spell
 from tools.errors import UnknownName
 from tools.terminal import definitions
 
@@ -59,8 +59,7 @@ def main() -> None:
     elif name in COMMANDS:
         run_by_name(name, arguments, typed)
     else:
-        print_stderr(f"error: {UnknownName('command', name, COMMANDS)}")
-        sys.exit(UnknownName.exit_code)
+        sys.exit(report_error(UnknownName("command", name, COMMANDS)))
 
 
 def show(text: str) -> None:

@@ -377,7 +377,8 @@ def report_error(error: SextantError | OSError) -> int:
         elif error.errno in files.TOO_MANY_OPEN:
             remedy = f"; {files.remedy(error)}, and give the same command again"
     short = text if len(text) <= 1000 else f"{text[:500]} ... {text[-500:]}"
-    print_stderr(f"error: {short}{remedy}")
+    # In a file or a pipe an error is one line, whatever $COLUMNS says.
+    print_stderr(f"error: {short}{remedy}", whole=not is_terminal(sys.stderr))
     return DataError.exit_code if isinstance(error, OSError) else error.exit_code
 
 

@@ -127,5 +127,6 @@ def test_a_reading_is_twelve_of_our_frames_above_the_socket_which_the_docs_draw(
         played(server, corpus, Searches("blue blood", "giraffe heart", "crab", "iron"))
     finally:
         sys.setprofile(None)
-    assert max(map(len, stacks)) <= 12
+    longest = max(stacks, key=len)
+    assert len(longest) <= 12, longest
     assert drawn_frames() in stacks

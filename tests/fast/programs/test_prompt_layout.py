@@ -17,6 +17,7 @@ from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
+AS_IN_THE_PAPER = ("JudgeRequirement",)  # BIRCO's figure 14 asks for the description last
 SHORT = 40  # characters; of a number, or the name of a kind
 
 
@@ -75,4 +76,6 @@ def test_what_stays_the_same_or_grows_comes_before_what_changes(name):
     for earlier, later in prompts.pairs():
         letters = zip(earlier.text, later.text, strict=False)
         common = list(takewhile(lambda pair: pair[0] == pair[1], letters))
+        if later.signature.__name__ in AS_IN_THE_PAPER:
+            continue
         assert len(common) >= repeated(earlier, later), later.signature

@@ -232,7 +232,7 @@ def test_a_session_that_is_over_takes_no_further_step_and_goes_on_counting_from_
         lambda: session.search("blood"),
         lambda: session.note("x"),
     ):
-        with pytest.raises(LimitReached, match="all 2 model calls"):
+        with pytest.raises(LimitReached, match="the limit of 2 model calls"):
             refused()
     assert [step.tool for step in session.submit([], why="budget").trace.steps] == ["stop"]
 

@@ -63,7 +63,7 @@ FILES = {  # what reads the file, its content, and what is said of it: "" where 
     "open quotation marks": (
         read_table,
         "a\tb\n" + '"x"y\t' * 4 * MANY + "\n",
-        "line 2: 400000 columns where 2 are",
+        "line 2: 400,000 columns where 2 are",
     ),
     "a long cell of doubled marks": (
         read_table,
@@ -73,12 +73,12 @@ FILES = {  # what reads the file, its content, and what is said of it: "" where 
     "a long cell that nothing closes": (
         read_table,
         'a\tb\n1\t"x"y"z' + ('y z "u"s ' * 400 + "\n") * 2000,
-        "line 1002: 1 columns where 2 are expected",
+        "line 1002: 1 column where 2 are expected",
     ),
     "marks and tabs that close nothing": (
         read_table,
         'a\tb\n1\t"x"y"z' + ('\t"q"r\tb' * 600 + "\n") * 990,
-        "line 2: 1202 columns where 2 are expected",
+        "line 2: 1,202 columns where 2 are expected",
     ),
     "a long number": (read_grades, "1" * 4 * MANY + "x", "is not a number up to"),
 }

@@ -348,10 +348,10 @@ def test_a_line_is_due_after_a_quarter_of_the_queries_or_five_seconds(said):
         scene.after(1.0)
     [first, second] = said()
     assert first.startswith(
-        "5/1000 queries  1 failed  nDCG@10 0.5000 so far  1204 calls (311 cached, 4 failed)"
+        "5/1,000 queries  1 failed  nDCG@10 0.5000 so far  1204 calls (311 cached, 4 failed)"
     )
     assert "16 of 32 in flight  1.2M tokens in, 311k out  $1.23 so far, $99.50 to come" in first
-    assert first.endswith("0:05 elapsed  16:35 left") and second.startswith("10/1000")
+    assert first.endswith("0:05 elapsed  16:35 left") and second.startswith("10/1,000")
 
 
 def test_a_run_in_which_no_query_ends_says_so_once_a_minute(said):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import signal
 from contextlib import redirect_stderr, redirect_stdout
@@ -378,9 +379,9 @@ def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
 
     monkeypatch.setattr(Session, "note", broken)
     stopped = run(*MULTIHOP)
-    assert (
-        stopped.code == 7 and "5 of 5 queries ended alike: ZeroDivisionError: oh no" in stopped.err
-    )
+    # Outcomes that are ready together are looked at together, so it may be a few more than five.
+    assert stopped.code == 7
+    assert re.search(r"(\d+) of \1 queries ended alike: ZeroDivisionError: oh no", stopped.err)
     result = run(*MULTIHOP)
     assert result.code == 7 and "failed: 12 queries, first MINI-q" in result.out
     assert (

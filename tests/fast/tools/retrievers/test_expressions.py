@@ -122,7 +122,7 @@ def test_what_ranks_only_pools_is_known_before_anything_is_built():
 @pytest.mark.parametrize(
     ("spec", "error", "said"),
     [
-        ("fusion(bm25,dense,weights=[1])", UsageError, "weights has 1 numbers for 2 retrievers"),
+        ("fusion(bm25,dense,weights=[1])", UsageError, "weights has 1 number for 2 retrievers"),
         ("rerank(dense,bm25,depth=0)", UsageError, "rerank needs depth of at least 1, not 0"),
         ("rerank(dense,cross:/nowhere)", DataError, "there is no model folder /nowhere"),
         ("fusion(dense,splade:nobody/nothing)", DataError, "run `hf download nobody/nothing`"),

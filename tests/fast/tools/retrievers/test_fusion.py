@@ -127,7 +127,7 @@ class TestFusion:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"weights": (1.0,)}, "1 numbers for 2"),
+            ({"weights": (1.0,)}, "1 number for 2"),
             ({"weights": (1.0, -0.5)}, "at least 0"),
             ({"weights": (0.0, 0.0)}, "larger than 0"),
             ({"weights": (1.0, float("nan"))}, "at least 0"),
