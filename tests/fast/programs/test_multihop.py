@@ -105,6 +105,8 @@ def own_frames(frame):
         frame = frame.f_back
     files = [(one.f_code, one.f_code.co_filename.removeprefix(f"{ROOT}/")) for one in frames]
     ours = [(code.co_name, file) for code, file in files if file.startswith(PACKAGES)]
+    # It is there only after a program of a user's has been loaded, as other tests do.
+    ours = [frame for frame in ours if frame != ("send_counted", "programs/custom.py")]
     return [("forward", "programs/multihop.py"), *reversed(ours)]
 
 
@@ -128,5 +130,5 @@ def test_a_reading_is_twelve_of_our_frames_above_the_socket_which_the_docs_draw(
     finally:
         sys.setprofile(None)
     longest = max(stacks, key=len)
-    assert len(longest) <= 12, longest
+    assert len(longest) <= 12, "\n".join(f"{name} {file}" for name, file in longest)
     assert drawn_frames() in stacks
