@@ -17,7 +17,7 @@ from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
-AS_IN_THE_PAPER = ("JudgeRequirement",)  # BIRCO's figure 14 asks for the description last
+LAST_IN_THE_PAPER = {"JudgeRequirement": "description"}  # figure 14 of BIRCO
 SHORT = 40  # characters; of a number, or the name of a kind
 
 
@@ -52,6 +52,8 @@ def repeated(earlier, later):
     """How many characters of `later` could have been read before: what is the same, and the longest growing list."""
     same, growing = 0, [0]
     for name, value in earlier.inputs.items():
+        if name == LAST_IN_THE_PAPER.get(later.signature.__name__):
+            continue
         written = format_field_value(earlier.signature.input_fields[name], value)
         if value == later.inputs[name] and len(written) > SHORT:
             same += len(written)
@@ -76,6 +78,4 @@ def test_what_stays_the_same_or_grows_comes_before_what_changes(name):
     for earlier, later in prompts.pairs():
         letters = zip(earlier.text, later.text, strict=False)
         common = list(takewhile(lambda pair: pair[0] == pair[1], letters))
-        if later.signature.__name__ in AS_IN_THE_PAPER:
-            continue
         assert len(common) >= repeated(earlier, later), later.signature

@@ -18,9 +18,8 @@ _SAID_IN_RESPONSES = re.compile(rb'"delta' + _STRING)
 _USAGE = re.compile(rb'"usage": ?\{')
 _LOOK = 200  # bytes of text after which a loop or a copy is looked for again
 _COPIED = 2  # descriptions of tools; a thought may quote the description of one
-_PLAIN = re.compile(
-    r"[^\"\\\x00-\x1f\x7f-\U0010ffff]{30,60}"
-)  # the same however often JSON escapes it
+# The beginning of a description, of characters that JSON never escapes
+_PLAIN = re.compile(r"[^\"\\\x00-\x1f\x7f-\U0010ffff]{30,60}")
 
 
 class StreamReader:
@@ -91,7 +90,7 @@ class StreamReader:
 
 
 def tool_descriptions(body: bytes) -> list[bytes]:
-    """Return the first words of the description of each tool of a request that has several tools."""
+    """Return the first words of the description of each tool of a request, without equal ones."""
     tools: list[dict[str, Any]] = json.loads(body).get("tools", [])
     beginnings = set[bytes]()
     for tool in tools:

@@ -381,7 +381,8 @@ def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
     stopped = run(*MULTIHOP)
     # Outcomes that are ready together are looked at together, so it may be a few more than five.
     assert stopped.code == 7
-    assert re.search(r"(\d+) of \1 queries ended alike: ZeroDivisionError: oh no", stopped.err)
+    ended = re.search(r"(\d+) of \1 queries ended alike: ZeroDivisionError: oh no", stopped.err)
+    assert ended and int(ended[1]) >= 5
     result = run(*MULTIHOP)
     assert result.code == 7 and "failed: 12 queries, first MINI-q" in result.out
     assert (
