@@ -14,9 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 import dspy
+import dspy.adapters.utils
 from dspy.adapters.utils import translate_field_type
+from pydantic import TypeAdapter
 
-from tools import session
+from tools import schemas, session
 from tools.models import call_context, context_window
 from tools.models.answer_checks import (
     InvalidAnswer,
@@ -56,6 +58,18 @@ from tools.records import Usage
 _SCHEMA_NOTE = "must adhere to the JSON schema: "
 
 _Rows = list[FieldValues]
+
+
+def _reused_type_adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Return pydantic's adapter of a type: the one made before, if there is one."""
+    try:
+        return schemas.type_adapter(annotation)
+    except TypeError:  # Annotated with something that cannot be hashed, or no type at all
+        return TypeAdapter(annotation)
+
+
+# DSPy makes an adapter for each value that it writes or reads. Making one takes longer than its use.
+dspy.adapters.utils.TypeAdapter = _reused_type_adapter
 
 
 class Adapter(dspy.ChatAdapter):

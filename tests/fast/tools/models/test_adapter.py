@@ -5,11 +5,12 @@ import enum
 import json
 import re
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import dspy
 import pydantic
 import pytest
+from dspy.adapters import utils
 from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +111,12 @@ def test_no_answer_is_nested_too_deep_or_too_broken_for_an_end(kind, value):
         else suppress(InvalidAnswer)
     ):
         Adapter().parse(signature_of(kind), text)
+
+
+def test_dspy_gets_one_type_adapter_for_a_type_and_one_for_types_without_a_hash():
+    assert utils.TypeAdapter(list[Verdict]) is utils.TypeAdapter(list[Verdict])
+    without_hash = Annotated[list[int], []]
+    assert utils.parse_value('["1", 2]', without_hash) == [1, 2]
 
 
 class Found(dspy.Signature):
