@@ -99,6 +99,7 @@ class HttpClient:
             follow_redirects=False,
             trust_env=False,  # the proxy and the certificates of the environment are read here
         )
+        self.client._cookies = _Cookies()  # noqa: SLF001  # the client copies those that it is given
 
     def post(
         self, path: str, body: bytes, *, deadline: float, reader: StreamReader | None = None
@@ -216,6 +217,15 @@ class _Connection(httpx.HTTPTransport):
         return any(
             connection.is_idle() and not connection.has_expired() for connection in connections
         )
+
+
+class _Cookies(httpx.Cookies):
+    """Cookies of a server. httpx makes a request and an answer of urllib for each answer, cookies or not."""
+
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Keep the cookies that an answer sets, if it sets any."""
+        if "set-cookie" in response.headers:
+            super().extract_cookies(response)
 
 
 class _Connections(httpx.BaseTransport):

@@ -120,6 +120,7 @@ class OpenAIClient(SharedOnDeepcopy):
         self.server = server_detection.server_from_url(self.url, model)
         # Made for the first request
         self._connected: tuple[HttpClient, openai.OpenAI] | None = None
+        self._endpoint: Any = None  # of chats, an httpx.URL; known once it is connected
         # Whether answers begin with their first field, so that the last line of their form is their
         # end: a model that thinks aloud may write it in a draft, long before the answer.
         self._answers_at_once = False
@@ -216,7 +217,7 @@ class OpenAIClient(SharedOnDeepcopy):
         try:
             with self.asking(deadline, tools=tools) as (client, timeout):
                 response = client.post(
-                    PATHS[self.api],
+                    self._endpoint,  # a path would be put together and parsed for each request
                     cast_to=httpx.Response,
                     content=request,
                     options={"headers": _STREAMED, "timeout": timeout},
@@ -391,6 +392,7 @@ class OpenAIClient(SharedOnDeepcopy):
                 client.organization = None
                 client.project = None
                 client._custom_headers = server.headers  # noqa: SLF001  # without $OPENAI_CUSTOM_HEADERS
+                self._endpoint = httpx.URL(f"{server.url}{PATHS[self.api]}")
                 self._connected = server, client
             return self._connected
 

@@ -149,6 +149,16 @@ def test_a_connection_is_used_again_and_replaced_unseen_when_it_was_closed_while
         assert server.accepted == connections and len(server.requests) == 3
 
 
+def test_a_cookie_goes_back_to_the_server_that_set_it(serve):
+    setting = b"HTTP/1.1 200 OK\r\nset-cookie: node=seven; path=/\r\ncontent-length: 2\r\n\r\nok"
+    server = serve(answering(setting, again=True))
+    made = client(server.url)
+    post(made)
+    post(made)
+    heads = [head.lower() for head, _ in server.requests]
+    assert [b"cookie: node=seven" in head for head in heads] == [False, True]
+
+
 def test_an_idle_connection_that_speaks_unasked_is_not_believed(serve):
     late = serve(
         lambda server, c: (
