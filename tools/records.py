@@ -73,9 +73,23 @@ class Usage:
     )
 
     def __add__(self, other: "Usage") -> "Usage":
-        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
-        sums: Any = (None if a is None or b is None else a + b for a, b in pairs)
-        return Usage(*sums)
+        # Field by field: a query adds some usages for each of its calls
+        return Usage(
+            self.calls + other.calls,
+            self.repairs + other.repairs,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            _sum_prices(self.paid_usd, other.paid_usd),
+            _sum_prices(self.list_usd, other.list_usd),
+            self.cached_calls + other.cached_calls,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.unmetered + other.unmetered,
+        )
+
+
+def _sum_prices(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 def check_usage(usage: Usage) -> None:

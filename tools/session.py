@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from tools import plugins
 from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
 from tools.number_format import plural
-from tools.records import Document, Hit, Query, Snippet, Step, Submission, Tool, Usage
+from tools.records import Document, Hit, Query, Snippet, Submission, Tool, Usage
 from tools.text import injection_kind
 from tools.trace import TraceRecorder
 
@@ -486,7 +486,7 @@ class Session(TraceRecorder):
     def note_at_end(self, text: str) -> None:
         """Write `text` into the trace, also after the query has been answered: the last words of an agent outside."""
         with self._lock:
-            self._add(Step("note", text))
+            self._add("note", text)
 
     def repeat(self, tool: Literal["search", "read", "note"], argument: str) -> None:
         """Record a search, a reading or a note that was made before; it counts on no limit and shows nothing."""
@@ -661,10 +661,8 @@ class Session(TraceRecorder):
             if self._over and tool != "stop":  # another line of work, that does not know it yet
                 raise LimitReached(self._over)
             self._add(
-                Step(
-                    tool,
-                    argument,
-                    doc_ids,
-                    **details,
-                )
+                tool,
+                argument,
+                doc_ids,
+                **details,
             )

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
-from tools.records import Step, Trace, Usage, check_usage, trace_json, usage_from_json, usage_json
+from tools.records import (
+    Step,
+    Tool,
+    Trace,
+    Usage,
+    check_usage,
+    trace_json,
+    usage_from_json,
+    usage_json,
+)
 
 _LINE: ContextVar["_Branch | None"] = ContextVar("line", default=None)
 
@@ -136,26 +145,31 @@ class TraceRecorder:
                 "hop": self._root.hop,
             }
 
-    def _add(self, step: Step) -> None:
+    def _add(
+        self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any
+    ) -> None:
         time_now = self._clock()
         line = self._line
         started = line.last - self._opened
         seconds = time_now - line.last
         usage = line.pending
         calls = tuple(line.calls)
-        hop = step.hop or line.hop
+        hop = details.pop("hop", 0) or line.hop
         line.steps.append(
-            replace(
-                step,
+            Step(
+                tool,
+                argument,
+                doc_ids,
                 hop=hop,
                 started=started,
                 seconds=seconds,
                 usage=usage,
                 calls=calls,
+                **details,
             )
         )
-        if step.tool == "note" and line.steps is self.trace.steps:
-            self.trace.notes.append(step.argument)
+        if tool == "note" and line.steps is self.trace.steps:
+            self.trace.notes.append(argument)
         line.pending = Usage()
         line.last = time_now
         line.calls.clear()

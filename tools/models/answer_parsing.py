@@ -29,8 +29,9 @@ def check_repairable(signature: Any, answer: str) -> None:
     DSPy repairs the text of each field that is no text, with json_repair, which has no bound: some
     answers of a few thousand characters would take it minutes.
     """
+    fields = signature.output_fields  # which DSPy puts together each time
     for name, text in _sections(answer).items():
-        field = signature.output_fields.get(name)
+        field = fields.get(name)
         if field is not None and field.annotation is not str:
             repair_json(text)
 
