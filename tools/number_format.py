@@ -47,6 +47,16 @@ def queries(count: int) -> str:
     return plural(count, "query", "queries")
 
 
+def some_queries(part: int, count: int, singular_verb: str = "is", plural_verb: str = "are") -> str:
+    """Write how many of the queries, with a verb: "1 of 24 queries is", "3 of 24 queries are"."""
+    return f"{part:,} of {queries(count)} {choose_verb(part, singular_verb, plural_verb)}"
+
+
+def choose_verb(count: int, singular_verb: str = "is", plural_verb: str = "are") -> str:
+    """Return the form of a verb that agrees with a number of things."""
+    return singular_verb if count == 1 else plural_verb
+
+
 def count_failed(
     failed: int,
     answers: int,

@@ -32,7 +32,7 @@ from tools import files as disk
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import explain_missing
-from tools.number_format import plural
+from tools.number_format import choose_verb, plural
 from tools.records import Document
 
 _WORDS = {
@@ -332,8 +332,10 @@ def check_judged(
             none_there = f"none of the {name} documents ({len(documents_of):,}) is in the corpus"
             raise DataError(f"{source}: {none_there}: {mismatch}{hint}")
     if len(lost) * 2 > len(judged) or document_ids.find_alike(missing, documents):
-        share = f"{len(lost):,} of {plural(len(judged), 'judged document')} are not in the corpus"
-        return [f"{source}: {share}, and count as never found: {mismatch}"]
+        share = f"{len(lost):,} of {plural(len(judged), 'judged document')}"
+        absent = f"{share} {choose_verb(len(lost))} not in the corpus"
+        count = choose_verb(len(lost), "counts", "count")
+        return [f"{source}: {absent}, and {count} as never found: {mismatch}"]
     return []
 
 

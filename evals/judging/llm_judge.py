@@ -37,7 +37,7 @@ from programs.deviations import describe_judging
 from programs.llm_tasks.relevance_judge import HIGHEST, Judge
 from tools.cli import print_stderr
 from tools.errors import SextantError, UsageError
-from tools.number_format import number, plural
+from tools.number_format import choose_verb, number, plural
 from tools.records import Query, total, usage_from_json, usage_json
 from tools.result_table import ResultTable, render_terminal
 from tools.retrievers.base import NullRetriever
@@ -658,5 +658,7 @@ def _describe_judged(result: Result) -> str:
     documents = plural(result["judged"], "document")
     line = f"{result['name']}: {documents} judged by {judge}, prompt {result['prompt']}"
     if result["left"]:
-        line += f"; {result['left']} are left, for want of a usable answer"
+        line += (
+            f"; {result['left']} {choose_verb(result['left'])} left, for want of a usable answer"
+        )
     return line

@@ -49,7 +49,7 @@ from tools.models.run_resources import QUERY_SECONDS, RunResources
 from tools.models.secrets import read_keys
 from tools.models.storage.cassette import Cassette
 from tools.models.transport.rate_limiter import ConcurrencyLimiter
-from tools.number_format import number, queries
+from tools.number_format import number, queries, some_queries
 from tools.records import Usage, usage_from_json
 from tools.result_table import Cell, ResultTable, html_of, render_terminal
 from tools.retrievers.base import Retriever, ScoreHidingRetriever
@@ -459,8 +459,7 @@ def _answer(
         return problem
     except KeyboardInterrupt:
         progress = (
-            f"{len(folder.outcomes)} of {queries(len(environment.queries))} are safe in "
-            f"{folder.path}"
+            f"{some_queries(len(folder.outcomes), len(environment.queries))} safe in {folder.path}"
         )
         _LOG.warning("%s; the same command answers the others", progress)
         raise
@@ -508,8 +507,8 @@ def _conclude(
         )
         problem = problem or RunIncomplete("the run broke off")
         remedy = (
-            f"{len(pending)} of {queries(len(query_ids))} are pending; the same command{larger} "
-            f"goes on with them"
+            f"{some_queries(len(pending), len(query_ids))} pending; the same command{larger} "
+            f"goes on with {'it' if len(pending) == 1 else 'them'}"
         )
         problem = problem.saying(f"{problem}; {remedy}")
     elif ready.whole:

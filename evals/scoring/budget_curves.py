@@ -35,7 +35,7 @@ from evals.scoring.scored_run import (
 )
 from evals.scoring.statistics import bootstrap_means
 from tools.errors import UnknownName, UsageError
-from tools.number_format import queries
+from tools.number_format import some_queries
 
 Result = dict[str, Any]  # what `curves` returns and --json prints
 SEEN = (
@@ -92,9 +92,8 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
         )
         for axis, courses in trajectories.items():
             if bare:
-                refused[axis][run.name] = (
-                    f"{bare} of {queries(len(run.query_ids))} have a ranking and no trajectory"
-                )
+                number = some_queries(bare, len(run.query_ids), "has", "have")
+                refused[axis][run.name] = f"{number} a ranking and no trajectory"
             elif courses:
                 drawn[axis][run.name] = courses
     if not (

@@ -40,7 +40,7 @@ from programs import DIFFERS
 from programs.deviations import describe_deviations
 from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
-from tools.number_format import plural, queries
+from tools.number_format import choose_verb, plural, queries
 from tools.pool_kinds import describe_signs
 from tools.records import Query, Usage, usage_from_json, usage_json
 from tools.result_table import write_csv
@@ -65,8 +65,8 @@ def score(
     query_ids = [query.query_id for query in environment.queries]
     if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
         unanswered = (
-            f"{len(pending)} of {queries(len(query_ids))} of {path} are unanswered, e.g. "
-            f"{pending[0]!r}"
+            f"{len(pending)} of {queries(len(query_ids))} of {path} {choose_verb(len(pending))} "
+            f"unanswered, e.g. {pending[0]!r}"
         )
         raise RunIncomplete(f"{unanswered}; give the same run command again to resume it")
     tally = _Tally()
@@ -473,8 +473,9 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
     cut_documents = f"{read['cut']:,} of {plural(read['documents'], 'document')}"
     by = f"({scores['program']}, {scores['task']})"
     share = 100 * read["left_out"] / read["characters"]
+    were = choose_verb(read["cut"], "was", "were")
     return [
-        f"{cut_documents} were cut on their way into a prompt {by}: {share:.1f} % of their characters"
+        f"{cut_documents} {were} cut on the way into a prompt {by}: {share:.1f} % of the characters"
     ]
 
 

@@ -18,7 +18,7 @@ from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
 from tools import files, schemas
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
-from tools.number_format import abbreviate, queries
+from tools.number_format import abbreviate, choose_verb, queries
 from tools.pool_kinds import read_kind
 
 T = TypeVar("T")
@@ -307,7 +307,7 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
     if pending or not outcomes:
         unanswered = f"{len(pending)} of {queries(len(query_ids))}" if pending else "all queries"
         return RunIncomplete(
-            f"{unanswered} of {path} are unanswered; give its command again to resume it"
+            f"{unanswered} of {path} {choose_verb(len(pending))} unanswered; give its command again to resume it"
         )
     unsure = "" if query_ids else ", or says what is unanswered"
     return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")

@@ -44,7 +44,7 @@ from evals.studies import significance
 from evals.studies.run_cells import CellResult
 from evals.studies.study_file import StudyFile
 from tools import files as disk
-from tools.number_format import count_failed, number, plural
+from tools.number_format import choose_verb, count_failed, number, plural
 from tools.result_table import ResultTable
 from tools.result_table import render_terminal as render_terminal
 
@@ -492,7 +492,7 @@ def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
     missing = list_missing(results.cells)
     for missing_table in missing:
         count = plural(len(missing_table.rows), "cell")
-        warning = f"{count} of {len(results.cells)} are not there, see below"
+        warning = f"{count} of {len(results.cells)} {choose_verb(len(missing_table.rows))} not there, see below"
         report.warnings.insert(0, warning)
     notes = [*results.findings, *results.deviations, FILES]
     sections = [ReportSection("findings", "Findings", [table, *plots], notes)]

@@ -7,6 +7,7 @@ from functools import partial
 import pydantic
 
 from tools.models.context_window import fit_length
+from tools.number_format import choose_verb
 from tools.session import Session
 
 # The description of the input `description`: in some tasks the query is itself a text of the kind
@@ -68,7 +69,8 @@ def _cut(
     length = fit_length(longest, fits, _FEWEST_CHARS)
     if length < longest:
         session.shorten(
-            f"passages: {len(texts)} are cut to {length} characters each, instead of {longest}"
+            f"passages: {len(texts)} {choose_verb(len(texts))} cut to {length} characters each, "
+            f"instead of {longest}"
         )
     return [text[:length] for text in texts]
 

@@ -17,7 +17,7 @@ from evals.scoring.score_run import count_test_uses, record_test_use, score
 from tools import files
 from tools.errors import DataError, RunConflict, RunIncomplete, SextantError
 from tools.models.storage.ledger import Ledger, open_ledger
-from tools.number_format import queries
+from tools.number_format import choose_verb, queries
 
 # The rows of a shard's ledger (?2) that the run's (?1) has not got yet.
 _NEW = (
@@ -111,8 +111,9 @@ def _check_complete(
                 f"{number}/{len(shares)} ({unanswered}{'' if number in shards else ', missing'})"
             )
     if owed:
+        queries_of_run = f"{pending} of {queries(sum(map(len, shares)))}"
         remedy = (
-            f"{pending} of {queries(sum(map(len, shares)))} of {joined_path} are pending, of --shard "
+            f"{queries_of_run} of {joined_path} {choose_verb(pending)} pending, of --shard "
             f"{', '.join(owed)}"
         )
         raise RunIncomplete(

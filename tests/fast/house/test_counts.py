@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.number_format import some_queries
+
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("environments", "evals", "optimizers", "tools")
 # The things that messages count.
@@ -17,7 +19,7 @@ THINGS = (
 )
 COUNTED = re.compile(rf" (?:[a-z]+ )?(?:{THINGS})\b")
 # Functions that write a number with its noun, or words in place of a number.
-WRITERS = ("count_of", "plural", "queries")
+WRITERS = ("count_of", "plural", "queries", "some_queries")
 # Texts before such a word, and verbs after a name; numbers that are always above 1.
 NOT_COUNTED = {
     "base", "environment.task", "folder", "judgements", "name", "named", "part_name", "request.qrels",
@@ -49,6 +51,37 @@ def test_a_message_counts_with_the_function_that_knows_the_singular(package):
             if written not in NOT_COUNTED:
                 offenders.append(f"{path.relative_to(ROOT)}: {written}")
     assert offenders == []
+
+
+def fixed_verbs(source: str) -> Iterator[str]:
+    """Yield the values of f-strings that count things, before a verb in the plural."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        for value, text in zip(node.values, node.values[1:], strict=False):
+            if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                continue
+            written = ast.unparse(value.value)
+            is_count = written.startswith(tuple(f"{name}(" for name in WRITERS))
+            if is_count and re.match(" (are|were|have|do|need|differ)\\b", text.value):
+                yield written
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_verb_after_a_number_of_things_agrees_with_it(package):
+    offenders = [
+        f"{path.relative_to(ROOT)}: {written}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for written in fixed_verbs(path.read_text(encoding="utf-8"))
+    ]
+    assert offenders == []
+
+
+def test_one_of_several_queries_is_and_two_are():
+    assert some_queries(1, 24) == "1 of 24 queries is"
+    assert some_queries(1, 1) == "1 of 1 query is"
+    assert some_queries(2, 24) == "2 of 24 queries are"
+    assert some_queries(1, 2, "has", "have") == "1 of 2 queries has"
 
 
 def test_a_number_before_a_plural_is_found():

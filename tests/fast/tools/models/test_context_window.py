@@ -212,8 +212,8 @@ def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_h
     }.values()
     left_out = [max(0, length - 600) for length in lengths]
     line = (
-        f"{sum(map(bool, left_out)):,} of {len(lengths):,} documents were cut on their way into a prompt "
-        f"(multihop, obliq/congress): {100 * sum(left_out) / sum(lengths):.1f} % of their characters"
+        f"{sum(map(bool, left_out)):,} of {len(lengths):,} documents were cut on the way into a prompt "
+        f"(multihop, obliq/congress): {100 * sum(left_out) / sum(lengths):.1f} % of the characters"
     )
     assert line in cut.out
     assert f"{places[1]}: {line}" in compare(places)["notes"]
