@@ -34,6 +34,7 @@ from environments.base import (
     Release,
     Suite,
 )
+from environments.ranking_metrics import NEEDS_DEPTH, RANKING
 from environments.readers import document_ids, obliq_layout
 from environments.readers import files as tables
 from environments.readers.collections import (
@@ -65,9 +66,11 @@ Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
-# evals/scoring/metrics.py: those of RANKING, and those of comparisons
+_DEPTH = r"@[1-9]\d{0,8}"
+_WITHOUT_DEPTH = "|".join(name for name in RANKING if name not in NEEDS_DEPTH)
 METRIC = (
-    r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8}|Win(\(\w+\))?|Triplets|Flip)$"
+    rf"^(({_WITHOUT_DEPTH})({_DEPTH})?|({'|'.join(NEEDS_DEPTH)}){_DEPTH}"
+    r"|Win(\(\w+\))?|Triplets|Flip)$"
 )
 SEED = "sextant-own-1"
 REMEDY = (

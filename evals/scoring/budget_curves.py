@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from environments.judged_ranking import JudgedRanking
 from evals.scoring.anytime_ranking import AnytimeRanking
 from evals.scoring.attribution import Row
 from evals.scoring.metrics import (
-    JudgedRanking,
     apply_metric,
     check_metric,
     is_pairwise,

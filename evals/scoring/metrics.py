@@ -1,11 +1,6 @@
-"""Metrics of rankings, by ir_measures' names and with its values, and of pairwise comparisons.
-Reads no files.
+"""Names and values of metrics: of rankings (environments/ranking_metrics.py), of pairwise comparisons,
+and a user's own. Reads no files.
 
-nDCG@k   gain is the grade itself (linear), the discount log2(rank + 1), the ideal order from all judged documents;
-         grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
-R@k, P@k, AP@k, RR@k   a document is relevant from grade 1 on
-TopRR@k  RR of the first document at the query's highest grade, which BIRCO calls MRR
-Judged@k the share of the first k documents that have a judgement, whatever their grade
 Win(x)   the share of a query's comparisons of that label that are won: strictly higher score, ties lose
 Win      of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
 Flip     the share of comparisons that come out otherwise for the query's twin. Less is better, so a comparison counts
@@ -13,21 +8,20 @@ Flip     the share of comparisons that come out otherwise for the query's twin. 
 
 k is any whole number above 0; without @k the whole ranking counts. An undefined metric is None, and
 its query is left out of the mean: recall if nothing is relevant, Win(3) if no comparison has that
-label. To add a metric of a ranking, name its function in RANKING;
-tests/fast/evals/scoring/test_metrics.py then holds it to ir_measures. A metric of the user's own is
-FILE.py:NAME, package.module:NAME or an entry point, each with a depth or without
-(docs/guide/extend.md).
+label. A metric of the user's own is FILE.py:NAME, package.module:NAME or an entry point, each with a
+depth or without (docs/guide/extend.md). Intervals and tests of means are in statistics.py.
 """
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from environments.judged_ranking import JudgedRanking, RankingMetric
+from environments.ranking_metrics import NEEDS_DEPTH, PAIRWISE, RANKING, UNORDERED, judged_share
 from tools import code_digest, plugins
 from tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
 
@@ -76,103 +70,12 @@ def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedRanking:
-    """A ranking with its query's judgements: the input of a metric."""
-
-    gains: Sequence[float]  # grades of the ranked documents, best place first; 0.0 without any
-    ideal: Sequence[float]  # grades above 0 of all judged documents, highest first
-    hits: Sequence[bool]  # for each ranked document whether it is relevant
-    relevant: int  # number of relevant documents, ranked or not
-    judged: Sequence[bool] = ()  # for each ranked document whether it has a judgement
-    nothing: float | None = None  # the value of R and AP if nothing is relevant
-
-
-RankingMetric = Callable[[JudgedRanking, int], float | None]
-
-
-def ndcg(judged: JudgedRanking, k: int) -> float | None:
-    """Return normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), in [0, 1].
-
-    Gains are linear; the value is 0 without any gain.
-    """
-    ideal = _discount(judged.ideal[:k])
-    return _discount(judged.gains[:k]) / ideal if ideal else 0.0
-
-
-def _discount(gains: Sequence[float]) -> float:
-    discounted = [gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1) if gain]
-    return math.fsum(discounted)
-
-
-def recall(judged: JudgedRanking, k: int) -> float | None:
-    """Return the share of the relevant documents that are among the first `k`."""
-    if not judged.relevant:
-        return judged.nothing
-    return sum(judged.hits[:k]) / judged.relevant
-
-
-def precision(judged: JudgedRanking, k: int) -> float | None:
-    """Return the share of `k` places that hold a relevant document."""
-    return sum(judged.hits[:k]) / k
-
-
-def average_precision(judged: JudgedRanking, k: int) -> float | None:
-    """Return the mean over relevant documents of the precision at their rank.
-
-    A document that is not among the first `k` counts as 0.
-    """
-    if not judged.relevant:
-        return judged.nothing
-    ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
-    precisions = [count / rank for count, rank in enumerate(ranks, start=1)]
-    return math.fsum(precisions) / judged.relevant
-
-
-def reciprocal_rank(judged: JudgedRanking, k: int) -> float | None:
-    """Return 1 / the rank of the first relevant document, 0 if none is among the first `k`."""
-    for rank, hit in enumerate(judged.hits[:k], start=1):
-        if hit:
-            return 1 / rank
-    return 0.0
-
-
-def top_reciprocal_rank(judged: JudgedRanking, k: int) -> float | None:
-    """Return 1 / the rank of the first document with the query's highest grade.
-
-    The value is 0 if no such document is among the first `k`.
-    """
-    top = max(judged.ideal, default=0.0)
-    for rank, gain in enumerate(judged.gains[:k], start=1):
-        if gain == top > 0:
-            return 1 / rank
-    return 0.0
-
-
-def judged_share(judged: JudgedRanking, k: int) -> float | None:
-    """Return the share of the first `k` documents that have a judgement; 0 for an empty ranking."""
-    judged_documents = judged.judged[:k]
-    return sum(judged_documents) / max(1, len(judged_documents))
-
-
-# To add a metric: its name before the @, and a function of a judged ranking and a depth.
-RANKING: dict[str, RankingMetric] = {
-    "nDCG": ndcg,
-    "R": recall,
-    "P": precision,
-    "AP": average_precision,
-    "RR": reciprocal_rank,
-    "TopRR": top_reciprocal_rank,
-    "Judged": judged_share,
-}
-PAIRWISE = ("Win", "Flip", "Triplets")
 LOWER_IS_BETTER = ("Flip",)
 WEIGHTED = ("Triplets",)  # a run's mean counts a query as often as it has comparisons
 LANGUAGE = (
     f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)}, "
     f"Win(LABEL) and your own as FILE.py:NAME"
 )
-UNORDERED = ("R", "P", "Judged")  # the order of the first k documents does not matter
 WHOLE_RANKING = 1_000_000_000  # the depth of a metric without one
 _BUILT_IN = re.compile(rf"({'|'.join(RANKING)})(@[1-9]\d{{0,8}})?|Flip|Triplets|Win(\(\w+\))?")
 _DEPTH = re.compile(r"@([1-9]\d{0,8})$")
@@ -208,8 +111,10 @@ def check_metric(name: str, *, custom: bool = True) -> None:
     if not _BUILT_IN.fullmatch(name):
         known = plugins.list_names(RANKING, plugins.METRICS) if custom else RANKING
         raise UnknownName("metric", name, known).saying(f"no metric is called {name!r}; {LANGUAGE}")
-    if name == "P":
-        raise UsageError("'P' is a share of a number of places, so it needs a depth, e.g. P@10")
+    if name in NEEDS_DEPTH:
+        raise UsageError(
+            f"{name!r} is a share of a number of places, so it needs a depth, e.g. {name}@10"
+        )
 
 
 def is_custom(name: str) -> bool:

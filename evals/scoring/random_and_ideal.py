@@ -11,8 +11,8 @@ from functools import cache
 from statistics import fmean
 
 from environments.base import Environment, Judgements
+from environments.judged_ranking import JudgedRanking
 from evals.scoring.metrics import (
-    JudgedRanking,
     apply_metric,
     collapse_to_units,
     is_custom,

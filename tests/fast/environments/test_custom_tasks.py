@@ -16,9 +16,9 @@ import environments
 from environments import __main__ as module
 from environments import custom
 from environments.base import GENERIC
+from environments.ranking_metrics import RANKING
 from evals import import_run, score
 from evals.published import published_values_for
-from evals.scoring.metrics import RANKING
 from tools.errors import DataError, SextantError, UsageError
 
 WORDS = ("jar", "arm", "mud", "neck", "tail", "dam", "creek", "birch", "leaf", "thorn", "gravel")

@@ -7,8 +7,8 @@ import pytest
 from run_folders import CONFIG, retrieve
 
 import environments
+from environments.ranking_metrics import PAIRWISE, RANKING
 from evals.published import PaperFigure, figures, published_values_for
-from evals.scoring.metrics import PAIRWISE, RANKING
 
 # Read off the papers by eye: task, system, metric, judgements, value, table.
 BY_EYE = [

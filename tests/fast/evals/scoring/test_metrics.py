@@ -13,9 +13,9 @@ import pytest
 from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
+from environments.ranking_metrics import RANKING
 from evals import compare as compare_command
 from evals.scoring.metrics import (
-    RANKING,
     Ranking,
     add_metrics,
     apply_metric,
