@@ -19,7 +19,8 @@ from evals.scoring.attribution import fate_at
 from evals.viewer.comparisons import COMPARISONS
 from evals.viewer.hops import describe_hops, describe_timeline
 from evals.viewer.loaded_run import Answer, DocumentTexts, LoadedRun, plain_json
-from evals.viewer.panels import PANELS, Panel
+from evals.viewer.panel import Panel
+from evals.viewer.panels import load_panels
 from evals.viewer.remarks import Remarks, RemarkWriter, Subject, find_file, name_run, read_remarks
 from evals.viewer.run_list import describe_groups, describe_time
 from evals.viewer.study_tables import read_studies
@@ -96,14 +97,14 @@ class ViewerApi:
         texts: bool = True,
         prompts: bool = True,
         chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: query_ids,
-        panels: Sequence[Panel] = tuple(PANELS.values()),
+        panels: Sequence[Panel] | None = None,
         empty: bool = False,
     ) -> None:
         self._paths = list(paths)
         self._exported = exported
         self._chosen = chosen
         self.prompts = prompts
-        self.panels = {panel.name: panel for panel in panels}
+        self.panels = {panel.name: panel for panel in panels or load_panels(())}
         self._texts = DocumentTexts(wait=exported, documents=texts)
         self._remark_writer = RemarkWriter()
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from evals import web_page
 from evals.viewer.data import NotFound, ViewerApi
 from evals.viewer.loaded_run import plain_json
-from evals.viewer.panels import Panel
+from evals.viewer.panel import Panel
 from evals.web_page import PAGE
 from tools import files
 from tools.errors import DataError, SextantError, UsageError

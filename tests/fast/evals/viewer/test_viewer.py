@@ -447,6 +447,11 @@ def started(*arguments):
         process.communicate()
 
 
+def of_panels() -> int:
+    """How many answers for each run an exported page has for panels."""
+    return sum(len(panel.arguments) for panel in load_panels(()))
+
+
 def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path, command):
     file = tmp_path / "page.html"
     code, out, err = command(runs, "--export", file)
@@ -460,7 +465,10 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
     assert packed(page) == {
         path: json.loads(one) for path, one in page_server.list_answers(answers)
     }
-    assert len(packed(page)) == 1 + 2 * 2 + 8 + 3 and packed(page)["runs.json"]["exported"]
+    assert (
+        len(packed(page)) == 1 + 2 * (1 + of_panels()) + 8 + 3
+        and packed(page)["runs.json"]["exported"]
+    )
     assert not re.search(
         r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page
     )
@@ -498,7 +506,7 @@ def test_an_export_may_have_some_queries_only_and_says_so(runs, multihop, tmp_pa
         in run["scores"]["notes"]
     )
     command(runs, "--export", tmp_path / "page.html", "--limit", 1)
-    assert len(packed((tmp_path / "page.html").read_text())) == 1 + 2 * 2 + 2 + 3
+    assert len(packed((tmp_path / "page.html").read_text())) == 1 + 2 * (1 + of_panels()) + 2 + 3
 
 
 def test_an_export_may_leave_the_corpus_at_home(multihop, tmp_path, command):
@@ -589,8 +597,8 @@ def test_nothing_of_the_environment_or_of_this_machine_is_exported(
 
 
 def test_every_file_of_the_page_is_in_its_program():
-    of_panels = {panel.script.stem for panel in PANELS.values()}
-    scripts = {*page_server.BEFORE_PANELS, *of_panels, *page_server.AFTER_PANELS}
+    files = {panel.script.stem for panel in load_panels(()) if isinstance(panel.script, Path)}
+    scripts = {*page_server.BEFORE_PANELS, *files, *page_server.AFTER_PANELS}
     assert {path.stem for path in page_server.PAGE.glob("*.js")} == scripts
 
 
@@ -640,6 +648,7 @@ def test_a_panel_in_a_file_of_the_users_own_is_on_the_page_like_ours(
 
 
 def test_every_panel_has_a_script_that_adds_it():
-    for name, panel in PANELS.items():
+    for name, panel in zip(PANELS, load_panels(()), strict=True):
+        assert panel.name == name
         adds = "addQueryPanel" if panel.of_query else "addPanel"
         assert f'{adds}(\n  "{name}"' in panel.read_script().replace('l("', 'l(\n  "')

@@ -1,0 +1,64 @@
+"""Sextant's own panels: a search for words, figures of behaviour, and ranks of lost documents.
+
+The rest of the page is no panel: its answers are in data.py, its scripts in page/.
+"""
+
+from evals.run_folder import Outcome
+from evals.running.replay import searches
+from evals.scoring.behaviour import COSTS, FIGURES, KINDS, observe_run, read_causes, summarize
+from evals.viewer.loaded_run import Answer, LoadedRun
+from evals.viewer.panel import Panel
+from evals.viewer.text_search import find_words
+from evals.web_page import PAGE
+from tools.errors import UsageError
+
+
+def search_words(loaded: LoadedRun, words: str) -> Answer:
+    """Return the passages of a run that have all of `words`."""
+    corpus = loaded.load_corpus()
+    if isinstance(corpus, str):
+        hits = find_words(loaded.outcomes, words, {}, loaded.answers)
+        return hits | {"unread": [corpus]}
+    return find_words(loaded.outcomes, words, corpus, loaded.answers) | {"unread": []}
+
+
+def count_behaviour(loaded: LoadedRun, _: str) -> Answer:
+    """Return figures of a run's searches, notes and hops, with the words for each figure."""
+    summary = summarize(loaded.run, observe_run(loaded.run, loaded.query_ids))
+    return summary | {
+        "words": FIGURES,
+        "kinds": KINDS,
+        "measured": COSTS,
+        "named": read_causes(loaded.run),
+    }
+
+
+def _find_outcome(loaded: LoadedRun, name: str) -> Outcome:
+    query_id = loaded.named.get(name)
+    if query_id is None:
+        raise UsageError(f"there is no query {name[:200]!r}")
+    return loaded.outcomes[query_id]
+
+
+def rank_lost(loaded: LoadedRun, name: str) -> Answer:
+    """Return the rank of each relevant document that never surfaced under each search of a query.
+
+    The searches are issued again, to `depth` documents; "steps" are their numbers.
+    """
+    outcome = _find_outcome(loaded, name)
+    relevant = loaded.judged.rows[outcome["query_id"]]["relevant"]
+    units = [document["unit"] for document in relevant if not document["rank"]]
+    issued = searches(outcome)
+    numbers = {id(step): number for number, step in enumerate(outcome["trace"]["steps"])}
+    return {
+        "depth": loaded.search_ranks.depth,
+        "steps": [numbers[id(step)] for step in issued],
+        "ranks": loaded.search_ranks.rank(outcome, units) if units and issued else {},
+    }
+
+
+# The server looks for words; an exported page cannot.
+SEARCH = Panel("search", PAGE / "find.js", search_words, arguments=())
+BEHAVIOUR = Panel("behaviour", PAGE / "behaviour.js", count_behaviour)
+# Searches are issued again, which an exported page cannot.
+RANKS = Panel("ranks", PAGE / "ranks.js", rank_lost, arguments=(), of_query=True)
