@@ -32,7 +32,8 @@ from tools.files import expand_user_path, read_toml, sextant_home
 from tools.plugins import load_object
 
 # To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature
-# under environments/mini/<name>. A command that names a task imports its suite alone.
+# under environments/mini/<name> (docs/guide/task.md). A command that names a task imports its suite
+# alone.
 SUITES = {
     "obliq": ("environments.obliq:SUITE", "twitter wildchat math writing congress"),
     "crumb": (

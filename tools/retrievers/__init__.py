@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names 
     from tools.retrievers.base import Retriever
 
 
-# To add a retriever: a file with a subclass of Retriever, and its row here.
+# To add a retriever: a file with a subclass of Retriever (docs/guide/retriever.md), and its row here.
 RETRIEVERS = {
     "bm25": "tools.retrievers.lexical.bm25:BM25",
     "bm25s": "tools.retrievers.lexical.bm25:BM25S",

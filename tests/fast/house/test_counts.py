@@ -50,7 +50,7 @@ def test_a_message_counts_with_the_function_that_knows_the_singular(package):
         for written in bare_counts(path.read_text(encoding="utf-8")):
             if written not in NOT_COUNTED:
                 offenders.append(f"{path.relative_to(ROOT)}: {written}")
-    assert offenders == []
+    assert offenders == [], "write queries(n) or plural(n, 'thing') of tools/number_format.py"
 
 
 def fixed_verbs(source: str) -> Iterator[str]:

@@ -562,7 +562,7 @@ def test_a_format_in_a_file_of_the_users_own_is_written_like_ours(
     monkeypatch.chdir(tmp_path)
     path = make("multihop")
     folder = exported(path, "ranks_csv.py:write")
-    assert capsys.readouterr().err == "3 queries of obliq/congress\n"
+    assert capsys.readouterr().err == "rankings of obliq/congress\n"
     rankings = {
         row["query_id"]: row["ranking"] for row in rows(path / "outcomes.jsonl") if "ranking" in row
     }
