@@ -24,7 +24,7 @@ def describe_task(scores: Mapping[str, Any]) -> str:
     task = scores["task"]
     split = scores["split"]
     judgements = scores.get("judgements", "gold")
-    text = f"{task}  {split} split"
+    text = f"{task}  {'all splits' if split == 'all' else f'{split} split'}"
     if judgements != "gold":
         text += f", {judgements} judgements"
     data = scores["data"]

@@ -47,7 +47,8 @@ def _cell(row: Result, place: int) -> Cell:
     mean = row["means"][place]
     if mean is None:
         return Cell("-")
-    if place == row["leader"]:
+    leader = row["leader"]
+    if leader is not None and mean == row["means"][leader]:
         return Cell(f"{mean:.4f} *", mean, bold=True)
     is_equal = row["differs"][place] is False
     mark = "=" if is_equal else " "

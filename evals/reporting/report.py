@@ -138,11 +138,20 @@ def _section(group: Group, metrics: Sequence[str]) -> ReportSection:
             if swept.rows:
                 items += [figure_layout.lay_out(swept), plot_sweep(group, swept)]
     notes = [f"Model: {model_name(group.lm)}"] if group.lm else []
-    notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
     if missing := explain_missing_published(group, tables):
-        notes.append(missing)
-    capitalized = [note[:1].upper() + note[1:] for note in notes]
-    return ReportSection(group.stem, group.title, [item for item in items if item], capitalized)
+        notes.append(_capitalize(missing))
+    of_runs = dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
+    return ReportSection(
+        group.stem,
+        group.title,
+        [item for item in items if item],
+        notes,
+        [_capitalize(note) for note in of_runs],
+    )
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _runs_table(groups: Sequence[Group]) -> ResultTable:

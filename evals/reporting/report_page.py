@@ -41,16 +41,18 @@ def report_table(
     """Return a table of a report.
 
     `words` are columns of short words, in addition to the first, and `long` columns of text that may
-    need several lines. Cells of `rows` beyond the `heads` are in its CSV file only, under `csv_heads`.
+    need several lines. Columns without a value, and cells of `rows` beyond the `heads`, which are
+    under `csv_heads`, are in its CSV file only.
     """
+    shown = [place for place in range(len(heads)) if any(row[place] for row in rows)]
     return ResultTable(
         title,
-        heads,
-        [row[: len(heads)] for row in rows],
-        names=[0, *words, *long],
+        [heads[place] for place in shown],
+        [[row[place] for place in shown] for row in rows],
+        names=[shown.index(place) for place in (0, *words, *long) if place in shown],
         notes=notes,
         stem=stem,
-        long=long,
+        long=[shown.index(place) for place in long if place in shown],
         csv_rows=[[*heads, *csv_heads], *rows],
     )
 
@@ -63,6 +65,8 @@ class ReportSection:
     title: str
     items: Sequence[ResultTable | Plot]
     notes: list[str] = field(default_factory=list)
+    # Lines that are folded below the notes: of the runs, as how programs differ from the papers'.
+    folded: list[str] = field(default_factory=list)
 
 
 @dataclass

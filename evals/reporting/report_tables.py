@@ -401,7 +401,8 @@ def _our_rows(group: Group, columns: Sequence[ResultColumn]) -> list[ResultRow]:
 def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -> list[ResultRow]:
     """Return rows in the order of the mean of their figures, the best first.
 
-    Rows without a figure in some column, and rows of other kinds than "ours", follow in their order.
+    Rows without a figure in some column follow, those with figures in the same columns in the order
+    of their mean, then rows of other kinds than "ours".
     """
     lower = [is_lower_better(column.metric.partition(",")[0]) for column in columns]
 
@@ -412,13 +413,19 @@ def order_by_score(rows: Sequence[ResultRow], columns: Sequence[ResultColumn]) -
                 values.append(-cell.value if is_lower else cell.value)
         return sum(values) / max(len(values), 1)
 
-    ranked = list[ResultRow]()
+    # By the columns in which they have a figure; complete rows come first.
+    ranked: dict[tuple[bool, ...], list[ResultRow]] = {(True,) * len(columns): []}
     others = list[ResultRow]()
     for row in rows:
-        is_complete = row.kind == "ours" and all(row.cells)
-        (ranked if is_complete else others).append(row)
-    ranked.sort(key=score, reverse=True)
-    return ranked + others
+        if row.kind != "ours":
+            others.append(row)
+            continue
+        filled = tuple(cell is not None for cell in row.cells)
+        ranked.setdefault(filled, []).append(row)
+    ordered = list[ResultRow]()
+    for alike in ranked.values():
+        ordered += sorted(alike, key=score, reverse=True)
+    return ordered + others
 
 
 def _row_kind(system: System) -> RowKind:

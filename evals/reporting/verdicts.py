@@ -38,7 +38,7 @@ def describe_verdict(row: Result, name: str, baseline: str, family: str) -> str:
     if adjusted >= ALPHA:
         power = number(
             row["detectable"],
-            "; one of {:.3f} would have been, in 80 % of cases",
+            "; a difference of {:.3f} would have been shown in 80 % of cases",
             "",
         )
         pair = f"{name} and {baseline}"

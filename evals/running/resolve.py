@@ -276,7 +276,7 @@ class RunRetrievers:
         spec = retrievers.with_lens_attribute(spec, self.attribute)
         if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
-                _LOG.info("opening %s over %d documents", spec, len(self._documents))
+                _LOG.info("opening %s over %s", spec, plural(len(self._documents), "document"))
             with announced(f"opening {spec} over {plural(len(self._documents), 'document')}"):
                 self.built[str(spec)] = retrievers.build(
                     spec, self._documents, sextant_home(), terms=self._terms

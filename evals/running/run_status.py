@@ -8,6 +8,7 @@ that broke off. `sittings.jsonl` has a line for each sitting that ended.
 
 import json
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from evals.run_folder import Outcome, RunFolder
 from evals.scoring.score_run import query_weights, summarise_columns
 from tools import files
+from tools.cli import typed_as
+from tools.cli_options import to_command_line
 from tools.errors import BudgetReached, ProviderRefused
 from tools.records import usage_json
 
@@ -36,6 +39,7 @@ LARGEST = 1 << 20  # bytes of a status
 # Keys of the status that a sitting keeps.
 _KEPT = (
     "seconds",
+    "command",
     "queries",
     "done",
     "failed",
@@ -90,6 +94,8 @@ class RunStatus:
     ) -> None:
         self.fault: str | None = None
         self._folder = folder
+        request = ready.resolved.request
+        self._command = " ".join((typed_as("evals.run"), shlex.join(to_command_line(request))))
         self._queries = len(ready.environment.queries)
         self._calls = ready.model.terms.status
         self._clock = clock
@@ -152,6 +158,7 @@ class RunStatus:
                 "started": round(self._started, 3),
                 "seconds": round(seconds, 1),
                 "left": None if left is None else round(left, 1),
+                "command": self._command,
                 "queries": self._queries,
                 "done": done,
                 "failed": self._failed,
@@ -268,7 +275,7 @@ def read_state(path: Path, now: float | None = None) -> RunState | None:
         name = str(status.get("state"))
         if now - since <= STALE_SECONDS:
             return RunState(name, str(status.get("reason", "")), since, status)
-        return RunState(BROKE_OFF, "its process has ended without a word", since, status)
+        return RunState(BROKE_OFF, "its process ended without saying why", since, status)
     sittings = read_sittings(path)
     if not sittings:
         return None

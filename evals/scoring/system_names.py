@@ -3,7 +3,10 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
+from math import inf, isfinite
 from typing import Any
 
 from evals.run_descriptions import printable
@@ -168,7 +171,8 @@ _LEVELS = (
         "judgements",
     ),
     ("seed",),
-    ("code", "versions"),
+    ("versions",),
+    ("code",),
 )
 
 
@@ -179,6 +183,9 @@ def _tell_apart(runs: Sequence[ScoredRun]) -> dict[str, str]:
         by_task[run.config["task"]].append(run.name)
     columns = [names for names in by_task.values() if len(names) > 1]
     settings = {run.name: _flatten(run) for run in runs}
+    dates = _date_code(runs)
+    for run in runs:
+        settings[run.name]["code"] = dates[run.config["code"]]
     keys = list[str]()
     # At first nothing is added.
     for level in ((), *_LEVELS):
@@ -204,13 +211,35 @@ def _differing_keys(
 
 
 def _describe_settings(flat: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Return "hops=2, ..."; the key of a setting without a name of its own, as of code."""
+    """Return "hops=2, ..."; the key of a setting without a name of its own."""
     described = list[str]()
     for key in keys:
         _, _, own_name = key.partition(".")
         value = abbreviate(flat.get(key, "none"), VALUE_CHARS)
-        described.append(f"{own_name or key}={value}")
+        described.append(value if key == "code" else f"{own_name or key}={value}")
     return ", ".join(described)
+
+
+def _date_code(runs: Iterable[ScoredRun]) -> dict[str, str]:
+    """Return by digest of the program's code when the first run with it began, as
+    "code of 26 Nov 14:02", with the digest if that is the same for two.
+    """
+    began = dict[str, float]()
+    for run in runs:
+        digest = run.config["code"]
+        time = began.get(digest, inf)
+        # A folder that cannot be read any more has been read before.
+        with suppress(OSError):
+            time = min(time, (run.path / "config.json").stat().st_mtime)
+        began[digest] = time
+    words = dict[str, str]()
+    for digest, time in began.items():
+        date = datetime.fromtimestamp(time) if isfinite(time) else None
+        words[digest] = f"code of {date:%-d %b %H:%M}" if date else f"code {digest}"
+    for digest, text in list(words.items()):
+        if list(words.values()).count(text) > 1:
+            words[digest] = f"{text} ({digest})"
+    return words
 
 
 def _flatten(run: ScoredRun) -> dict[str, str]:

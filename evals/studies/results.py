@@ -494,8 +494,9 @@ def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
         count = plural(len(missing_table.rows), "cell")
         warning = f"{count} of {len(results.cells)} {choose_verb(len(missing_table.rows))} not there, see below"
         report.warnings.insert(0, warning)
-    notes = [*results.findings, *results.deviations, FILES]
-    sections = [ReportSection("findings", "Findings", [table, *plots], notes)]
+    notes = [*results.findings, FILES]
+    findings = ReportSection("findings", "Findings", [table, *plots], notes, results.deviations)
+    sections = [findings]
     for further in (_tests_table(results), _cost_table(results), *missing):
         sections.append(ReportSection(further.stem, further.title, [further]))
     report.sections[:0] = sections

@@ -22,7 +22,7 @@ from evals.viewer.loaded_run import Answer, DocumentTexts, LoadedRun, plain_json
 from evals.viewer.panel import Panel
 from evals.viewer.panels import load_panels
 from evals.viewer.remarks import Remarks, RemarkWriter, Subject, find_file, name_run, read_remarks
-from evals.viewer.run_list import describe_groups, describe_time
+from evals.viewer.run_list import describe_groups, describe_setting, describe_time
 from evals.viewer.study_tables import read_studies
 from evals.viewer.unfinished import UnfinishedRun
 from tools.errors import DataError, SextantError, UsageError
@@ -191,7 +191,7 @@ class ViewerApi:
         unfinished = []
         for run_id, run in self._unfinished.items():
             run.refresh()
-            unfinished.append({"id": run_id, **run.describe()})
+            unfinished.append(self._describe_unfinished_run(run_id, run))
         # Those under way come first, then the latest.
         unfinished.sort(key=lambda one: (not one["live"], -(one["since"] or 0.0)))
         return {
@@ -199,6 +199,13 @@ class ViewerApi:
             "unfinished": unfinished,
             "studies": read_studies(self._paths, self._describe_cell),
         }
+
+    def _describe_unfinished_run(self, run_id: str, run: UnfinishedRun) -> Answer:
+        """Return the state of a run, with the "setting" that tells it from others on its task."""
+        others = [loaded.run for loaded in self._readable.values()]
+        others += [other.stub for other in self._unfinished.values() if other is not run]
+        setting = describe_setting(run.stub, others)
+        return {"id": run_id, "setting": setting, **run.describe()}
 
     def _describe_cell(self, path: Path) -> Answer:
         run_id = self._ids.get(path.resolve(), "")
@@ -299,13 +306,13 @@ class ViewerApi:
             unfinished = self._unfinished.get(run_id)
             if unfinished is None or self._exported:
                 raise
-            live = {"id": run_id, **unfinished.describe()}
+            live = self._describe_unfinished_run(run_id, unfinished)
             return plain_json({"id": run_id, "live": live, "no_scores": str(problem)})
         answer = _describe_run(loaded) | self._relate(run_id, loaded) | {"id": run_id}
         remarks = self._read_remarks([loaded.run.path])
         answer["remarks"] = _list_remarks(loaded, remarks[loaded.run.path])
         if unfinished := self._unfinished.get(run_id):
-            answer["live"] = {"id": run_id, **unfinished.describe()}
+            answer["live"] = self._describe_unfinished_run(run_id, unfinished)
         elif not self._exported:
             threading.Thread(target=_prepare, args=(loaded,), daemon=True).start()
         return plain_json(answer)

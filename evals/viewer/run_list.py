@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,19 @@ def describe_groups(runs: Sequence[ScoredRun]) -> dict[str, dict[str, str]]:
                 "asked": asked,
             }
     return described
+
+
+def describe_setting(run: ScoredRun, others: Sequence[ScoredRun]) -> str:
+    """Return what tells a run without scores from others of its system; "" if nothing has to.
+
+    Runs that were asked otherwise, and judgements, do not count.
+    """
+    alike = [run]
+    for other in others:
+        if all(other.config[key] == run.config[key] for key in ("task", "split", "asked")):
+            judged = {**other.scores, "judgements": run.scores["judgements"]}
+            alike.append(replace(other, scores=judged))
+    return name_settings(alike)[run.name]
 
 
 def _said_of(run: ScoredRun) -> str:

@@ -105,6 +105,9 @@ class UnfinishedRun:
         provenance = self.config[run_folder.PROVENANCE]
         asked = self.config["asked"]
         queries = status.get("queries") or len(asked["query_ids"] or ()) or asked["limit"]
+        if state and not state.is_live and status.get("done") != len(self._outcomes):
+            # It was killed between an answer and the next status, so the mean is of fewer queries.
+            status = dict(status) | {"mean": None, "low": None, "high": None}
         return {
             "task": self.config["task"],
             "split": self.config["split"],
@@ -148,7 +151,9 @@ class UnfinishedRun:
             remedy = f"python -m evals.score {self.path} scores it."
             return {"state": NOT_SCORED, "reason": "", "live": False, "remedy": remedy}
         name, reason = (state.name, state.reason) if state else (BROKE_OFF, "")
-        remedy = "The command of the run goes on with it."
+        command = state.status.get("command") if state else ""
+        remedy = "Its command goes on with it"
+        remedy += f": {command}" if command else "."
         return {"state": name, "reason": reason, "live": False, "remedy": remedy}
 
     def load(self) -> AnsweredPart:

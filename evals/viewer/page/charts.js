@@ -205,7 +205,8 @@ function scatter(points, { xWords, xFormat, yWords, width = 400, height = 250 })
   const drawn = points
     .map((p) => ({ ...p, cx: x(p.x), cy: y(p.y), top: best.includes(p) }))
     .sort((a, b) => Number(b.top) - Number(a.top));
-  const labels = placed(drawn, width, height - edge.bottom);
+  const scale = yTicks.map((t) => ({ x0: 0, x1: edge.left, y0: y(t) - 6, y1: y(t) + 6 }));
+  const labels = placed(drawn, width, height - edge.bottom, scale);
   return svg(
     "svg",
     { class: "scatter", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${yWords} against ${xWords}` },
@@ -229,8 +230,8 @@ function scatter(points, { xWords, xFormat, yWords, width = 400, height = 250 })
 const named = (place, name) => place && svg("text", { x: place.x, y: place.y, "text-anchor": place.anchor }, name);
 
 /** Where the names of points go: right, left, above or below, wherever they hide nothing; null where they would. */
-function placed(points, width, bottom) {
-  const taken = points.map((p) => ({ x0: p.cx - 5, x1: p.cx + 5, y0: p.cy - 5, y1: p.cy + 5 }));
+function placed(points, width, bottom, others) {
+  const taken = points.map((p) => ({ x0: p.cx - 5, x1: p.cx + 5, y0: p.cy - 5, y1: p.cy + 5 })).concat(others);
   const near = (p) => (other) => other.name === p.name && Math.hypot(other.cx - p.cx, other.cy - p.cy) < 24;
   return points.map((p, n) => {
     if (points.slice(0, n).some(near(p))) return null; // one name for runs of a program that fall together

@@ -18,7 +18,7 @@ async function compareView(given) {
 }
 
 const sideKey = (sides) => sides.map((side) => side.id).join(",");
-const namesOf = (sides) => sides.map((side) => side.name).join(" and ");
+const namesOf = (sides) => sides.map((side) => side.name).join(", ").replace(/, ([^,]*)$/, " and $1");
 const lettered = (side) => el("span", { class: `letter of-${side.n % 7}` }, side.letter);
 const titled = (side) => [lettered(side), " ", foreign(side.name)];
 
@@ -83,7 +83,7 @@ async function compareRuns(sides, params) {
     "div",
     heading(
       sides.map((side, n) => [n > 0 && el("span.versus", n === sides.length - 1 ? " and " : ", "), foreign(side.name)]),
-      [foreign(sides[0].about.task), `${sides[0].about.split} split`],
+      [foreign(sides[0].about.task), splitWords(sides[0].about.split)],
       sides[0].about.mini && miniBadge(),
     ),
     asked(sides),
@@ -163,7 +163,7 @@ function verdictList(found, sides) {
   ].filter(Boolean);
 }
 
-const pWords = (p) => (!defined(p) ? "not tested" : p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`);
+const pWords = (p) => (!defined(p) ? "not tested" : p < 0.001 ? "p\u00a0<\u00a00.001" : `p\u00a0=\u00a0${p.toFixed(3)}`);
 
 /** How far the run of a row is above that of a column, for all pairs. */
 function pairMatrix({ pairs, metric, alpha }, sides) {
@@ -176,7 +176,7 @@ function pairMatrix({ pairs, metric, alpha }, sides) {
       "td",
       { class: `number ${sure ? "sure" : ""}` },
       el(sure ? "b" : "span", signed(pair.difference)),
-      el("span.about", ` ${pWords(pair.p_holm)}`),
+      el("span.about.under", pWords(pair.p_holm)),
     );
   };
   return el(
@@ -210,14 +210,14 @@ function agreement(sides, rows, metric) {
   if (sides.length > 2) {
     const mean = (row) => sides.reduce((sum, _, n) => sum + row.values[n][metric], 0);
     const ordered = [...known].sort((a, b) => mean(b) - mean(a) || a.n - b.n);
-    const [width, height] = [1180 / ordered.length, 22];
+    const [width, height] = [chartWidth() / ordered.length, 22];
     const cells = ordered.map((row, at) =>
       linked(row, sides.map((_, n) =>
         svg("rect", { class: "heat", x: 30 + at * width, y: n * (height + 3), width: Math.max(width - (width > 4 ? 1 : 0), 0.5), height,
           style: { "--share": `${Math.round(100 * Math.min(1, row.values[n][metric]))}%` } }))));
     const names = sides.map((side, n) => svg("text", { x: 0, y: n * (height + 3) + 16 }, side.letter));
     return el("figure",
-      svg("svg", { class: "agreement heatmap", viewBox: `0 0 1212 ${sides.length * (height + 3)}`, role: "group", "aria-label": `${metric} of each query` }, names, cells),
+      svg("svg", { class: "agreement heatmap", viewBox: `0 0 ${chartWidth() + 30} ${sides.length * (height + 3)}`, role: "group", "aria-label": `${metric} of each query` }, names, cells),
       el("figcaption.about", caption));
   }
   const size = 320;
@@ -244,7 +244,7 @@ function curveFigures({ why, axes, refused, metric }, sides) {
     el("figure",
       el("figcaption", `${metric} by ${words} spent on a query`),
       steppedLines(curves.map((curve) => ({ side: sides[curve.run], values: curve.mean })), budgets),
-      el("p.about", facts(curves.map((curve) => [lettered(sides[curve.run]), ` ${score(curve.end)} for ${Number(curve.cost.toPrecision(3))}`]))),
+      el("p.about", facts(curves.map((curve) => [lettered(sides[curve.run]), ` ${score(curve.end)} after ${Number(curve.cost.toPrecision(3))}`]))),
     ));
   const line = (row) => el("li.about", `${sides[row.run].letter} has no curve by ${row.axis}: `, foreign(row.why));
   return [el("div.facets", figures), refused.length > 0 && el("ul", refused.map(line))].filter(Boolean);
@@ -293,40 +293,39 @@ function sidesTable(sides, metrics, main, found) {
   const known = new Map((found.comparisons ?? []).map((one) => [`${one.run} ${one.metric}`, one]));
   const change = (side, name) => {
     const one = known.get(`${side.n} ${name}`);
-    if (!one || !defined(one.difference)) return el("td.number", "–");
+    if (!one || !defined(one.difference)) return "–";
     const sure = defined(one.p_holm) && one.p_holm < found.alpha;
-    return el(
-      "td.number",
-      el(sure ? "b" : "span", signed(one.difference)),
-      el("span.about.under", defined(one.low) ? `${signed(one.low)} to ${signed(one.high)}` : "", ` · ${pWords(one.p_holm)}`),
-    );
+    const range = defined(one.low) ? `${signed(one.low)}\u00a0to\u00a0${signed(one.high)}, ` : "";
+    return [el(sure ? "b" : "span", signed(one.difference)), el("span.about.under", range, pWords(one.p_holm))];
   };
-  const mean = (side, name) => side.run.scores.metrics[name]?.mean;
+  const mean = (side, name) => el("b", score(side.run.scores.metrics[name]?.mean));
+  const to = (side) => el("a", { href: link.run(side.id) }, titled(side));
+  const failed = (side) => el("td.number", count(side.run.scores.failed ?? 0));
   const none = (usage) => (defined(usage?.calls) ? "no model calls" : "unknown");
-  const used = (side) => usageWords(side.about.usage).join(" · ") || none(side.about.usage);
-  const others = sides.slice(1);
-  const last = (words, cell, of) =>
-    tableRow(words, false, sides.map((side) => el(cell, of(side))), others.map(() => el("td")));
+  const used = (side) => el("td.number.about", usageWords(side.about.usage).join(" · ") || none(side.about.usage));
+  if (sides.length > 2)
+    return tableOf(
+      "metrics.sides.by-run",
+      "Metrics of the runs, and below each its difference from A",
+      [columnHead("Run, difference from A"), metrics.map((name) => numberHead(name)), numberHead("Failed"), numberHead("Used")],
+      sides.map((side) =>
+        tableRow(to(side), false, metrics.map((name) => el("td.number", mean(side, name), side.n > 0 && el("div", change(side, name)))), failed(side), used(side)),
+      ),
+    );
   return tableOf(
     "metrics.sides",
     "Metrics of the runs and their differences",
-    [
-      columnHead("Metric"),
-      sides.map((side) => numberHead(el("a", { href: link.run(side.id) }, titled(side)))),
-      others.map((side) => numberHead(`${side.letter} − A`)),
-    ],
+    [columnHead("Metric"), sides.map((side) => numberHead(to(side))), numberHead("B − A")],
     metrics.map((name) =>
       tableRow(
         name,
         name === main,
-        sides.map((side) =>
-          el("td.number", el("b", score(mean(side, name))), sides.length < 4 && interval(side.run.scores.metrics[name] ?? {}, 1, 60)),
-        ),
-        others.map((side) => change(side, name)),
+        sides.map((side) => el("td.number", mean(side, name), interval(side.run.scores.metrics[name] ?? {}, 1, 60))),
+        el("td.number", change(sides[1], name)),
       ),
     ),
-    last("failed", "td.number", (side) => count(side.run.scores.failed ?? 0)),
-    last("used", "td.number.about", used),
+    tableRow("failed", false, sides.map(failed), el("td")),
+    tableRow("used", false, sides.map(used), el("td")),
   );
 }
 

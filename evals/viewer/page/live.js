@@ -126,7 +126,7 @@ function liveSection({ unfinished = [], studies = [], version = "", exported }, 
       under.length > 0 && el("div.lives", under.map((run) => liveCard(run))),
       ended.length > 0 &&
         (under.length || ended.length > 4
-          ? el("details", { open: wasOpen }, el("summary", `${plural(ended.length, "run")} ended early or not scored`), list)
+          ? el("details", { open: wasOpen }, el("summary", `${plural(ended.length, "run")} ended early`), list)
           : list),
     );
   };

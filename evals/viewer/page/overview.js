@@ -226,7 +226,7 @@ const questions = (run) => [
   run.pool && [badge("pool"), " "],
   el(
     "span.about",
-    ` ${run.split} split, ${plural(run.queries, "query", "queries")}, ${run.metric}${run.asked ? `, ${run.asked}` : ""}`,
+    ` ${splitWords(run.split)}, ${plural(run.queries, "query", "queries")}, ${run.metric}${run.asked ? `, ${run.asked}` : ""}`,
   ),
 ];
 
@@ -237,7 +237,7 @@ function bestBare(group) {
   const bare = group.filter((run) => run.program === "retrieve" && !run.pool && defined(headline(run).mean));
   const [best] = bare.sort((a, b) => headline(b).mean - headline(a).mean);
   if (!best) return null;
-  return el("span.about", ` best bare retriever ${score(headline(best).mean)}: `, foreign(best.retriever));
+  return el("span.about", `, best bare retriever ${score(headline(best).mean)} (`, foreign(best.retriever), ")");
 }
 
 /** A chart for each set of runs that were asked the same; those with the most runs. */
@@ -251,11 +251,11 @@ function facets(runs, cost) {
   // A point by itself compares nothing, but is better than no chart.
   const several = ordered.filter((group) => group.length > 1);
   const drawn = (several.length ? several : ordered).slice(0, FACETS).sort(([a], [b]) => byAsked(runs)(a, b));
-  const wide = drawn.length === 1 && matchMedia("(min-width: 60rem)").matches;
+  const wide = drawn.length === 1 && matchMedia("(min-width: 44rem)").matches;
   const { words, of, format } = COSTS[cost];
   const made = drawn.map((group) => {
     const [run] = group;
-    const several = new Set(group.filter((one) => one.setting).map(runName)).size > 1;
+    const several = new Set(group.map(runName)).size > 1;
     const points = group
       .map((one) => ({ one, x: of(one), y: headline(one).mean }))
       .filter((point) => defined(point.x) && defined(point.y))
@@ -275,7 +275,7 @@ function facets(runs, cost) {
             xWords: words,
             xFormat: format,
             yWords: run.metric,
-            ...(wide ? { width: 880, height: 270 } : {}),
+            ...(wide ? { width: Math.min(880, chartWidth()), height: 270 } : {}),
           })
         : notice(`The ${words} of these runs is unknown.`),
     );

@@ -53,7 +53,7 @@ async function runView({ ids: [id], params }) {
       [
         about.named?.name && foreign(runName(about)),
         foreign(about.task),
-        `${about.split} split`,
+        splitWords(about.split),
         foreign(asText(about.retriever ?? "")),
         foreign(asText(about.lm ?? "")),
         about.setting && foreign(about.setting),
@@ -108,7 +108,7 @@ function unscored(id, run) {
   const live = el("div", liveCard(run.live, { linked: false }));
   const node = el(
     "div",
-    heading(foreign(labelOf(run.live)), [foreign(run.live.task), `${run.live.split} split`]),
+    heading(foreign(labelOf(run.live)), [foreign(run.live.task), splitWords(run.live.split)]),
     live,
     notice(run.no_scores),
   );
@@ -260,7 +260,7 @@ function queryFilters(run, rows, state, set, metrics) {
 /** What the headline should be read beside: bare retrievers, and rankings of pools. */
 const boundsList = (bounds) =>
   bounds.length > 0 &&
-  el("ul.about.bounds", bounds.map(({ label, mean, what }) => el("li", `${label} ${score(mean)}: `, foreign(what))));
+  el("ul.about.bounds", bounds.map(({ label, mean, what }) => el("li", `${label} ${score(mean)} (`, foreign(what), ")")));
 
 /** The metrics with their intervals. */
 function metricsTable(metrics, main) {

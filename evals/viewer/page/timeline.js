@@ -5,7 +5,7 @@ const timeSection = ({ timeline: found }, gold, hrefOf) =>
   found?.steps.length > 1 && found.seconds > 0 && el("div.timeline", timeline(found, gold, hrefOf));
 
 function timeline({ steps, seconds: end }, gold, hrefOf) {
-  const width = 1180;
+  const width = chartWidth();
   const x = (value) => (value / end) * width;
   const most = Math.max(1, ...steps.map((step) => step.tokens));
   const wide = (value) => Math.max(1.5, x(value) - 0.75);
@@ -25,7 +25,7 @@ function timeline({ steps, seconds: end }, gold, hrefOf) {
       step.tokens > 0 && svg("rect", { class: "tokens", x: x(step.started), y: 60 - tall, width: wide(step.seconds), height: tall }),
     );
   };
-  const marks = ticks(end, 6).filter((t) => t > 0 && t <= end);
+  const marks = ticks(end, width / 150).filter((t) => t > 0 && t <= end);
   return [
     svg(
       "svg",
@@ -34,6 +34,6 @@ function timeline({ steps, seconds: end }, gold, hrefOf) {
       marks.map((t) => svg("text", { x: Math.min(x(t), width - 2), y: 74, "text-anchor": "end" }, seconds(t))),
       steps.map(block),
     ),
-    el("p.about", `Above: steps${calls ? `, and ${plural(calls, "model call")} in them` : ""}, over ${seconds(end)}.${most > 1 ? ` Below: tokens of each step, ${count(most)} at most.` : ""}`),
+    el("p.about", `The steps took ${seconds(end)}${calls ? `; below them ${plural(calls, "model call")}` : ""}${most > 1 ? `, and at the bottom the tokens of each step, at most ${count(most)}` : ""}.`),
   ];
 }

@@ -14,7 +14,7 @@ const leading = (names) => names.filter((name) => !name.includes(" ["));
 
 /** A difference, with its sign. */
 const signed = (value) =>
-  defined(value) ? `${value < 0 ? "−" : value > 0 ? "+" : "±"}${Math.abs(value).toFixed(3)}` : "–";
+  defined(value) ? `${value < 0 ? "−" : value > 0 ? "+" : ""}${Math.abs(value).toFixed(3)}` : "–";
 
 /** Dollars, to two figures below a cent. */
 function usd(value) {
@@ -97,6 +97,12 @@ const STOPS = {
   unusable: "answers could not be used",
   error: "an error",
 };
+
+/** A split in words; `all` has the queries of every split. */
+const splitWords = (split) => (split === "all" ? "all splits" : `${split} split`);
+
+/** Width in pixels of a chart that fills the page. */
+const chartWidth = () => Math.min(1180, innerWidth - 32);
 
 /** The name of a run where its task is known. */
 const runName = (run) => run.program + (run.compiled ? " (compiled)" : "");

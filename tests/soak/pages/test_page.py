@@ -288,10 +288,10 @@ def test_the_best_bare_retriever_stands_beside_programs_and_the_bounds_beside_a_
     mean = f"{json.loads((runs['floor'] / 'scores.json').read_text())['metrics']['nDCG@10']['mean']:.3f}"
     captions = open_page().locator("figcaption").all_inner_texts()
     assert any(
-        f"best bare retriever {mean}: bm25" in " ".join(text.split()) for text in captions
+        f"best bare retriever {mean} (bm25)" in " ".join(text.split()) for text in captions
     ), captions
     page = open_page(f"#/run/{name(runs['long'])}", "run")
-    assert page.locator(".bounds li").first.inner_text().endswith(": retrieve over bm25")
+    assert page.locator(".bounds li").first.inner_text().endswith("(retrieve over bm25)")
 
 
 def test_queries_are_filtered_by_fate_and_by_words(open_page, runs):
@@ -560,7 +560,9 @@ def test_three_runs_have_a_matrix_of_pairs_and_queries_that_moved_can_be_listed(
     page = open_page(f"#/compare/{','.join(map(name, three))}", "compare")
     assert page.locator(".verdicts li").count() == 2
     assert page.locator(".matrix tbody tr").count() == 2
-    assert len([text for text in texts(page, ".matrix td") if "p = " in text]) == 3
+    assert len([text for text in texts(page, ".matrix td") if "p\xa0=\xa0" in text]) == 3
+    metrics = page.locator(".by-run tbody tr")
+    assert [row.count("\xa0to\xa0") > 0 for row in metrics.all_inner_texts()] == [False, True, True]
     page.get_by_role("combobox", name="Show").select_option("moved")
     spread = [float(text) for text in texts(page, "tr[data-query] td:last-child b")]
     assert spread and all(spread)

@@ -4,7 +4,9 @@ import base64
 import csv
 import hashlib
 import io
+import os
 import re
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from run_folders import make, pooled, retrieve
 
 from evals import report as module
 from evals.reporting import loss_tables, report_plots, report_tables, run_groups
+from evals.reporting.report_page import report_table
 from evals.scoring import scored_run
 
 DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
@@ -176,10 +179,31 @@ def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
     [group] = grouped(tmp_path)
     assert [row.label for row in report_tables.make_tables(group)[0].rows] == [
         "multihop over bm25, offline (hops=2)",
-        "multihop over bm25, offline (hops=4)",
         "multihop over bm25, openai/x (seed=1)",
         "multihop over bm25, openai/x (seed=2)",
+        "multihop over bm25, offline (hops=4)",
     ]
+
+
+def test_runs_that_differ_in_code_alone_are_told_apart_by_its_date(folders, tmp_path):
+    for name, day in (("a", 26), ("b", 27)):
+        config = folders(name, {"nDCG@10": [day / 100]}, {"code": name}) / "config.json"
+        began = datetime(2026, 11, day, 14, 2).timestamp()
+        os.utime(config, (began, began))
+    [group] = grouped(tmp_path)
+    assert [row.label for row in report_tables.make_tables(group)[0].rows] == [
+        "multihop over bm25 (code of 27 Nov 14:02)",
+        "multihop over bm25 (code of 26 Nov 14:02)",
+    ]
+
+
+def test_a_column_without_a_value_is_in_the_csv_file_only():
+    rows = [["a", "", "1", "x"], ["b", "", "2", "y"]]
+    table = report_table("stem", "T", ["name", "empty", "n", "long"], rows, words=(1,), long=(3,))
+    assert table.heads == ["name", "n", "long"]
+    assert table.rows == [["a", "1", "x"], ["b", "2", "y"]]
+    assert (list(table.names), list(table.long)) == ([0, 2], [2])
+    assert table.to_csv().splitlines()[0] == "name,empty,n,long"
 
 
 def test_conditions_are_columns_and_less_flips_are_better(folders, tmp_path):

@@ -11,6 +11,7 @@ from waiting import wait_for
 
 from evals import run
 from evals.running import evaluate, run_status
+from evals.running.request import Request
 from tools.cli import run_command
 from tools.models.run_resources import CallStats
 
@@ -71,7 +72,9 @@ def test_a_status_counts_queries_and_names_those_in_flight(tmp_path):
     stats = CallStats(in_flight=2, limit=4, waiting=1, reason="rate limit")
     environment = SimpleNamespace(queries=["a", "b", "c"], metric="nDCG@10")
     model = SimpleNamespace(terms=SimpleNamespace(status=lambda: stats))
-    ready = SimpleNamespace(environment=environment, model=model, value=None)
+    request = Request(program="multihop", task="math", limit=3)
+    resolved = SimpleNamespace(request=request)
+    ready = SimpleNamespace(environment=environment, model=model, value=None, resolved=resolved)
     folder = SimpleNamespace(path=tmp_path, outcomes={})
     with run_status.RunStatus(ready, folder) as status:
         status.begin("a")
@@ -79,6 +82,7 @@ def test_a_status_counts_queries_and_names_those_in_flight(tmp_path):
         status.add({"query_id": "a", "error": None}, 0.5)
         written = status.status()
         assert (written["done"], written["failed"]) == (1, 0)
+        assert written["command"].endswith("run --program multihop --task math --limit 3")
         assert [one["query_id"] for one in written["in_flight"]] == ["b"]
         assert (written["state"], written["reason"]) == ("waiting", "rate limit")
         wait_for(lambda: json.loads((tmp_path / "status.json").read_text())["done"] == 1)

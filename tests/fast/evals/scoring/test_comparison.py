@@ -619,7 +619,7 @@ def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, m
         assert verdict.startswith(
             "no difference between retrieve (run 1) and multihop (baseline) in nDCG@10 could be shown (p = 1.000"
         )
-        assert verdict.endswith("; one of 0.034 would have been, in 80 % of cases")
+        assert verdict.endswith("; a difference of 0.034 would have been shown in 80 % of cases")
     else:
         assert (
             verdict

@@ -80,7 +80,16 @@ def test_a_status_that_nobody_writes_any_more_is_of_a_run_that_broke_off(path):
     write_status(path, time.time() - 2 * run_status.STALE_SECONDS)
     [one] = answer(page(path), "live.json")["unfinished"]
     assert (one["state"], one["live"]) == ("broke off", False)
-    assert one["remedy"] == "The command of the run goes on with it."
+    assert one["remedy"] == "Its command goes on with it."
+
+
+def test_a_run_that_broke_off_names_its_command_and_no_mean_of_fewer_queries(path):
+    command = "sextant run --task congress --limit 4"
+    long_ago = time.time() - 2 * run_status.STALE_SECONDS
+    write_status(path, long_ago, command=command, done=1, metric="nDCG@10", mean=0.5)
+    [one] = answer(page(path), "live.json")["unfinished"]
+    assert one["remedy"] == f"Its command goes on with it: {command}"
+    assert (one["done"], one["mean"]) == (2, None)
 
 
 def test_its_answered_queries_have_the_values_and_fates_that_the_whole_run_has(
