@@ -30,6 +30,7 @@ from tools import plugins
 from tools.errors import UnknownName, UsageError
 from tools.models.adapter import Adapter
 from tools.models.prompting import with_instructions
+from tools.terminal import first_sentence
 
 # An option that `-O name=value` may set -> its values at light, medium and heavy effort.
 Options = Mapping[str, tuple[Any, Any, Any]]
@@ -96,9 +97,9 @@ def find_teleprompter(name: str) -> Teleprompter:
         default = parameter.default
         if isinstance(default, str | bool | int | float):
             options[option] = (default, default, default)
-    description = inspect.getdoc(loaded) or "without a description"
+    summary = first_sentence(inspect.getdoc(loaded)) or "without a description"
     return Teleprompter(
-        summary=description.partition("\n")[0].removesuffix("."),
+        summary=summary.removesuffix("."),
         options=options,
         make=partial(_make_user_defined, loaded),
         step=False,

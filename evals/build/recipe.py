@@ -20,6 +20,7 @@ from evals.build.text_cleaning import CleanSettings
 from evals.build.types import Benchmark
 from tools import files, plugins, schemas
 from tools.errors import DataError, UnknownName, UsageError
+from tools.terminal import first_sentence
 
 FILE = "recipe.toml"
 # name -> the class of its settings; the user's own recipes come from files and entry points.
@@ -199,7 +200,7 @@ def write_toml(name: str, recipe: Recipe) -> str:
     lines = [f"recipe = {json.dumps(name)}"]
     for section in fields(recipe):
         settings = getattr(recipe, section.name)
-        heading, _, _ = (type(settings).__doc__ or "").partition("\n")
+        heading = first_sentence(type(settings).__doc__)
         hints = get_type_hints(type(settings), include_extras=True)
         lines += [
             "",

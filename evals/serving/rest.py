@@ -47,6 +47,7 @@ from tools.models.arguments import (
 )
 from tools.records import Hit
 from tools.retrievers.base import Retriever, Search
+from tools.terminal import first_sentence
 
 Result = TypeVar("Result")
 
@@ -97,7 +98,7 @@ def application(host: EpisodeServer, address: ServerAddress) -> FastAPI:
     session = "/sessions/{session}"
     app = FastAPI(
         title="Sextant",
-        description=(__doc__ or "").partition("\n")[0],
+        description=first_sentence(__doc__),
         docs_url=None,
         redoc_url=None,
         default_response_class=Answer,

@@ -20,6 +20,7 @@ from tools.records import Document, Hit
 from tools.retrievers import build, canonicalize
 from tools.retrievers.base import Retriever, Search
 from tools.retrievers.expressions import RetrieverSpec
+from tools.terminal import first_sentence
 
 # Builds the retriever over a corpus, with an index in a folder or without.
 BuildOver = Callable[..., Retriever]
@@ -52,7 +53,7 @@ def run(spec: RetrieverSpec) -> Iterator[tuple[str, str]]:
             deviation = _first_deviation(check(retriever, build_over))
         except Exception as error:  # noqa: BLE001  # of a user's class
             deviation = f"{type(error).__name__}: {show(error)}{user_code_line(error)}"
-        yield str(check.__doc__).removesuffix("."), deviation
+        yield first_sentence(check.__doc__).removesuffix("."), deviation
 
 
 def _first_deviation(verdicts: Verdicts) -> str:

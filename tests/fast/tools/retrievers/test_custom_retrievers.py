@@ -75,6 +75,14 @@ def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(
     )
 
 
+def test_each_duty_is_a_line_of_the_check(folder, command_of):
+    result = command_of(command)("check", "bm25")
+    assert result.code == 0
+    duties = [line for line in result.out.splitlines() if line.startswith("ok     ")]
+    assert len(duties) == 8
+    assert "\N{REPLACEMENT CHARACTER}" not in result.out
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "broken"),
     [
