@@ -6,6 +6,7 @@ units are scored in place of documents, units are ranked.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from statistics import fmean
@@ -65,15 +66,16 @@ def bound(bound_type: str, metric: str, environment: Environment) -> float | Non
         return len(set(map(judgements.unit_of, environment.documents)))
 
     for query in environment.queries:
-        best = _rank_best(query, metric, judgements)
+        by_grade, by_relevance = _rank_best(query, judgements)
         if bound_type == "maximum":
-            value = apply_metric(metric, best)
+            scores = [apply_metric(metric, ranking) for ranking in (by_grade, by_relevance)]
+            value = max((score for score in scores if score is not None), default=None)
         elif query.candidates is None:
             pool_size = count_units() - len(query.excluded)
-            value = expected_random_score(metric, best, pool_size)
+            value = expected_random_score(metric, by_grade, pool_size)
         else:
             pool_size = len(collapse_to_units(list(query.candidates), judgements))
-            value = expected_random_score(metric, best, pool_size)
+            value = expected_random_score(metric, by_grade, pool_size)
         if value is not None:
             values.append(value)
     return fmean(values) if values else None
@@ -91,8 +93,11 @@ def _bound_comparisons(bound_type: str, metric: str, environment: Environment) -
     return None if metric == "Flip" else 1.0
 
 
-def _rank_best(query: Query, metric: str, judgements: Judgements) -> JudgedRanking:
-    """Rank the judged units of the query's pool as well as a metric allows."""
+def _rank_best(query: Query, judgements: Judgements) -> tuple[JudgedRanking, JudgedRanking]:
+    """Rank the judged units of the query's pool by grade, and by relevance.
+
+    Metrics of grades are highest for the first, metrics of relevance for the second.
+    """
     gains = judgements.gains(query.query_id)
     relevant = judgements.recalled(query.query_id)
     grades = relevant | gains
@@ -100,10 +105,11 @@ def _rank_best(query: Query, metric: str, judgements: Judgements) -> JudgedRanki
     if query.candidates is not None:
         units &= set(collapse_to_units(list(query.candidates), judgements))
 
-    def worth(unit: str) -> tuple[float, float]:
-        if metric.startswith(("nDCG", "TopRR")):
-            return grades[unit], unit in relevant
-        return unit in relevant, grades[unit]
+    def rank(worth: Callable[[str], tuple[float, float]]) -> JudgedRanking:
+        best = judge_units(sorted(units, key=worth, reverse=True), gains, relevant)
+        return replace(best, nothing=0.0) if judgements.zero else best
 
-    best = judge_units(sorted(units, key=worth, reverse=True), gains, relevant)
-    return replace(best, nothing=0.0) if judgements.zero else best
+    return (
+        rank(lambda unit: (grades[unit], unit in relevant)),
+        rank(lambda unit: (unit in relevant, grades[unit])),
+    )
