@@ -21,8 +21,8 @@ from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Usage
 from tools.retrievers.base import Search
+from tools.retrievers.vectors import batch_candidates, exact_search
 from tools.retrievers.vectors import embedder as embedding
-from tools.retrievers.vectors import exact_search
 from tools.retrievers.vectors.embedder import open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.retrievers.vectors.gpu_search import copy_to_device
@@ -175,6 +175,32 @@ def test_thousands_of_equal_scores_at_the_cut_are_ordered_by_doc_id(tmp_path, se
     assert [[hit.doc_id for hit in hits] for hits in found] == [list(corpus.doc_ids[:100])] * 6
     assert found[0] == retriever.search("one text", 100)
     assert len({hit.score for hit in found[0]}) == 1
+
+
+@PRECISIONS
+@pytest.mark.parametrize("entries", [256 * 64, 1 << 24])
+def test_a_batch_with_more_equal_scores_than_there_is_room_for_is_ranked_one_by_one(
+    tmp_path, monkeypatch, search, entries
+):
+    monkeypatch.setattr(batch_candidates, "_MAX_ENTRIES", entries)
+    given_up = []
+    original = batch_candidates.find_candidates
+
+    def find(*arguments, **options):
+        rows = original(*arguments, **options)
+        given_up.append(rows is None)
+        return rows
+
+    monkeypatch.setattr(batch_candidates, "find_candidates", find)
+    texts = ["one text"] * 3_000 + [f"text {n}" for n in range(300)] + ["one text"] * 3_000
+    corpus = documents(texts)
+    retriever = VectorRetriever(corpus, tmp_path, Digests(), "digests", search=search)
+    excluded = frozenset(corpus.doc_ids[:50])
+    searches = [Search("one text", excluded=excluded)] * 40 + [Search("another")] * 5
+    found = retriever.search_many(searches, 100)
+    assert given_up == [entries < 1 << 24]
+    assert [hit.doc_id for hit in found[0]] == list(corpus.doc_ids[50:150])
+    assert found == [retriever.search_many([search], 100)[0] for search in searches]
 
 
 @PRECISIONS

@@ -1,0 +1,294 @@
+"""The documents that may be among the best k of each of many queries, found in a single pass.
+
+A block of documents is multiplied with all queries. While its scores are in the processor's cache,
+a compiled loop keeps the documents whose upper bound reaches the query's floor, which is the kth
+largest lower bound so far. So a query holds a few times k candidates, and never the scores of all
+documents.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.retrievers.lexical.compiled_loops import compile_loop
+
+_SCORES = 1 << 20  # scores of a block of documents: 4 MB
+_MIN_BLOCK = 2048  # documents of a block; smaller matrices are multiplied more slowly
+_MAX_BLOCK = 8192
+_MAX_QUERIES = 1024  # queries of a pass
+_MAX_ENTRIES = 1 << 24  # candidates that a pass has room for: 200 MB
+_MIN_ROOM = 256  # candidates of a query that there is room for
+# Scores that are compared with one vector instruction or two. A fixed number: the compiler makes no
+# vector instructions of a loop whose length it does not know.
+_CHUNK = 32
+
+
+class Block(NamedTuple):
+    """The estimated scores of some documents with all queries, see exact_search.ScoreEstimates."""
+
+    first: int  # position of its first document in the corpus
+    scores: NDArray[np.float32]  # before they are scaled, shape (documents, padded queries)
+    scales: NDArray[np.float32]  # shape (documents,)
+    errors: NDArray[np.float32]  # for a query of length 1, shape (documents,)
+
+
+class Exclusions(NamedTuple):
+    """Pairs of a document and a query that must not find it, by document."""
+
+    rows: NDArray[np.int64]
+    queries: NDArray[np.int64]
+
+    @classmethod
+    def of_queries(cls, rows_of_queries: Sequence[Sequence[int]]) -> "Exclusions":
+        """Return the pairs of the rows that each query excludes."""
+        sizes = [len(rows) for rows in rows_of_queries]
+        queries = np.repeat(np.arange(len(sizes)), sizes)
+        rows = np.array([row for rows in rows_of_queries for row in rows], dtype=np.int64)
+        order = np.argsort(rows, kind="stable")
+        return cls(rows[order], queries[order])
+
+    def apply(self, block: Block) -> None:
+        """Set the scores of the pairs to -inf."""
+        limits = (block.first, block.first + len(block.scores))
+        begin, end = np.searchsorted(self.rows, limits).tolist()
+        if begin < end:
+            rows = self.rows[begin:end] - block.first
+            block.scores[rows, self.queries[begin:end]] = -np.inf
+
+
+def max_queries(k: int) -> int:
+    """Return how many queries a pass may have for the best `k`."""
+    return max(1, min(_MAX_QUERIES, _MAX_ENTRIES // _initial_room(k)))
+
+
+def block_size(queries: int) -> int:
+    """Return how many documents to multiply at a time with this number of queries."""
+    return min(_MAX_BLOCK, max(_MIN_BLOCK, _SCORES // queries))
+
+
+def pad(queries: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return queries, shape (queries, dimension), with as many zero rows more as a pass needs."""
+    return np.pad(queries, ((0, -len(queries) % _CHUNK), (0, 0)))
+
+
+def find_candidates(
+    blocks: Iterable[Block],
+    lengths: NDArray[np.float32],
+    exclusions: Exclusions,
+    k: int,
+    threads: int,
+) -> list[NDArray[np.int32]] | None:
+    """Return the rows of the candidates of each query, ascending; None if there is no room for them.
+
+    `lengths` are the Euclidean lengths of the queries, shape (queries,).
+    """
+    padded = -(-len(lengths) // _CHUNK)
+    limits = [_CHUNK * (padded * part // threads) for part in range(threads + 1)]
+    parts = [_Candidates(lengths[start:end], start, k) for start, end in pairwise(limits)]
+    with ThreadPoolExecutor(threads) as pool:
+        for block in blocks:
+            exclusions.apply(block)
+            is_room = pool.map(partial(_Candidates.add, block=block), parts)
+            if not all(is_room):
+                return None
+    return [rows for part in parts for rows in part.rows()]
+
+
+def _initial_room(k: int) -> int:
+    return max(_MIN_ROOM, 2 * k)
+
+
+class _Kept(NamedTuple):
+    """Candidates of queries; the first counts[query] columns are in use."""
+
+    counts: NDArray[np.int64]  # shape (queries,)
+    # The kth largest lower bound so far; shape (queries,), as that of lengths.
+    floors: NDArray[np.float32]
+    lengths: NDArray[np.float32]
+    rows: NDArray[np.int32]  # positions of documents in the corpus, shape (queries, room)
+    lows: NDArray[np.float32]  # lower bounds of scores, shape (queries, room)
+    highs: NDArray[np.float32]  # upper bounds of scores, shape (queries, room)
+
+
+class _Candidates:
+    """The candidates of some queries, the first of which has the scores in column `start`."""
+
+    def __init__(self, lengths: NDArray[np.float32], start: int, k: int) -> None:
+        self._start = start
+        self._k = k
+        self._count = len(lengths)
+        padding = -len(lengths) % _CHUNK
+        shape = (len(lengths) + padding, _initial_room(k))
+        # All finite scores reach the floor, and those of excluded documents do not.
+        floors = np.full(shape[0], np.finfo(np.float32).min, np.float32)
+        floors[self._count :] = np.inf
+        self._kept = _Kept(
+            counts=np.zeros(shape[0], np.int64),
+            floors=floors,
+            lengths=np.pad(lengths, (0, padding)),
+            rows=np.empty(shape, np.int32),
+            lows=np.empty(shape, np.float32),
+            highs=np.empty(shape, np.float32),
+        )
+
+    def add(self, block: Block) -> bool:
+        """Keep the candidates of a block; false if there is no room for them."""
+        done = 0
+        while done < len(block.scores):
+            room = self._kept.rows.shape[1]
+            scratch = np.empty(room, np.float32)
+            done = _keep(block, done, self._start, self._k, scratch, self._kept)
+            if done < 0:
+                done = -done
+                if 2 * self._kept.rows.size > _MAX_ENTRIES:
+                    return False
+                self._widen()
+        return True
+
+    def _widen(self) -> None:
+        """Double the room for candidates."""
+        room = self._kept.rows.shape[1]
+        more = ((0, 0), (0, room))
+        self._kept = self._kept._replace(
+            rows=np.pad(self._kept.rows, more),
+            lows=np.pad(self._kept.lows, more),
+            highs=np.pad(self._kept.highs, more),
+        )
+
+    def rows(self) -> list[NDArray[np.int32]]:
+        """Return the rows of each query's candidates."""
+        scratch = np.empty(self._kept.rows.shape[1], np.float32)
+        _drop_beaten(self._k, scratch, self._kept)
+        counts = self._kept.counts[: self._count].tolist()
+        rows = self._kept.rows
+        return [rows[query, :count] for query, count in enumerate(counts)]
+
+
+@compile_loop()
+def _keep(
+    block: Block,
+    done: int,
+    start: int,
+    k: int,
+    scratch: NDArray[np.float32],
+    kept: _Kept,
+) -> int:
+    """Keep the candidates among the documents of a block from number `done` on.
+
+    Returns the number of documents that are done, as a negative number if a query needs more room.
+    """
+    first, scores, scales, errors = block
+    counts, floors, lengths, rows, lows, highs = kept
+    queries = len(counts)
+    room = rows.shape[1]
+    for document in range(done, len(scores)):
+        scale = scales[document]
+        error = errors[document]
+        of_document = scores[document, start : start + queries]
+        is_crowded = False
+        for chunk in range(0, queries, _CHUNK):
+            reached = _compare_with_floors(
+                of_document,
+                lengths,
+                floors,
+                chunk,
+                scale,
+                error,
+            )
+            query = chunk
+            while reached:
+                if reached & 1:
+                    score = of_document[query] * scale
+                    margin = error * lengths[query]
+                    low = score - margin
+                    n = counts[query]
+                    rows[query, n] = first + document
+                    lows[query, n] = low if low >= -np.inf else np.float32(-np.inf)  # not NaN
+                    highs[query, n] = score + margin
+                    counts[query] = n + 1
+                    if n + 1 == room:
+                        _raise_floor(query, k, scratch, kept)
+                        is_crowded |= 4 * counts[query] > 3 * room
+                reached >>= 1
+                query += 1
+        if is_crowded:
+            return -(document + 1)
+    return len(scores)
+
+
+@compile_loop()
+def _compare_with_floors(
+    scores: NDArray[np.float32],
+    lengths: NDArray[np.float32],
+    floors: NDArray[np.float32],
+    first: int,
+    scale: float,
+    error: float,
+) -> Any:
+    """Return a number with bit n set if the upper bound of query `first` + n reaches its floor."""
+    reached = np.int64(0)
+    for n in range(_CHUNK):
+        # An unsigned index is not compared with 0.
+        query = np.uint64(first) + np.uint64(n)
+        is_reached = scores[query] * scale + error * lengths[query] >= floors[query]
+        reached |= np.int64(is_reached) << np.int64(n)
+    return reached
+
+
+@compile_loop()
+def _drop_beaten(k: int, scratch: NDArray[np.float32], kept: _Kept) -> None:
+    for query in range(len(kept.counts)):
+        if kept.counts[query] > k:
+            _raise_floor(query, k, scratch, kept)
+
+
+@compile_loop()
+def _raise_floor(query: int, k: int, scratch: NDArray[np.float32], kept: _Kept) -> None:
+    """Set the floor of a query with k candidates or more, and drop candidates that are below."""
+    counts, floors, _, rows, lows, highs = kept
+    count = counts[query]
+    for n in range(count):
+        scratch[n] = lows[query, n]
+    floors[query] = max(floors[query], _kth_largest(scratch, count, k))
+    remaining = 0
+    for n in range(count):
+        if highs[query, n] >= floors[query]:
+            rows[query, remaining] = rows[query, n]
+            lows[query, remaining] = lows[query, n]
+            highs[query, remaining] = highs[query, n]
+            remaining += 1
+    counts[query] = remaining
+
+
+@compile_loop()
+def _kth_largest(values: NDArray[np.float32], count: int, k: int) -> Any:
+    """Return the kth largest of the first `count` values, none NaN, by Hoare's quickselect."""
+    left = 0
+    right = count - 1
+    while left < right:
+        pivot = values[(left + right) // 2]
+        i = left
+        j = right
+        while i <= j:
+            while values[i] > pivot:
+                i += 1
+            while values[j] < pivot:
+                j -= 1
+            if i <= j:
+                swapped = values[i]
+                values[i] = values[j]
+                values[j] = swapped
+                i += 1
+                j -= 1
+        if k - 1 <= j:
+            right = j
+        elif k - 1 >= i:
+            left = i
+        else:
+            break
+    return values[k - 1]
