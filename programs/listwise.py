@@ -31,6 +31,7 @@ from programs.passage_reading import (
     check_ranking,
     complete_ranking,
     find_candidates,
+    fit_document_count,
     predict_ranking,
     rank,
     take_ranking,
@@ -106,10 +107,19 @@ class Rank(Program):
         session = self.toolbox.open(query)
         pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
         session.hop = 2
+        inputs = {"objective": query.objective, "description": query.text}
+        window = fit_document_count(
+            session,
+            pool,
+            self.window,
+            least=2,
+            fit=lambda passages: prompt_fits(self.rank_candidates, **inputs, passages=passages),
+        )
+        step = max(1, self.step * window // self.window)
         order_window = partial(
             rank, session, self.rank_candidates, query, read_chars=self.read_chars
         )
-        order = sliding_window_rank(pool, order_window, self.window, self.step)
+        order = sliding_window_rank(pool, order_window, window, step)
         session.rank(order)
         return session.submit(order[: self.depth])
 
@@ -240,8 +250,15 @@ class Tournament(Program):
                 f"solutions: {have} of {len(pool)} candidates have one, the query {of_query}"
             )
         shuffle = random.Random(f"{self.seed}:{query.query_id}").shuffle
+        batch = fit_document_count(
+            session,
+            pool,
+            self.batch,
+            least=self.promote + 1,
+            fit=lambda passages: self._fit(query, passages, solution_chars=0),
+        )
         order = tournament(
-            pool, partial(self._rank_batch, session, query), self.batch, self.promote, shuffle
+            pool, partial(self._rank_batch, session, query), batch, self.promote, shuffle
         )
         session.rank(order)
         return session.submit(order[: self.depth])
@@ -255,20 +272,16 @@ class Tournament(Program):
         stay: int,
     ) -> list[str]:
         session.hop = 1 + number
-
-        def fit(passages: list[Passage], chars: int) -> bool:
-            return prompt_fits(self.rank_candidates, **self._make_inputs(query, passages, chars))
-
         chars = 0
         if self.solved:
             bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
-            chars = fit_length(self.solution_chars, lambda most: fit(bare, most))
+            chars = fit_length(self.solution_chars, lambda most: self._fit(query, bare, most))
             if chars < self.solution_chars:
                 session.shorten(
                     f"solutions: cut to {chars} characters each, instead of {self.solution_chars}"
                 )
         passages = show_passages(
-            session, doc_ids, self.read_chars, lambda passages: fit(passages, chars)
+            session, doc_ids, self.read_chars, lambda passages: self._fit(query, passages, chars)
         )
         checks = [
             check_ranking(self.rank_candidates, doc_ids),
@@ -293,6 +306,10 @@ class Tournament(Program):
         if stay < len(doc_ids):
             session.select(order[:stay], among=doc_ids)
         return order
+
+    def _fit(self, query: Query, passages: list[Passage], solution_chars: int) -> bool:
+        inputs = self._make_inputs(query, passages, solution_chars)
+        return prompt_fits(self.rank_candidates, **inputs)
 
     def _make_inputs(
         self,

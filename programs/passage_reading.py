@@ -2,7 +2,7 @@
 its notes next to them.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,14 @@ from tools.models.answer_checks import (
     require_known_ids,
     require_known_row_ids,
 )
-from tools.models.passages import Passage, fit_notes, passage_batches, show_passages
+from tools.models.passages import (
+    SHORTEST_TEXT,
+    Passage,
+    escape_markers,
+    fit_notes,
+    passage_batches,
+    show_passages,
+)
 from tools.models.prompting import (
     FallbackPrediction,
     ask,
@@ -259,6 +266,28 @@ def show_in_one_call(
             passages=passages,
         ),
     )
+
+
+def fit_document_count(
+    session: Session,
+    doc_ids: Collection[str],
+    most: int,
+    least: int,
+    fit: Callable[[list[Passage]], bool],
+) -> int:
+    """Return how many of `doc_ids` a call has room for, from `least` to `most`.
+
+    Each counts with the fewest characters to which a passage is cut, and the longest ids count.
+    """
+    longest_ids = sorted(doc_ids, key=len, reverse=True)[:most]
+    passages = [Passage(id=escape_markers(doc_id), text=SHORTEST_TEXT) for doc_id in longest_ids]
+    count = len(passages)
+    while count > least and not fit(passages[:count]):
+        count -= 1
+    if count < len(passages):
+        session.shorten(f"passages: {count} in a call in place of {len(passages)}")
+        return count
+    return most
 
 
 def fit_recent_notes(

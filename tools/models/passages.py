@@ -16,6 +16,8 @@ DESCRIPTION = (
     "the query: words about what is wanted, or a text to find the like of; the objective says which"
 )
 _FEWEST_CHARS = 50  # characters of a passage; a shorter passage is of no use
+# A text of so many characters that has more tokens than most: digits are tokens of three at most.
+SHORTEST_TEXT = ("0123456789" * _FEWEST_CHARS)[:_FEWEST_CHARS]
 
 
 class Passage(pydantic.BaseModel):

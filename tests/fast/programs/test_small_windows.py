@@ -1,5 +1,6 @@
 """Every program ranks with a model of a small window: its largest prompt leaves room for an answer."""
 
+import re
 from types import SimpleNamespace
 
 import dspy
@@ -18,6 +19,7 @@ from tools.session import Toolbox
 
 CLASSES = {name: load_object("program", name, SYSTEMS) for name in SYSTEMS}
 ANSWER = 64  # tokens, at least
+LISTWISE = ("rank", "tournament")
 TOO_LARGE = ("planner", "react")  # for 1,024 tokens, with the congress objective
 
 
@@ -41,7 +43,8 @@ def mini():
 
 
 def answer(mini, name, window):
-    small = {"pool": 5} if CLASSES[name].pooled else {}
+    # A call of a listwise program has many documents of its pool, of the others one.
+    small = {"pool": 5} if CLASSES[name].pooled and name not in LISTWISE else {}
     program = CLASSES[name](mini.toolbox, **small)
     settings = ModelSettings(context=window)
     model = language_model.connect("offline", statistics=mini.statistics, settings=settings)
@@ -61,6 +64,14 @@ def test_it_ranks_with_a_model_that_takes_little(name, window, mini):
     surfaced = any(step.tool == "search" for step in submission.trace.steps)
     assert surfaced and (submission.ranking or name == "closed_book")
     assert max(sizes) + ANSWER <= window
+
+
+@pytest.mark.parametrize("name", LISTWISE)
+def test_fewer_documents_share_a_call_where_the_shortest_texts_do_not_fit(name, mini):
+    submission, _ = answer(mini, name, 1024)
+    notes = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
+    assert any(re.fullmatch(r"passages: \d+ in a call in place of 20", note) for note in notes)
+    assert len(submission.ranking) == 100
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
