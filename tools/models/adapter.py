@@ -104,6 +104,8 @@ class Adapter(dspy.ChatAdapter):
                     call.handle_unsupported_schema(error)
                 except (dspy.AdapterParseError, InvalidAnswer) as error:
                     call.handle_fault(error)
+                except context_window.PromptTooLong as error:
+                    call.handle_no_room(error)
         return call.answers
 
     async def acall(
@@ -129,6 +131,8 @@ class Adapter(dspy.ChatAdapter):
                     call.handle_unsupported_schema(error)
                 except (dspy.AdapterParseError, InvalidAnswer) as error:
                     call.handle_fault(error)
+                except context_window.PromptTooLong as error:
+                    call.handle_no_room(error)
         return call.answers
 
     def format_system_message(self, signature: Any) -> str:
@@ -233,8 +237,6 @@ class _CheckedCall:
     def next_repair(self) -> Repair | None:
         """Return the repair to be requested next; None for the first request."""
         self._latest = []
-        if self._repair and (payer := session.current()):
-            payer.charge(Usage(repairs=1))
         return self._repair
 
     def schema_setting(self) -> FieldValues:
@@ -270,6 +272,7 @@ class _CheckedCall:
         self.answers = answers
         self.finished = True
         if payer := session.current():
+            self._count_repair(payer)
             payer.count_usable()
         note_prompt_leak(self._signature.__doc__, [context.answer.text])
 
@@ -293,6 +296,7 @@ class _CheckedCall:
         if fault.kind in ("unknown ids", "wrong type") and ends_inside_list(answer.text):
             fault = cut_off()
         if payer := session.current():
+            self._count_repair(payer)
             payer.count_unusable(fault.kind)
         is_cut = fault.kind == "cut off"
         part = None
@@ -314,6 +318,25 @@ class _CheckedCall:
             self._use_part(self._part, self._fault)
         else:
             raise UnusableAnswer(fault) from error
+
+    def handle_no_room(self, error: context_window.PromptTooLong) -> None:
+        """Use a part of the first answer, if the model's window has no room for its repair.
+
+        Raises `error` if it is the first request that has no room, and UnusableAnswer if no part
+        can be used.
+        """
+        if self._repair is None or self._fault is None:
+            raise error
+        if payer := session.current():
+            payer.shorten("an unusable answer is not asked for again, because the prompt is full")
+        if self._part is None:
+            raise UnusableAnswer(self._fault) from error
+        self._use_part(self._part, self._fault)
+
+    def _count_repair(self, payer: session.Session) -> None:
+        """Count the answer as that to a repair, if it is."""
+        if self._repair:
+            payer.charge(Usage(repairs=1))
 
     def _use_part(
         self,

@@ -43,7 +43,7 @@ class InvalidAnswer(Exception):
 
 
 class UnusableAnswer(Exception):
-    """A model gave two answers in a row that could not be used."""
+    """No answer of a model to a call could be used, nor that to the repair if there was one."""
 
     def __init__(self, fault: InvalidAnswer) -> None:
         super().__init__(fault.report)

@@ -8,7 +8,7 @@ from conftest import on_congress
 
 from evals import run_folder
 from programs.multihop import ReadPassages
-from tools.models import language_model
+from tools.models import context_window, language_model
 from tools.models.answer_checks import (
     InvalidAnswer,
     UnusableAnswer,
@@ -16,6 +16,7 @@ from tools.models.answer_checks import (
     require_in_range,
     require_known_ids,
 )
+from tools.models.model_spec import DEFAULTS, ModelSettings
 from tools.models.passages import Passage
 from tools.models.prompting import ask
 from tools.records import Query, Usage
@@ -23,6 +24,7 @@ from tools.retrievers.lexical.bm25 import BM25
 from tools.session import Toolbox
 
 SHOWN = ["d1", "d2"]
+SHORTEST_ANSWER = 64  # tokens that a prompt leaves at least
 GOOD = {"selected": '["d2"]', "observations": "blue"}
 INPUTS = {
     "objective": "",
@@ -98,14 +100,32 @@ def opened(corpus):
     return Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
 
 
-def read(server):
-    with language_model.connect(server.spec).active():
+def read(server, settings=DEFAULTS):
+    with language_model.connect(server.spec, settings=settings).active():
         return ask(
             dspy.Predict(ReadPassages),
             require_known_ids("selected", SHOWN),
             filled("observations"),
             **INPUTS,
         )
+
+
+@pytest.mark.parametrize("name", ["some unknown ids", "no fields"])
+def test_a_repair_for_which_the_window_has_no_room_is_not_sent(name, server, opened):
+    bad, kind, _ = UNUSABLE[name]
+    server.answer_in_turn(GOOD)
+    read(server)
+    full = context_window.count_prompt_tokens(server.requests[0]["messages"]) + SHORTEST_ANSWER
+    server.answer_in_turn(bad, GOOD)
+    if name in PARTLY_USABLE:
+        assert read(server, ModelSettings(context=full)).selected == PARTLY_USABLE[name]
+        assert opened.trace.used_in_part == {kind: 1}
+    else:
+        with pytest.raises(UnusableAnswer):
+            read(server, ModelSettings(context=full))
+        assert opened.trace.unusable == {kind: 1}
+    assert (opened.usage.calls, opened.usage.repairs) == (2, 0)
+    assert any("the prompt is full" in step.argument for step in opened.trace.steps)
 
 
 REQUIREMENTS = "Respond with the corresponding output fields"
