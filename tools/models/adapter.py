@@ -166,6 +166,7 @@ class Adapter(dspy.ChatAdapter):
         """Return DSPy's messages; for a repair, with the request for it, and the bad answer before that if it is shown.
 
         The request ends in DSPy's requirements, so that a small model does not take it for an answer.
+        PromptTooLong if the model's window has no room for it.
         """
         messages: _Rows = super().format(signature, demos, inputs)
         context = call_context.current()
@@ -178,7 +179,7 @@ class Adapter(dspy.ChatAdapter):
             {"role": "assistant", "content": repair.answer},
             {"role": "user", "content": f"{write_request(repair, context)}\n\n{requirements}"},
         ]
-        if repair.answer and not context_window.token_overflow(with_answer):
+        if repair.answer and not context_window.token_overflow(with_answer, with_margin=True):
             return with_answer
         if repair.answer and (payer := session.current()):
             payer.shorten(
@@ -187,9 +188,13 @@ class Adapter(dspy.ChatAdapter):
             repair = repair._replace(answer="")
         content = f"{write_request(repair, context)}\n\n{requirements}"
         last = messages[-1]
-        if not isinstance(last["content"], str):  # it has images
-            return [*messages, {"role": "user", "content": content}]
-        return [*messages[:-1], last | {"content": f"{last['content']}\n\n{content}"}]
+        if isinstance(last["content"], str):
+            content = f"{last['content']}\n\n{content}"
+            messages = messages[:-1]
+        # Content of another type has images.
+        messages = [*messages, {"role": "user", "content": content}]
+        context_window.check_room(messages, "prompt", with_margin=True)
+        return messages
 
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer as DSPy reads them; if it cannot, they are looked for in other forms.

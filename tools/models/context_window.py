@@ -79,21 +79,22 @@ def remaining_tokens(
     return min(max_tokens, max(_SHORTEST_ANSWER, remaining))
 
 
-def token_overflow(messages: Sequence[Message]) -> int:
+def token_overflow(messages: Sequence[Message], *, with_margin: bool = False) -> int:
     """Return the number of tokens by which a prompt exceeds the active model's window.
 
-    0 if it fits, or if the window is unknown.
+    0 if it fits, or if the window is unknown. `with_margin` for prompts that could be shorter: the
+    model may count more tokens than we do.
     """
-    window = _window()
+    window = usable_context() if with_margin else _window()
     if window is None:
         return 0
     room = window - _SHORTEST_ANSWER
     return max(0, count_prompt_tokens(messages, room) - room)
 
 
-def check_room(messages: Sequence[Message], noun: str) -> None:
+def check_room(messages: Sequence[Message], noun: str, *, with_margin: bool = False) -> None:
     """Raise PromptTooLong for messages that the active model cannot take; the error calls them `noun`."""
-    if overflow := token_overflow(messages):
+    if overflow := token_overflow(messages, with_margin=with_margin):
         raise PromptTooLong(
             f"the {noun} is {plural(overflow, 'token')} larger than what the model takes"
         )
