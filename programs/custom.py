@@ -552,12 +552,7 @@ def _inputs_of(module: Any, label: str) -> list[str]:
         if parameter.default is parameter.empty or name in (*QUERY, "objective")
     ]
     if len(parameters) == 1:  # it takes what its signature has
-        signed = [
-            predictor.signature
-            for predictor in (module, *module.predictors())
-            if hasattr(predictor, "signature")
-        ]
-        inputs = [name for signature in signed[:1] for name in signature.input_fields]
+        inputs = _signature_inputs(module)
     texts = [name for name in inputs if name != "objective"]
     if not texts or (len(texts) > 1 and not {*texts} <= {*QUERY}):
         offered = f"{', '.join(QUERY)} and objective, or the only input; give others a default"
@@ -565,6 +560,14 @@ def _inputs_of(module: Any, label: str) -> list[str]:
             f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {offered}"
         )
     return inputs
+
+
+def _signature_inputs(module: Any) -> list[str]:
+    """Return the input fields of the module's signature, or of its first predictor's."""
+    for predictor in (module, *module.predictors()):
+        if hasattr(predictor, "signature"):
+            return list(predictor.signature.input_fields)
+    return []
 
 
 def _graphs() -> Any:

@@ -310,12 +310,7 @@ def _read_number(text: str, bounds: Mapping[str, Any]) -> float:
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:80]!r} is no number")
-    digits = match["number"]
-    if re.fullmatch(r"[-+]?\d+,\d{1,2}", digits):
-        digits = digits.replace(",", ".")
-    elif "," in digits and not re.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", digits):
-        raise ValueError(f"{text[:80]!r} is no number")
-    number = float(digits.replace(",", ""))
+    number = _read_commas(match["number"])
     highest = bounds.get("maximum")
     most = 100.0 if match["share"] else float(match["most"] or 0)
     if not most:
@@ -325,6 +320,15 @@ def _read_number(text: str, bounds: Mapping[str, Any]) -> float:
     if match["share"] and highest is None:
         raise ValueError(f"{text[:80]!r} is a share of an unknown number")
     return number
+
+
+def _read_commas(digits: str) -> float:
+    """Read a number with a decimal comma, as 0,5, or with commas between thousands, as 12,000."""
+    if re.fullmatch(r"[-+]?\d+,\d{1,2}", digits):
+        return float(digits.replace(",", "."))
+    if "," in digits and not re.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", digits):
+        raise ValueError(f"{digits[:80]!r} is no number")
+    return float(digits.replace(",", ""))
 
 
 def _choose(choices: Iterable[Any], value: Any) -> Any:
