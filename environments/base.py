@@ -1,4 +1,7 @@
-"""The declarations of a suite, and a loaded task. Reads no files."""
+"""The declarations of a suite, and a loaded task. Reads no files.
+
+The table of suites and `load` are in __init__.py, metrics in ranking_metrics.py, readers in readers/.
+"""
 
 import dataclasses
 import hashlib

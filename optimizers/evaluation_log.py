@@ -1,4 +1,7 @@
-"""The log of a compilation: every candidate and every evaluation, on disk before they are used."""
+"""The log of a compilation: every candidate and every evaluation, on disk before they are used.
+
+candidate_evaluator.py makes the evaluations; answers of models are in the ledger.
+"""
 
 import hashlib
 import json

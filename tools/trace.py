@@ -1,5 +1,7 @@
 """The record of a session: its steps with their times and usage, its parallel lines of
 work, its snapshots.
+
+The records in it are in records.py; reading a finished trace, as for attribution, is in evals.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,7 @@
-"""A report made of runs: which tables and plots it has, and in which order."""
+"""A report made of runs: which tables and plots it has, and in which order.
+
+The tables are made in report_tables.py, the plots in report_plots.py, the page in report_page.py.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

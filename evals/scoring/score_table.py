@@ -1,4 +1,7 @@
-"""The table of a run's scores, as `python -m evals.score` and the end of a run print it."""
+"""The table of a run's scores, as `python -m evals.score` and the end of a run print it.
+
+Tables of several runs are in evals/reporting.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

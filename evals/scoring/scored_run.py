@@ -1,4 +1,7 @@
-"""Read run folders that have been scored. No corpus, no model."""
+"""Read run folders that have been scored. No corpus, no model.
+
+score_run.py writes the scores; the other files of a run are read by evals/run_folder.py.
+"""
 
 import csv
 import io

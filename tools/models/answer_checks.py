@@ -1,4 +1,7 @@
-"""Checks of a model's answer: each refuses unusable outputs, and states its condition in JSON Schema."""
+"""Checks of a model's answer: each refuses unusable outputs, and states its condition in JSON Schema.
+
+Refusals, cut answers and copies of the prompt are found in answer_faults.py.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Faults of answers: refused, cut off, empty, incomplete, or a copy of the prompt."""
+"""Faults of answers: refused, cut off, empty, incomplete, or a copy of the prompt.
+
+Checks that a program asks for are in answer_checks.py; what can be used of a faulty answer, in salvage.py.
+"""
 
 import math
 import re

@@ -1,4 +1,7 @@
-"""The budget of a run: limits on requests, tokens, dollars and time, held before each request is sent."""
+"""The budget of a run: limits on requests, tokens, dollars and time, held before each request is sent.
+
+Prices are in prices.py; storage/ledger.py books the requests that were sent.
+"""
 
 import math
 import threading

@@ -1,4 +1,7 @@
-"""The Retriever interface, and the Ranker, which turns scores into a ranking."""
+"""The Retriever interface, and the Ranker, which turns scores into a ranking.
+
+The table of retrievers is in __init__.py, the reading of expressions such as fusion(...) in expressions.py.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Answers of a run in a file of their own, from which another run is answered without sending anything."""
+"""Answers of a run in a file of their own, from which another run is answered without sending anything.
+
+The answers that every run of a folder shares are in response_cache.py.
+"""
 
 import json
 import os

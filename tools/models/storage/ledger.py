@@ -1,4 +1,7 @@
-"""The ledger of a run: it takes answers that are kept, and books what the run sends."""
+"""The ledger of a run: it takes answers that are kept, and books what the run sends.
+
+The answers themselves are in response_cache.py, limits on what may be sent in tools/models/budget.py.
+"""
 
 import json
 import math
