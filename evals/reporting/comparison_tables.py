@@ -346,7 +346,8 @@ def render_curves(result: Result) -> str:
 def lay_out_curves(result: Result) -> list[TextBlock]:
     """Lay out curves for equal budgets, with the task above and missing curves below."""
     blocks: list[TextBlock] = [describe_task(result)]
-    blocks += [f"{run['label']}: {describe_system(run)}" for run in result["runs"]]
+    for run in result["runs"]:
+        blocks.append(f"{run['label']}: {run['run']}, {describe_system(run)}")
     for axis, curves in result["axes"].items():
         query_count = queries(curves["curves"][0]["queries"])
         head = f"{result['metric']} by {curves['words']} a query, mean of {query_count}"
@@ -412,9 +413,9 @@ def _front(axis: str, curves: Result) -> str:
         if point["value"] or len(curves["front"]) == 1:
             first, *further = point["runs"]
             suffix = f" and {plural(len(further), 'other')}" if further else ""
-            points.append(
-                f"{_amount(axis, point['budget'])}: {point['value']:.{DIGITS}f} {first}{suffix}"
-            )
+            value = f"{point['value']:.{DIGITS}f}"
+            amount = _amount(axis, point["budget"])
+            points.append(f"{value} by {first}{suffix} after {amount}")
     ending = f"; and {len(points) - FRONT} more, in --csv and --json" if len(points) > FRONT else ""
     return f"Pareto front: {'; '.join(points[:FRONT])}{ending}"
 

@@ -34,6 +34,7 @@ from evals.scoring.scored_run import (
     require_same_contract,
 )
 from evals.scoring.statistics import bootstrap_means
+from evals.scoring.system_names import name_systems
 from tools.errors import UnknownName, UsageError
 from tools.number_format import some_queries
 
@@ -75,12 +76,8 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     runs = [read_scored_run(path) for path in find_folders(paths)]
     require_same_contract(runs)
     metric = _choose_metric(runs[0], metric)
-    names = [run.path.resolve().name for run in runs]
-    # A run is named by its folder, or by its whole path where two folders have one name.
-    labels = {
-        run.name: name if names.count(name) == 1 else run.name
-        for name, run in zip(names, runs, strict=True)
-    }
+    names = name_systems(runs)
+    labels = {run.name: name for run, name in zip(runs, names, strict=True)}
     refused = {
         axis: {run.name: reason for run in runs if (reason := _refuse(run, axis))} for axis in axes
     }
