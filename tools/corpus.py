@@ -266,6 +266,16 @@ class StoredCorpus(Corpus):
         """Return the id of the document in a row."""
         return self._id(self._start + row).decode("utf-8", "surrogatepass")
 
+    def ids_of(self, rows: Sequence[int]) -> list[str]:
+        """Return the ids of the documents in some rows."""
+        ids = self._ids
+        ends = self._id_ends
+        numbers = [self._start + row for row in rows]
+        return [
+            str(ids[ends[number] : ends[number + 1]], "utf-8", "surrogatepass")
+            for number in numbers
+        ]
+
     def _id(self, row: int) -> bytes:
         return self._ids[self._id_ends[row] : self._id_ends[row + 1]].tobytes()
 
@@ -313,6 +323,7 @@ class StoredIds(Sequence[str]):
     def __init__(self, corpus: StoredCorpus) -> None:
         # the place of each row in the order of the ids
         self.row = corpus.row
+        self.of_rows = corpus.ids_of
         self.places = corpus.places
         self._corpus = corpus
 
@@ -323,7 +334,7 @@ class StoredIds(Sequence[str]):
         rows = range(len(self))[row]
         if isinstance(rows, int):
             return self._corpus.id_of(rows)
-        return [self._corpus.id_of(row_number) for row_number in rows]
+        return self._corpus.ids_of(rows)
 
     def __contains__(self, doc_id: object) -> bool:
         return doc_id in self._corpus

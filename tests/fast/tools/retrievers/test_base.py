@@ -1,0 +1,19 @@
+"""What every retriever shares: the bound below which no document is among the best."""
+
+import numpy as np
+import pytest
+
+from tools.retrievers.base import kth_score_lower_bound
+
+
+@pytest.mark.parametrize("positive", [0, 3, 40, 900, 1_000])
+@pytest.mark.parametrize("k", [1, 40, 999, 1_000, 2_000])
+def test_k_scores_reach_the_bound_however_many_scores_are_equal(positive, k):
+    generator = np.random.default_rng(positive)
+    scores = np.zeros(1_000, np.float32)
+    scores[generator.permutation(1_000)[:positive]] = 1 + generator.random(positive)
+    bound = kth_score_lower_bound(scores, k)
+    exact = -np.inf if k >= 1_000 else float(np.sort(scores)[-k])
+    # Of many scores, only the best of each group are compared.
+    assert bound == exact or (32 * k <= 1_000 and bound <= exact)
+    assert np.count_nonzero(scores >= bound) >= min(k, 1_000)
