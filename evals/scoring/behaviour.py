@@ -422,7 +422,7 @@ def _failures_table(runs: Sequence[Result], labels: Sequence[str]) -> ResultTabl
         if any(counts):
             rows.append([label.format(k=cutoff), *map(str, counts)])
     title = f"relevant documents not among the first {cutoff}"
-    return ResultTable(title, ["by the first that is so", *labels], rows)
+    return ResultTable(title, ["by the first kind that applies", *labels], rows)
 
 
 def _costs_table(run: Result, label: str) -> ResultTable:
