@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 import httpx
-import openai
 import orjson
 
 from tools.models import model_spec as models
@@ -44,6 +43,9 @@ from tools.models.transport.repetition import cut_loop
 from tools.models.transport.stream_reader import StreamReader, tool_descriptions
 from tools.models.usage import read_report
 from tools.session import SharedOnDeepcopy
+
+if TYPE_CHECKING:
+    import openai
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 # Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has
@@ -118,9 +120,10 @@ class OpenAIClient(SharedOnDeepcopy):
         self._secrets = [value for value in (self.key, *long) if value]
         self._needs_key = bool(provider)
         self.server = server_detection.server_from_url(self.url, model)
-        # Made for the first request
-        self._connected: tuple[HttpClient, openai.OpenAI] | None = None
-        self._endpoint: Any = None  # of chats, an httpx.URL; known once it is connected
+        # Both are made for their first request
+        self._server: HttpClient | None = None
+        self._client: openai.OpenAI | None = None
+        self._endpoint: Any = None  # of chats, an httpx.URL; known once there is a client
         # Whether answers begin with their first field, so that the last line of their form is their
         # end: a model that thinks aloud may write it in a draft, long before the answer.
         self._answers_at_once = False
@@ -310,10 +313,11 @@ class OpenAIClient(SharedOnDeepcopy):
 
     def get(self, path: str, deadline: float) -> HttpResponse:
         """Return the answer of status 200 to a GET, by `deadline`. Raises LM errors."""
-        with self.asking(deadline) as (client, timeout):
-            options: Any = {"headers": _STREAMED, "timeout": timeout}
-            response = client.get(path, cast_to=httpx.Response, options=options)
-            return self._read_body(response)
+        with self._lock:
+            server = self._reach()
+        with self._as_lm_errors():
+            answer = server.post(path, b"", deadline=deadline)
+        return self._check_status(answer)
 
     def _read_body(
         self,
@@ -323,7 +327,9 @@ class OpenAIClient(SharedOnDeepcopy):
         tools: bool = False,
     ) -> HttpResponse:
         """Read an answer. LM error if its status is not 200."""
-        answer = read_answer(response, reader)
+        return self._check_status(read_answer(response, reader), tools=tools)
+
+    def _check_status(self, answer: HttpResponse, *, tools: bool = False) -> HttpResponse:
         if answer.status != 200:
             raise error_from_response(answer, self.model, tools=tools, clean=self.clean)
         return answer
@@ -331,14 +337,16 @@ class OpenAIClient(SharedOnDeepcopy):
     @contextmanager
     def asking(
         self, deadline: float, *, tools: bool = False
-    ) -> Iterator[tuple[openai.OpenAI, httpx.Timeout]]:
+    ) -> Iterator[tuple["openai.OpenAI", httpx.Timeout]]:
         """Yield OpenAI's client, and the timeout for the one request of the block, whose answer comes by `deadline`.
 
         Errors of the client become LM errors.
         """
+        import openai  # takes half a second, and nothing is sent if all answers are kept
+
         server, client = self._connect()
         try:
-            with server.bounded(deadline) as timeout:
+            with self._as_lm_errors(), server.bounded(deadline) as timeout:
                 try:
                     yield client, timeout
                 except openai.APIConnectionError as error:
@@ -350,6 +358,12 @@ class OpenAIClient(SharedOnDeepcopy):
                 response.status_code, dict(response.headers.multi_items()), response.content
             )
             raise error_from_response(answer, self.model, tools=tools, clean=self.clean) from None
+
+    @contextmanager
+    def _as_lm_errors(self) -> Iterator[None]:
+        """Turn the errors of requests in the block into LM errors."""
+        try:
+            yield
         except TransportError as error:
             message = self.clean(str(error))
             if error.kind == "TLS":
@@ -359,27 +373,12 @@ class OpenAIClient(SharedOnDeepcopy):
             unreached.kind = error.kind  # for tools/models/provider_errors.py
             raise unreached from None
 
-    def _connect(self) -> tuple[HttpClient, openai.OpenAI]:
+    def _connect(self) -> tuple[HttpClient, "openai.OpenAI"]:
+        import openai  # as above
+
         with self._lock:
-            if self._connected is None:
-                if not self.key and self._needs_key:
-                    raise dspy.LMNotConfiguredError(
-                        f"${self.variable} is not set", model=self.model
-                    )
-                headers = {
-                    "Authorization": f"Bearer {self.key or 'none'}",
-                    "Content-Type": "application/json",
-                }
-                headers |= models.openai_account(self.url)
-                for name, value in self._headers.items():
-                    # As OpenAI's client spells it, so that the user's header takes its place
-                    headers["Authorization" if name.lower() == "authorization" else name] = value
-                server = HttpClient(
-                    self.url,
-                    headers,
-                    largest=LARGEST,
-                    certificate=self._settings.client_certificate,
-                )
+            server = self._reach()
+            if self._client is None:
                 client = openai.OpenAI(
                     api_key=self.key or "none",
                     base_url=server.url,
@@ -393,8 +392,29 @@ class OpenAIClient(SharedOnDeepcopy):
                 client.project = None
                 client._custom_headers = server.headers  # noqa: SLF001  # without $OPENAI_CUSTOM_HEADERS
                 self._endpoint = httpx.URL(f"{server.url}{PATHS[self.api]}")
-                self._connected = server, client
-            return self._connected
+                self._client = client
+            return server, self._client
+
+    def _reach(self) -> HttpClient:
+        """Return the connections to the server; the caller holds the lock."""
+        if self._server is None:
+            if not self.key and self._needs_key:
+                raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
+            headers = {
+                "Authorization": f"Bearer {self.key or 'none'}",
+                "Content-Type": "application/json",
+            }
+            headers |= models.openai_account(self.url)
+            for name, value in self._headers.items():
+                # As OpenAI's client spells it, so that the user's header takes its place
+                headers["Authorization" if name.lower() == "authorization" else name] = value
+            self._server = HttpClient(
+                self.url,
+                headers,
+                largest=LARGEST,
+                certificate=self._settings.client_certificate,
+            )
+        return self._server
 
     def clean(self, text: str, least: int = 0) -> str:
         """Return a server's words without secrets of `least` letters: the key, and values of
