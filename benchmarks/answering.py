@@ -4,8 +4,9 @@ benchmarks.answering`.
 It speaks the part of HTTP and of the Chat protocol that benchmarks/calls.py needs: requests with a
 stated length, one after another on a connection, and answers token by token where a stream is asked
 for. It prints its port. To a reading prompt of `multihop` it answers with the first id that was
-shown, to everything else with words of the description, different ones in each hop. GET returns the
-last 256 request bodies.
+shown, to a prompt for a search with words of the description, different ones in each hop, and to
+the prompts of teleprompters with an instruction of its own for each. GET returns the last 256
+request bodies.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator
+from hashlib import blake2b
 from itertools import chain
 from math import ceil
 
@@ -26,6 +28,8 @@ FIRST = 0.2  # of the time that an answer takes: until its first token, where it
 FIRST_ID = re.compile(r'\{"id": "((?:[^"\\]|\\.)*)"')
 DESCRIPTION = re.compile(r"\[\[ ## description ## \]\]\n(.*?)\n\n\[\[ ##", re.DOTALL)
 HOP = re.compile(r"\[\[ ## hop ## \]\]\n(\d+) of (\d+)")
+ASKED = re.compile(r"starting with the field (.*)")
+FIELD = re.compile(r"\[\[ ## (\w+) ## \]\]")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -39,6 +43,15 @@ def answer(prompt: str) -> str:
             f"part\n\n[[ ## summary ## ]]\none fits"
         )
         return f"{fields}\n\n[[ ## completed ## ]]\n"
+    if "field `[[ ## search ## ]]`" not in prompt and (asked := ASKED.findall(prompt)):
+        words = (
+            f"Look closely, and mind case {blake2b(prompt.encode(), digest_size=4).hexdigest()}."
+        )
+        parts = [
+            f"[[ ## {name} ## ]]\n{'' if name == 'completed' else words}"
+            for name in FIELD.findall(asked[-1])
+        ]
+        return "\n\n".join(parts)
     told = DESCRIPTION.search(prompt)
     hop = HOP.search(prompt)
     words = re.findall(r"[a-z]{5,}", told[1].lower()) if told else []
