@@ -44,11 +44,11 @@ def answer(prompt: str) -> str:
         )
         return f"{fields}\n\n[[ ## completed ## ]]\n"
     if "field `[[ ## search ## ]]`" not in prompt and (asked := ASKED.findall(prompt)):
-        words = (
+        instruction = (
             f"Look closely, and mind case {blake2b(prompt.encode(), digest_size=4).hexdigest()}."
         )
         parts = [
-            f"[[ ## {name} ## ]]\n{'' if name == 'completed' else words}"
+            f"[[ ## {name} ## ]]\n{'' if name == 'completed' else instruction}"
             for name in FIELD.findall(asked[-1])
         ]
         return "\n\n".join(parts)
