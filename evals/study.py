@@ -94,7 +94,7 @@ def run(
         blocks.append(results.lay_out_costs(gathered))
     blocks += [
         *gathered.findings,
-        *_count_deviations(gathered.deviations),
+        *gathered.deviations,
         f"report: {page}" if page else "no cell is finished",
     ]
     failed = sum(run.scores["failed"] for repeats in gathered.runs.values() for run in repeats)
@@ -113,14 +113,6 @@ def run(
         blocks,
         partial(results.draw_means, gathered),
     )
-
-
-def _count_deviations(deviations: Sequence[str]) -> list[str]:
-    """Return a line that says how many notes on programs the report has, instead of the notes."""
-    if not deviations:
-        return []
-    many = plural(len(deviations), "note")
-    return [f"{many} on how programs differ from the papers': in the report"]
 
 
 def explain(cell_results: Sequence[Any]) -> tuple[list[str], SextantError | None]:
