@@ -20,6 +20,7 @@ THINGS = (
 COUNTED = re.compile(rf" (?:[a-z]+ )?(?:{THINGS})\b")
 # Functions that write a number with its noun, or words in place of a number.
 WRITERS = ("count_of", "plural", "queries", "some_queries")
+CALLS = tuple(f"{name}(" for name in WRITERS)
 # Texts before such a word, and verbs after a name; numbers that are always above 1.
 NOT_COUNTED = {
     "base", "environment.task", "folder", "judgements", "name", "named", "part_name", "request.qrels",
@@ -28,19 +29,21 @@ NOT_COUNTED = {
 }  # fmt: skip
 
 
-def bare_counts(source: str) -> Iterator[str]:
-    """Yield values of f-strings that stand before a noun in its plural, as they are in the source."""
+def values_before_text(source: str) -> Iterator[tuple[str, str]]:
+    """Yield each value of an f-string, as it is in the source, with the text that follows it."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.JoinedStr):
             continue
         for value, text in zip(node.values, node.values[1:], strict=False):
-            if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
-                continue
-            written = ast.unparse(value.value)
-            is_constant = written.isupper()
-            is_written = written.startswith(tuple(f"{name}(" for name in WRITERS))
-            if COUNTED.match(text.value) and not is_constant and not is_written:
-                yield written
+            if isinstance(value, ast.FormattedValue) and isinstance(text, ast.Constant):
+                yield ast.unparse(value.value), text.value
+
+
+def bare_counts(source: str) -> Iterator[str]:
+    """Yield values of f-strings that stand before a noun in its plural, as they are in the source."""
+    for written, text in values_before_text(source):
+        if COUNTED.match(text) and not written.isupper() and not written.startswith(CALLS):
+            yield written
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -55,16 +58,9 @@ def test_a_message_counts_with_the_function_that_knows_the_singular(package):
 
 def fixed_verbs(source: str) -> Iterator[str]:
     """Yield the values of f-strings that count things, before a verb in the plural."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.JoinedStr):
-            continue
-        for value, text in zip(node.values, node.values[1:], strict=False):
-            if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
-                continue
-            written = ast.unparse(value.value)
-            is_count = written.startswith(tuple(f"{name}(" for name in WRITERS))
-            if is_count and re.match(" (are|were|have|do|need|differ)\\b", text.value):
-                yield written
+    for written, text in values_before_text(source):
+        if written.startswith(CALLS) and re.match(r" (are|were|have|do|need|differ)\b", text):
+            yield written
 
 
 @pytest.mark.parametrize("package", PACKAGES)
