@@ -1,27 +1,29 @@
 """A compilation: divide dev, let a teleprompter work, choose by validation, write compiled.json and
 learnt.json.
 
-Nothing here reads the test split while a teleprompter is at work. Afterwards it is read to look for
-its texts in the prompts, and with `held_out` to run the program on it, as it was and compiled
-(optimizers/held_out.py).
+Afterwards evals runs the program as it was and compiled (optimizers/comparison_runs.py). Nothing here
+reads the test split while a teleprompter is at work; then it is read to look for its texts in the
+prompts, and with `held_out` to run the program on it.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from environments import load
 from evals import run_folder
 from evals.running import identity
 from evals.scoring.score_run import count_test_uses
 from optimizers import result_summary
 from optimizers.candidate_evaluator import OBJECTIVE, CandidateEvaluator
+from optimizers.comparison_runs import ComparisonRuns, describe_run, write_command
 from optimizers.evaluation_log import Candidate
-from optimizers.held_out import compare_on_test, list_leaks, write_command
 from optimizers.request import SAME, UNTRAINED, CompileRequest
 from optimizers.setup import CompilationInputs, compile_with, plan
 from optimizers.trainset.objective import Objective, make_objective
+from optimizers.trainset.prompt_leaks import LeakSource, collect_passages, find_leaks
 from optimizers.trainset.splits import Trainset, make_folds, merge_trainsets, split_dev
 from programs.compiled import Compiled, get_prompts, write
 from tools import retrievers, schemas
@@ -198,7 +200,7 @@ def _announce(inputs: CompilationInputs, study: CandidateEvaluator) -> None:
 def _conclude(
     inputs: CompilationInputs, study: CandidateEvaluator, problem: SextantError | None
 ) -> CompilationResult:
-    """Write the best candidate, then look at the test split."""
+    """Write the best candidate, then look at the test split, and have the program run."""
     best = result_summary.choose_candidate(study)
     if best is None:
         raise _nothing_to_choose(study, problem or RunIncomplete("compiling broke off"))
@@ -212,22 +214,47 @@ def _conclude(
     learnt |= result_summary.summarise(study, best, inputs.usage(study), str(problem or ""))
     _write_learnt(study, learnt)
     try:
-        learnt["leaks"] = list_leaks(inputs, compiled, objective)
+        learnt["leaks"] = _list_leaks(inputs, compiled, objective)
         _write_learnt(study, learnt)
     except SextantError as error:
         reason = f"looking for texts of the test split in the prompts: {error}"
         problem = problem or error.saying(reason)
-    if problem is None and inputs.request.held_out and learnt["kept"] != "before":
-        try:
-            learnt["held_out"] = _hold_out(inputs, study, learnt["kept"], objective)
-            _write_learnt(study, learnt)
-        except SextantError as error:
-            problem = error.saying(f"on the test split: {error}")
+    if problem is None and learnt["kept"] != "before":
+        problem = _compare_runs(inputs, study, best, learnt)
     if problem:
         problem = problem.saying(
             f"{problem}; the best so far is in {file}, and {_repeat_hint(problem)} goes on"
         )
     return CompilationResult(learnt, problem)
+
+
+def _list_leaks(
+    inputs: CompilationInputs, compiled: Compiled, objective: str
+) -> list[dict[str, Any]]:
+    """Return the texts of judged documents and queries that the prompts or the objective repeat."""
+    texts = result_summary.list_texts(compiled)
+    if objective:
+        texts[OBJECTIVE] = objective
+    if not texts:
+        return []
+    training = inputs.training
+    passages: list[LeakSource] = []
+    for environment in training.environments:
+        train = [query for query in training.train if query in environment.queries]
+        validation = [query for query in training.validation if query in environment.queries]
+        passages += collect_passages("train", train, environment)
+        passages += collect_passages("validation", validation, environment)
+        # By the path that this environment was read from: the name alone of a user's own data leads
+        # nowhere.
+        test = load(
+            environment.task,
+            environment.data,
+            "test",
+            qrels=inputs.request.qrels,
+            columns=environment.columns,
+        )
+        passages += collect_passages("test", test.queries, test)
+    return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
 def _nothing_to_choose(study: CandidateEvaluator, problem: SextantError) -> SextantError:
@@ -247,15 +274,38 @@ def _write_instruction(study: CandidateEvaluator, objective: str) -> Path:
     return file
 
 
-def _hold_out(
+def _compare_runs(
     inputs: CompilationInputs,
     study: CandidateEvaluator,
-    kept: str,
-    objective: str,
+    best: Candidate,
+    learnt: dict[str, Any],
+) -> SextantError | None:
+    """Run the program as it was and compiled, and add the runs and their comparison on test to
+    `learnt`; return the reason of an early end.
+    """
+    start = inputs.request.start if learnt["kept"] == "compiled" else None
+    objective = str(best.parameters.get(OBJECTIVE, ""))
+    runs = ComparisonRuns(inputs, study, Path(learnt["compiled"]), start, objective)
+    queries = "validation queries"
+    try:
+        validated = runs.answer_validation(best)
+        learnt["runs"] = list(map(describe_run, validated))
+        _write_learnt(study, learnt)
+        queries = "test split"
+        if inputs.request.held_out:
+            tested = runs.answer_test()
+            learnt["runs"] += map(describe_run, tested)
+            learnt["held_out"] = _held_out(inputs, study, runs.compare(tested))
+            _write_learnt(study, learnt)
+    except SextantError as error:
+        return error.saying(f"on the {queries}: {error}")
+    return None
+
+
+def _held_out(
+    inputs: CompilationInputs, study: CandidateEvaluator, compared: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the comparison on test; over other or several tasks, a row for each."""
-    start = inputs.request.start if kept == "compiled" else None
-    compared = compare_on_test(inputs, study, study.folder / "compiled.json", start, objective)
     if inputs.request.held_out == SAME and len(compared) == 1:
         return compared[0]
     return {"tasks": result_summary.list_held_out(compared, study)}

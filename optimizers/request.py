@@ -136,6 +136,8 @@ class CompileRequest(SharedRequest):
         shared = {
             shared_field.name: getattr(self, shared_field.name)
             for shared_field in fields(SharedRequest)
+            # Here it is the optimizer's; the model is asked without one, as while compiling.
+            if shared_field.name != "seed"
         }
         values = shared | {"task": self.tasks[0], "pool": self.pool} | changes
         return Request(**values | {"data": self.data_of(values["task"])})

@@ -3,6 +3,7 @@ teleprompters.
 """
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ from evals.reporting.comparison_tables import HEADS, lay_out_comparison, metric_
 from optimizers.result_summary import SHORT, shorten
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, find_teleprompter
 from tools import plugins
-from tools.cli import print_json, print_stdout, strip_control_characters
+from tools.cli import line_width, print_json, print_stdout, strip_control_characters, typed_as
 from tools.errors import UsageError
 from tools.number_format import count_of, number, plural, queries
 from tools.result_table import DefinitionList, ResultTable, TextBlock, render_terminal, show
+from tools.wrapping import command_lines
 
 ROWS = 12  # candidates in the table; learnt.json has all
+# The queries of a run by its split.
+SPLITS = {"dev": "validation queries", "test": "test queries"}
 MOVED = 5  # queries with the largest gains, and with the largest losses; learnt.json has all
 
 
@@ -323,8 +327,28 @@ def _footings(learnt: Mapping[str, Any]) -> list[str]:
         lines.append(f"what queries say of the task: {instruction}")
     is_improved = learnt["kept"] != "before"
     if is_improved and not learnt.get("held_out"):
-        command = learnt["take_up"]
-        lines.append(f"take it up with: {command}")
+        width = line_width(sys.stdout)
+        lines += command_lines("take it up with:", learnt["take_up"], width)
+    return lines + _runs(learnt)
+
+
+def _runs(learnt: Mapping[str, Any]) -> list[str]:
+    """Return the commands that show the runs of each task and split."""
+    by_queries: dict[str, list[Mapping[str, Any]]] = {}
+    for run in learnt.get("runs", ()):
+        queries_of_run = f"{run['task']}, {SPLITS[run['split']]}"
+        by_queries.setdefault(queries_of_run, []).append(run)
+    force = " --force" if learnt["instruction"] else ""
+    width = line_width(sys.stdout)
+    lines = []
+    for queries_of_runs, runs in by_queries.items():
+        systems = ", ".join(run["system"] for run in runs)
+        folders = shlex.join(run["folder"] for run in runs)
+        view = f"{typed_as('evals.view')} {folders}"
+        compare = f"{typed_as('evals.compare')} {folders}{force}"
+        lines.append(f"runs of {queries_of_runs}: {systems}")
+        lines += command_lines("  look at them:", view, width)
+        lines += command_lines("  compare them:", compare, width)
     return lines
 
 

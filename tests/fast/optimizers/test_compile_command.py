@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import re
 import shlex
 from dataclasses import replace
@@ -13,9 +12,7 @@ from openai_server import given
 
 import environments
 from evals.reporting.compilations import compilations_table
-from evals.running.evaluate import Result as Ran
 from optimizers import compile as module
-from optimizers import held_out
 from optimizers.request import OPTIMIZERS, CompileRequest
 from optimizers.setup import plan
 from optimizers.teleprompters import TELEPROMPTERS
@@ -25,7 +22,6 @@ from programs.query_rewriting import QueryToDoc
 from tools.cli import run_command
 from tools.corpus import Corpus
 from tools.errors import UsageError
-from tools.records import Usage, usage_json
 from tools.retrievers.base import NullRetriever
 from tools.session import Toolbox
 
@@ -399,21 +395,6 @@ def test_a_budget_without_a_model_counts_earlier_sittings(compiles, tmp_path):
 
 
 TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature
-
-
-def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
-    handed, ran = [], Ran(tmp_path, None, {"usage": usage_json(Usage())})
-    monkeypatch.setattr(
-        held_out,
-        "run_request",
-        lambda request, opening: handed.append(opening(request).terms.budget) or ran,
-    )
-    monkeypatch.setattr(held_out, "compare", lambda runs, metrics, force: {"comparisons": []})
-    assert (
-        compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
-    )
-    assert len(handed) == 2 and handed[0] is handed[1] and handed[0].calls > 0
-    assert handed[0].ends < math.inf
 
 
 def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(

@@ -77,7 +77,7 @@ def test_prompts_that_cannot_be_looked_through_are_written_all_the_same(
     def fail(*of):
         raise DataError("the test split is gone")
 
-    monkeypatch.setattr(compile_program, "list_leaks", fail)
+    monkeypatch.setattr(compile_program, "_list_leaks", fail)
     words = [
         "--program",
         "multihop",

@@ -1,0 +1,121 @@
+"""The ordinary runs at the end of a compilation: what they answer, cost and leave behind."""
+
+import csv
+import json
+import math
+import re
+import shlex
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from openai_server import given
+
+import environments
+from evals import compare
+from evals.running.evaluate import Result as Ran
+from optimizers import comparison_runs
+from tools.records import Usage, usage_json
+
+TASK = environments.load("congress", "mini", "all")
+TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniature
+
+
+def text_of(query):
+    """The text of a document that is relevant to a query of the miniature."""
+    return TASK.documents[next(iter(TASK.qrels[query.query_id]))].text
+
+
+def evaluated(compiled, candidate):
+    """The values of nDCG@10 of a candidate by query, as the optimizer was given them."""
+    lines = compiled.with_name("evaluations.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["candidate"] == candidate]
+    return {row["query_id"]: row["metrics"]["nDCG@10"] for row in rows}
+
+
+def scored(folder):
+    """The values of nDCG@10 of a run by query."""
+    with (Path(folder) / "scores.csv").open(encoding="utf-8", newline="") as file:
+        return {row["query_id"]: float(row["nDCG@10"]) for row in csv.DictReader(file)}
+
+
+def counted(learnt):
+    """The runs on validation, each with its number of queries."""
+    runs = [run for run in learnt["runs"] if run["split"] == "dev"]
+    return [(run["task"], run["system"], len(scored(run["folder"]))) for run in runs]
+
+
+def test_runs_on_validation_have_the_values_that_candidates_were_chosen_by(compiles):
+    learnt = json.loads(compiles(*TUNED, "--json", optimizer="tune").out)
+    assert counted(learnt) == [("congress", "as it was", 6), ("congress", "compiled", 6)]
+    [before] = [row["candidate"] for row in learnt["candidates"] if row["before"]]
+    for run, candidate in zip(learnt["runs"], (before, learnt["candidate"]), strict=True):
+        known = evaluated(Path(learnt["compiled"]), candidate)
+        values = scored(run["folder"])
+        assert values == {query_id: pytest.approx(known[query_id]) for query_id in values}
+
+
+def test_each_of_several_tasks_has_runs_on_its_own_validation_queries(compiles):
+    tasks = "congress,legal_qa"
+    learnt = json.loads(compiles(*TUNED, "--json", task=tasks, optimizer="tune").out)
+    assert counted(learnt) == [
+        ("congress", "as it was", 6),
+        ("congress", "compiled", 6),
+        ("legal_qa", "as it was", 1),
+        ("legal_qa", "compiled", 1),
+    ]
+
+
+def test_the_commands_that_are_printed_show_the_runs(compiles, command_of, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    result = compiles(*TUNED, "--held-out", optimizer="tune")
+    found = re.findall(r"^runs of congress, (\w+) queries: as it was, compiled$", result.out, re.M)
+    assert found == ["validation", "test"]
+    commands = re.findall(r"^  compare them: python -m evals.compare (.*)$", result.out, re.M)
+    for command, queries in zip(commands, (6, 24), strict=True):
+        compared = command_of(compare)(*shlex.split(command), "--json")
+        assert compared.code == 0, compared.err
+        assert json.loads(compared.out)["comparisons"][0]["queries"] == queries
+
+
+def test_nothing_is_sent_for_the_runs_on_validation(server, compiles):
+    wanted = {query.text: text_of(query) for query in TASK.queries}
+
+    def answer(prompt):
+        if "## cases ##" in prompt:
+            return {"objective": "Find it."}
+        knows = "Find it." in given(prompt, "objective")
+        said = wanted[given(prompt, "description")][:300] if knows else "a law of leases"
+        return {"analysis": "none", "brainstorming": "none", "document": said}
+
+    server.answer = answer
+    words = ("--lm", server.spec, "-O", "drafts=1", "--limit", "8", "--json")
+    done = compiles(*words, program="query_to_doc", optimizer="objective")
+    learnt = json.loads(done.out)
+    assert learnt["kept"] == "compiled" and len(learnt["runs"]) == 2, done.err
+    assert learnt["usage"]["calls"] == len(server.requests)
+    assert fmean(scored(learnt["runs"][1]["folder"]).values()) > 0.2
+
+
+def test_a_compilation_without_a_gain_leaves_no_runs(compiles):
+    done = compiles("--limit", "4", "-P", "hops=1", "--json", optimizer="labeled")
+    assert "runs" not in json.loads(done.out)
+    assert all(file.startswith("compiled/") for file in done.files)
+
+
+def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
+    handed, ran = [], Ran(tmp_path, None, {"usage": usage_json(Usage())})
+    monkeypatch.setattr(
+        comparison_runs,
+        "run_request",
+        lambda request, opening: handed.append(opening(request).terms.budget) or ran,
+    )
+    monkeypatch.setattr(
+        comparison_runs, "compare", lambda runs, metrics, force: {"comparisons": []}
+    )
+    assert (
+        compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
+    )
+    held_out = handed[-2:]  # after the two runs on validation, which need no budget offline
+    assert len(handed) == 4 and held_out[0] is held_out[1] and held_out[0].calls > 0
+    assert held_out[0].ends < math.inf
