@@ -223,11 +223,10 @@ class WebServer:
             ws_max_size=MOST_BYTES,
             timeout_graceful_shutdown=int(ENDING),
         )
-        logging.getLogger("uvicorn.error").setLevel(
-            logging.CRITICAL
-        )  # clients that go away are no errors of ours
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
+        # Clients that go away are no errors of ours.
+        logging.getLogger("uvicorn.error").addFilter(self._is_foreign)
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.01)
@@ -240,6 +239,11 @@ class WebServer:
         """Finish the requests under way, and accept no more."""
         self._server.should_exit = True
         self._thread.join(2 * ENDING)
+        logging.getLogger("uvicorn.error").removeFilter(self._is_foreign)
+
+    def _is_foreign(self, record: logging.LogRecord) -> bool:
+        """Return whether a record of uvicorn's is of another server."""
+        return record.thread != self._thread.ident or record.levelno >= logging.CRITICAL
 
 
 def serve(application: Application, host: EpisodeServer, address: ServerAddress) -> None:

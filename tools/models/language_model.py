@@ -648,9 +648,13 @@ def _dumps(value: Any) -> bytes:
         return repr(value).encode("utf-8", "backslashreplace")
 
 
-logging.getLogger("dspy.clients.lm").setLevel(
-    logging.ERROR
-)  # answers that were cut off are counted, by kind
+def _is_foreign(record: logging.LogRecord) -> bool:
+    """Return whether a record of DSPy's is of a call that Sextant does not make."""
+    return call_context.current().predictor_call is None
+
+
+# DSPy warns of each answer that was cut off; those of Sextant's calls are counted, by kind.
+logging.getLogger("dspy.clients.lm").addFilter(_is_foreign)
 
 
 class _Publisher(BaseCallback):

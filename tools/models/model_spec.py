@@ -10,7 +10,8 @@ to the provider: $SEXTANT_API_KEY for the user's own server, $OPENAI_API_KEY for
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -182,14 +183,14 @@ def check_provider(name: str, url: str) -> None:
     """Raise UnknownName for a provider that LiteLLM does not know."""
     if is_openai(name, url):
         return
-    litellm = _litellm()
-    try:
-        litellm.get_llm_provider(name)
-    except litellm.exceptions.BadRequestError:
-        providers = [
-            str(getattr(provider, "value", provider)) for provider in litellm.provider_list
-        ]
-        raise UnknownName("provider of models", name.partition("/")[0], providers) from None
+    with _quiet_litellm() as litellm:
+        try:
+            litellm.get_llm_provider(name)
+        except litellm.exceptions.BadRequestError:
+            providers = [
+                str(getattr(provider, "value", provider)) for provider in litellm.provider_list
+            ]
+            raise UnknownName("provider of models", name.partition("/")[0], providers) from None
 
 
 def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
@@ -206,7 +207,8 @@ def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
     if is_openai(name, url):
         missing = [] if get_secret("OPENAI_API_KEY") else ["OPENAI_API_KEY"]
     else:
-        missing = _litellm().validate_environment(name)["missing_keys"]
+        with _quiet_litellm() as litellm:
+            missing = litellm.validate_environment(name)["missing_keys"]
     # Where something else is missing as well, there may be other ways in: Azure's and Amazon's
     # roles.
     if missing and all(variable.endswith("_API_KEY") for variable in missing):
@@ -214,13 +216,17 @@ def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
         raise ProviderRefused(needs, source=spec)
 
 
-def _litellm() -> Any:
+@contextmanager
+def _quiet_litellm() -> Iterator[Any]:
+    """Yield LiteLLM, which prints in the block no help on a provider that it does not know."""
     import litellm  # it takes seconds
 
-    litellm.suppress_debug_info = (
-        True  # it prints where to look for a provider that it does not know
-    )
-    return litellm
+    was_quiet = litellm.suppress_debug_info
+    litellm.suppress_debug_info = True
+    try:
+        yield litellm
+    finally:
+        litellm.suppress_debug_info = was_quiet
 
 
 def unsupported_reasoning_limit(model: str) -> UsageError:
