@@ -10,15 +10,15 @@ field under its marker. Answers are read in either form.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import dspy
-import dspy.adapters.utils
 from dspy.adapters.utils import translate_field_type
-from pydantic import TypeAdapter
 
-from tools import schemas, session
+from tools import session
 from tools.models import call_context, context_window
 from tools.models.answer_checks import (
     InvalidAnswer,
@@ -39,7 +39,13 @@ from tools.models.answer_faults import (
     note_prompt_leak,
     write_request,
 )
-from tools.models.answer_parsing import JSON_FORM, answer_form, check_repairable, find_object
+from tools.models.answer_parsing import (
+    JSON_FORM,
+    MARKER_FORM,
+    answer_form,
+    check_repairable,
+    find_object,
+)
 from tools.models.answer_schema import (
     SIGNATURES_CACHED,
     FieldValues,
@@ -47,6 +53,7 @@ from tools.models.answer_schema import (
     inline_schema,
     make_schema,
 )
+from tools.models.built_values import unwrap, with_built_outputs, wrap
 from tools.models.call_context import PredictorCall, Repair
 from tools.models.fields import place_markers, read_loosely
 from tools.models.salvage import Part, describe, salvage
@@ -58,18 +65,6 @@ from tools.records import Usage
 _SCHEMA_NOTE = "must adhere to the JSON schema: "
 
 _Rows = list[FieldValues]
-
-
-def _reused_type_adapter(annotation: Any) -> TypeAdapter[Any]:
-    """Return pydantic's adapter of a type: the one made before, if there is one."""
-    try:
-        return schemas.type_adapter(annotation)
-    except TypeError:  # Annotated with something that cannot be hashed, or no type at all
-        return TypeAdapter(annotation)
-
-
-# DSPy makes an adapter for each value that it writes or reads. Making one takes longer than its use.
-dspy.adapters.utils.TypeAdapter = _reused_type_adapter
 
 
 class Adapter(dspy.ChatAdapter):
@@ -85,54 +80,20 @@ class Adapter(dspy.ChatAdapter):
         self, lm: Any, lm_kwargs: FieldValues, signature: Any, demos: _Rows, inputs: FieldValues
     ) -> _Rows:
         """Return the answers to a predictor's call, parsed and checked."""
-        call = _CheckedCall(lm, signature)
-        predictor_call = PredictorCall(self, signature, inputs)
+        call = _CheckedCall(lm, PredictorCall(self, signature, inputs))
         while not call.finished:
-            with call_context.changed(predictor_call=predictor_call, repair=call.next_repair()):
-                settings = lm_kwargs | call.schema_setting()
-                try:
-                    call.accept(
-                        super().__call__(
-                            lm,
-                            settings,
-                            signature,
-                            demos,
-                            inputs,
-                        )
-                    )
-                except dspy.LMUnsupportedFeatureError as error:
-                    call.handle_unsupported_schema(error)
-                except (dspy.AdapterParseError, InvalidAnswer) as error:
-                    call.handle_fault(error)
-                except context_window.PromptTooLong as error:
-                    call.handle_no_room(error)
+            with call.request(lm_kwargs) as settings:
+                call.accept(super().__call__(lm, settings, signature, demos, inputs))
         return call.answers
 
     async def acall(
         self, lm: Any, lm_kwargs: FieldValues, signature: Any, demos: _Rows, inputs: FieldValues
     ) -> _Rows:
         """Make the same call as `__call__`, awaited."""
-        call = _CheckedCall(lm, signature)
-        predictor_call = PredictorCall(self, signature, inputs)
+        call = _CheckedCall(lm, PredictorCall(self, signature, inputs))
         while not call.finished:
-            with call_context.changed(predictor_call=predictor_call, repair=call.next_repair()):
-                settings = lm_kwargs | call.schema_setting()
-                try:
-                    call.accept(
-                        await super().acall(
-                            lm,
-                            settings,
-                            signature,
-                            demos,
-                            inputs,
-                        )
-                    )
-                except dspy.LMUnsupportedFeatureError as error:
-                    call.handle_unsupported_schema(error)
-                except (dspy.AdapterParseError, InvalidAnswer) as error:
-                    call.handle_fault(error)
-                except context_window.PromptTooLong as error:
-                    call.handle_no_room(error)
+            with call.request(lm_kwargs) as settings:
+                call.accept(await super().acall(lm, settings, signature, demos, inputs))
         return call.answers
 
     def format_system_message(self, signature: Any) -> str:
@@ -148,14 +109,16 @@ class Adapter(dspy.ChatAdapter):
     ) -> str:
         """Return DSPy's message, in the form in which the model has to answer."""
         form = answer_form(signature)
-        return str(
-            form.format_assistant_message_content(
-                signature,
-                outputs,
-                *args,
-                **kwargs,
-            )
-        )
+        if form is MARKER_FORM:
+            outputs = wrap(signature.output_fields, outputs)
+        return str(form.format_assistant_message_content(signature, outputs, *args, **kwargs))
+
+    def format_user_message_content(
+        self, signature: Any, inputs: FieldValues, *args: Any, **kwargs: Any
+    ) -> str:
+        """Return DSPy's message with the inputs of a call or of a demonstration."""
+        inputs = wrap(signature.input_fields, inputs)
+        return str(super().format_user_message_content(signature, inputs, *args, **kwargs))
 
     def format(
         self,
@@ -206,9 +169,9 @@ class Adapter(dspy.ChatAdapter):
         try:
             json_object = find_object(signature, answer)
             if json_object:
-                return JSON_FORM.parse(signature, json_object)  # type: ignore[no-any-return]
+                return unwrap(JSON_FORM.parse(with_built_outputs(signature), json_object))
             check_repairable(signature, answer)
-            return super().parse(signature, answer)  # type: ignore[no-any-return]
+            return unwrap(super().parse(with_built_outputs(signature), answer))
         except dspy.AdapterParseError:
             loose_values = read_loosely(signature, answer)
             if loose_values is None:
@@ -228,23 +191,37 @@ class _CheckedCall:
     without a schema if the server refuses schemas.
     """
 
-    def __init__(self, lm: Any, signature: Any) -> None:
+    def __init__(self, lm: Any, predictor_call: PredictorCall) -> None:
         self.answers: _Rows = []  # usable or tolerable answers
         self.finished = False
         self._lm = lm
-        self._signature = signature
+        self._predictor_call = predictor_call
+        self._signature = predictor_call.signature
         self._latest: _Rows = []  # the answers of the latest request, if they could be parsed
         self._fault: InvalidAnswer | None = None  # of the first answer
         self._part: Part | None = None  # the usable part of the first answer
         self._repair: Repair | None = None
         self._schema: FieldValues | None = None  # None if the latest request had no schema
 
-    def next_repair(self) -> Repair | None:
-        """Return the repair to be requested next; None for the first request."""
-        self._latest = []
-        return self._repair
+    @contextmanager
+    def request(self, settings: FieldValues) -> Iterator[FieldValues]:
+        """Yield `settings` with those of the next request, which is sent and read in the block.
 
-    def schema_setting(self) -> FieldValues:
+        A fault of its answer leads to the next request, or ends the call. UnusableAnswer if no part
+        of the answers can be used.
+        """
+        self._latest = []
+        with call_context.changed(predictor_call=self._predictor_call, repair=self._repair):
+            try:
+                yield settings | self._schema_setting()
+            except dspy.LMUnsupportedFeatureError as error:
+                self._handle_unsupported_schema(error)
+            except (dspy.AdapterParseError, InvalidAnswer) as error:
+                self._handle_fault(error)
+            except context_window.PromptTooLong as error:
+                self._handle_no_room(error)
+
+    def _schema_setting(self) -> FieldValues:
         """Return the setting that requests an answer by the signature's schema; empty for an answer in markers."""
         self._schema = None
         takes_schemas = getattr(self._lm, "structured", False)
@@ -281,13 +258,13 @@ class _CheckedCall:
             payer.count_usable()
         note_prompt_leak(self._signature.__doc__, [context.answer.text])
 
-    def handle_unsupported_schema(self, error: dspy.LMUnsupportedFeatureError) -> None:
+    def _handle_unsupported_schema(self, error: dspy.LMUnsupportedFeatureError) -> None:
         """Send no schemas from now on, if the server has refused one; else raise `error`."""
         if self._repair or not self._schema:
             raise error
         self._lm.caller.schemas = "off"
 
-    def handle_fault(self, error: dspy.AdapterParseError | InvalidAnswer) -> None:
+    def _handle_fault(self, error: dspy.AdapterParseError | InvalidAnswer) -> None:
         """Use a part of an unusable answer, prepare its repair, or end the call after the second answer.
 
         UnusableAnswer if no part of either answer can be used.
@@ -324,7 +301,7 @@ class _CheckedCall:
         else:
             raise UnusableAnswer(fault) from error
 
-    def handle_no_room(self, error: context_window.PromptTooLong) -> None:
+    def _handle_no_room(self, error: context_window.PromptTooLong) -> None:
         """Use a part of the first answer, if the model's window has no room for its repair.
 
         Raises `error` if it is the first request that has no room, and UnusableAnswer if no part

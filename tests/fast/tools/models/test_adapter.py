@@ -3,14 +3,16 @@
 import asyncio
 import enum
 import json
+import logging
 import re
+import subprocess
+import sys
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import dspy
 import pydantic
 import pytest
-from dspy.adapters import utils
 from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +20,10 @@ from hypothesis import strategies as st
 from evals.running.request import SYSTEMS
 from evals.running.resolve import try_construct
 from programs.search_tools import make_tools
-from tools.models import language_model
+from tools.models import call_context, language_model
 from tools.models.adapter import Adapter
 from tools.models.answer_checks import InvalidAnswer
+from tools.models.call_context import PredictorCall
 from tools.models.passages import Passage
 from tools.plugins import load_object
 
@@ -113,10 +116,57 @@ def test_no_answer_is_nested_too_deep_or_too_broken_for_an_end(kind, value):
         Adapter().parse(signature_of(kind), text)
 
 
-def test_dspy_gets_one_type_adapter_for_a_type_and_one_for_types_without_a_hash():
-    assert utils.TypeAdapter(list[Verdict]) is utils.TypeAdapter(list[Verdict])
+def test_a_type_that_cannot_be_hashed_is_read():
     without_hash = Annotated[list[int], []]
-    assert utils.parse_value('["1", 2]', without_hash) == [1, 2]
+    signature = signature_of(list[without_hash])
+    read = Adapter().parse(signature, '[[ ## wanted ## ]]\n[["1", 2]]\n[[ ## words ## ]]\nsome')
+    assert read == {"wanted": [[1, 2]], "words": "some"}
+
+
+# What a process has of DSPy, before and after Sextant has answered a call in it.
+UNTOUCHED = """
+import logging
+import sys
+
+import dspy
+import dspy.adapters.utils
+import dspy.clients.lm
+
+
+def snapshot():
+    held = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("dspy", "pydantic"):
+            held[name] = dict(vars(module))
+            for member in list(vars(module).values()):
+                if isinstance(member, type) and member.__module__.startswith("dspy."):
+                    held[name, member.__qualname__] = dict(vars(member))
+    return held
+
+
+before = snapshot()
+level = logging.getLogger("dspy.clients.lm").level
+adapter = dspy.settings.adapter
+
+from tools.models import call_context, language_model
+from tools.models.adapter import Adapter
+
+with dspy.context(lm=dspy.utils.DummyLM([{"ids": "[1]"}]), adapter=Adapter()):
+    assert dspy.Predict("question -> ids: list[int]")(question="?").ids == [1]
+after = snapshot()
+for name, members in before.items():
+    for member, value in members.items():
+        if after[name].get(member) is not value:
+            print(name, member)
+if logging.getLogger("dspy.clients.lm").level != level or dspy.settings.adapter is not adapter:
+    print("settings")
+"""
+
+
+def test_dspy_is_left_as_it_was_for_a_users_own_code():
+    script = [sys.executable, "-c", UNTOUCHED]
+    ended = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
 class Found(dspy.Signature):
@@ -367,6 +417,14 @@ def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
     assert Adapter().format(AllKinds, demos, inputs) == dspy.ChatAdapter().format(
         AllKinds, demos, inputs
     )
+
+
+def test_dspys_warnings_of_cut_answers_are_silenced_for_sextants_calls_alone(caplog):
+    log = logging.getLogger("dspy.clients.lm")
+    log.warning("of a user's own call")
+    with call_context.expose_call(PredictorCall(Adapter(), Read, READ)):
+        log.warning("of a call of Sextant's")
+    assert [record.message for record in caplog.records] == ["of a user's own call"]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
