@@ -159,6 +159,24 @@ class Adapter(dspy.ChatAdapter):
         context_window.check_room(messages, "prompt", with_margin=True)
         return messages
 
+    def bound_prompt_bytes(self, signature: Any, demos: _Rows, inputs: FieldValues) -> int | None:
+        """Return how many bytes a prompt has at most, without writing it; None if that is unknown.
+
+        The prompt has two messages, because it is unknown with demonstrations.
+        """
+        if demos:
+            return None
+        requirements = str(self.user_message_output_requirements(signature))
+        size = len(f"{self.format_system_message(signature)}{requirements}".encode())
+        for name, field in signature.input_fields.items():
+            value = inputs.get(name, "")
+            is_numbered = isinstance(value, list) and field.annotation is str
+            bound = context_window.bound_written_bytes(value)
+            if bound is None or is_numbered or field.annotation is dspy.History:
+                return None
+            size += len(f"[[ ## {name} ## ]]\n\n\n") + bound
+        return size
+
     def parse(self, signature: Any, completion: str) -> FieldValues:
         """Return the values of an answer as DSPy reads them; if it cannot, they are looked for in other forms.
 
