@@ -34,7 +34,7 @@ from environments.base import (
     Release,
     Suite,
 )
-from environments.ranking_metrics import NEEDS_DEPTH, RANKING
+from environments.ranking_metrics import METRIC_NAME
 from environments.readers import document_ids, obliq_layout
 from environments.readers import files as tables
 from environments.readers.collections import (
@@ -66,12 +66,6 @@ Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
-_DEPTH = r"@[1-9]\d{0,8}"
-_WITHOUT_DEPTH = "|".join(name for name in RANKING if name not in NEEDS_DEPTH)
-METRIC = (
-    rf"^(({_WITHOUT_DEPTH})({_DEPTH})?|({'|'.join(NEEDS_DEPTH)}){_DEPTH}"
-    r"|Win(\(\w+\))?|Triplets|Flip)$"
-)
 SEED = "sextant-own-1"
 REMEDY = (
     f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "
@@ -105,8 +99,10 @@ class Settings(TypedDict, total=False):
     instruction: str
     document: str  # what a document is, in a few words
     target: Literal["titles", "title", "text", "quotations"]  # of guesses: programs/closed_book.py
-    metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
-    metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
+    metrics: Annotated[list[Annotated[str, Field(pattern=METRIC_NAME)]], Field(min_length=1)]
+    metric: Annotated[
+        str, Field(pattern=METRIC_NAME)
+    ]  # the headline; the first of `metrics` without it
     # Files, or folders of them, by their names in tables; the first leads.
     judgements: dict[str, str]
     split: DevShare  # in place of the dev split that the data has, if any

@@ -6,11 +6,13 @@ R@k, P@k, AP@k, RR@k   a document is relevant from grade 1 on
 TopRR@k  RR of the first document at the query's highest grade, which BIRCO calls MRR
 Judged@k the share of the first k documents that have a judgement, whatever their grade
 
-Parsing of names, metrics of comparisons and a user's own are in evals/scoring/metrics.py.
+Names with depths are parsed, and metrics of comparisons and a user's own are computed, in
+evals/scoring/metrics.py.
 """
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from environments.judged_ranking import JudgedRanking, RankingMetric
 
@@ -79,18 +81,50 @@ def judged_share(judged: JudgedRanking, k: int) -> float | None:
     return sum(judged_documents) / max(1, len(judged_documents))
 
 
-# To add a metric: its name before the @, and a function of a judged ranking and a depth, here or in
-# a file of its own. If ir_measures has the name, tests/fast/evals/scoring/test_metrics.py holds the
-# function to its values; `benchmark.toml` and `--metric` take the name.
-RANKING: dict[str, RankingMetric] = {
-    "nDCG": ndcg,
-    "R": recall,
-    "P": precision,
-    "AP": average_precision,
-    "RR": reciprocal_rank,
-    "TopRR": top_reciprocal_rank,
-    "Judged": judged_share,
+class BuiltInMetric(NamedTuple):
+    """A metric of rankings."""
+
+    compute: RankingMetric
+    is_ordered: bool = True  # False if the order of the documents above the depth does not matter
+    needs_depth: bool = False  # True if its value is a share of a number of places
+
+
+# To add a metric: a row with its name before the @, and a function of a judged ranking and a depth,
+# here or in a file of its own. If ir_measures has the name, tests/fast/evals/scoring/test_metrics.py
+# holds the function to its values; `benchmark.toml` and `--metric` take the name.
+RANKING = {
+    "nDCG": BuiltInMetric(ndcg),
+    "R": BuiltInMetric(recall, is_ordered=False),
+    "P": BuiltInMetric(precision, is_ordered=False, needs_depth=True),
+    "AP": BuiltInMetric(average_precision),
+    "RR": BuiltInMetric(reciprocal_rank),
+    "TopRR": BuiltInMetric(top_reciprocal_rank),
+    "Judged": BuiltInMetric(judged_share, is_ordered=False),
 }
-UNORDERED = ("R", "P", "Judged")  # the order of the first k documents does not matter
-NEEDS_DEPTH = ("P",)  # its value is a share of k places
-PAIRWISE = ("Win", "Flip", "Triplets")  # metrics of comparisons: evals/scoring/metrics.py
+
+
+class PairwiseMetric(NamedTuple):
+    """A metric of comparisons, which evals/scoring/metrics.py computes."""
+
+    takes_label: bool = False  # True if its name may have a label: Win(LABEL)
+    is_lower_better: bool = False
+    is_weighted: bool = False  # True if a run's mean counts a query as often as it has comparisons
+
+
+PAIRWISE = {
+    "Win": PairwiseMetric(takes_label=True),
+    "Flip": PairwiseMetric(is_lower_better=True),
+    "Triplets": PairwiseMetric(is_weighted=True),
+}
+
+
+def _name_patterns() -> list[str]:
+    """Return a regular expression for each metric in the tables, with its depth or label."""
+    depth = r"(@[1-9]\d{0,8})"
+    rankings = [f"{name}{depth}{'' if row.needs_depth else '?'}" for name, row in RANKING.items()]
+    label = r"(\(\w+\))?"
+    pairwise = [f"{name}{label if row.takes_label else ''}" for name, row in PAIRWISE.items()]
+    return rankings + pairwise
+
+
+METRIC_NAME = f"^({'|'.join(_name_patterns())})$"

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from environments.judged_ranking import JudgedRanking, RankingMetric
-from environments.ranking_metrics import NEEDS_DEPTH, PAIRWISE, RANKING, UNORDERED, judged_share
+from environments.ranking_metrics import METRIC_NAME, PAIRWISE, RANKING, judged_share
 from tools import code_digest, plugins
 from tools.errors import NotApplicable, OwnCodeFailed, UnknownName, UsageError
 
@@ -70,14 +70,11 @@ def ranking_of(outcome: Mapping[str, Any]) -> Ranking:
     return Ranking(outcome["ranking"], outcome.get("scores") or ())
 
 
-LOWER_IS_BETTER = ("Flip",)
-WEIGHTED = ("Triplets",)  # a run's mean counts a query as often as it has comparisons
 LANGUAGE = (
     f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)}, "
     f"Win(LABEL) and your own as FILE.py:NAME"
 )
 WHOLE_RANKING = 1_000_000_000  # the depth of a metric without one
-_BUILT_IN = re.compile(rf"({'|'.join(RANKING)})(@[1-9]\d{{0,8}})?|Flip|Triplets|Win(\(\w+\))?")
 _DEPTH = re.compile(r"@([1-9]\d{0,8})$")
 _LARGEST_VALUE = 2**53  # of a user's metric, so that scores.csv holds it exactly
 
@@ -108,19 +105,20 @@ def check_metric(name: str, *, custom: bool = True) -> None:
         _load_custom.cache_clear()  # the file may have changed since the last run of this process
         _load_custom(parse_metric(name).function)
         return
-    if not _BUILT_IN.fullmatch(name):
-        known = plugins.list_names(RANKING, plugins.METRICS) if custom else RANKING
-        raise UnknownName("metric", name, known).saying(f"no metric is called {name!r}; {LANGUAGE}")
-    if name in NEEDS_DEPTH:
+    if re.fullmatch(METRIC_NAME, name):
+        return
+    if name in RANKING:
         raise UsageError(
             f"{name!r} is a share of a number of places, so it needs a depth, e.g. {name}@10"
         )
+    known = plugins.list_names(RANKING, plugins.METRICS) if custom else RANKING
+    raise UnknownName("metric", name, known).saying(f"no metric is called {name!r}; {LANGUAGE}")
 
 
 def is_custom(name: str) -> bool:
     """Return whether a metric is the user's own, without importing it."""
     function = parse_metric(name).function
-    if _BUILT_IN.fullmatch(name):
+    if function in RANKING or re.fullmatch(METRIC_NAME, name):
         return False
     return plugins.is_reference(function) or function in plugins.list_names((), plugins.METRICS)
 
@@ -248,17 +246,20 @@ def metric_family(name: str) -> str:
 
 def is_lower_better(name: str) -> bool:
     """Return whether less of a metric is better."""
-    return metric_family(name) in LOWER_IS_BETTER
+    family = metric_family(name)
+    return family in PAIRWISE and PAIRWISE[family].is_lower_better
 
 
 def is_weighted(name: str) -> bool:
     """Return whether a run's own mean of the metric counts comparisons and not queries."""
-    return metric_family(name) in WEIGHTED
+    family = metric_family(name)
+    return family in PAIRWISE and PAIRWISE[family].is_weighted
 
 
 def unordered_depth(name: str) -> int | None:
     """Return the depth of a metric that ignores the order within it; None for other metrics."""
-    if metric_family(name) not in UNORDERED:
+    family = metric_family(name)
+    if family not in RANKING or RANKING[family].is_ordered:
         return None
     return parse_metric(name.partition(" ")[0]).depth or WHOLE_RANKING
 
@@ -268,7 +269,7 @@ def apply_metric(name: str, judged: JudgedRanking) -> float | None:
     metric = parse_metric(name)
     if metric.function not in RANKING:
         return _apply_custom(metric, judged)
-    return RANKING[metric.function](judged, metric.depth or WHOLE_RANKING)
+    return RANKING[metric.function].compute(judged, metric.depth or WHOLE_RANKING)
 
 
 def metric_from_attribution(

@@ -29,6 +29,7 @@ from evals.scoring.metrics import (
     compute_metrics,
     digest_metric_code,
     is_custom,
+    is_weighted,
     measure_unjudged,
     parse_metric,
     ranking_of,
@@ -321,7 +322,7 @@ def query_weights(name: str, environment: Environment) -> dict[str, int]:
     """Return how often each query counts in a metric's mean: once per triplet (BIRCO,
     appendix D); {} is once.
     """
-    if name != "Triplets":
+    if not is_weighted(name):
         return {}
     return {
         query.query_id: len(environment.comparisons.get(query.query_id, ()))

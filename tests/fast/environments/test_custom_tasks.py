@@ -16,7 +16,7 @@ import environments
 from environments import __main__ as module
 from environments import custom
 from environments.base import GENERIC
-from environments.ranking_metrics import RANKING
+from environments.ranking_metrics import METRIC_NAME, RANKING
 from evals import import_run, score
 from evals.published import published_values_for
 from tools.errors import DataError, SextantError, UsageError
@@ -174,7 +174,7 @@ def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
     ],
 )
 def test_a_wrong_benchmark_toml_is_one_line_with_the_key(notes, text, says):
-    assert all(re.fullmatch(custom.METRIC, f"{name}@5") for name in RANKING)
+    assert all(re.fullmatch(METRIC_NAME, f"{name}@5") for name in RANKING)
     with pytest.raises(DataError, match=says) as raised:
         environments.load(settings(notes, text))
     assert "benchmark.toml" in str(raised.value) and "\n" not in str(raised.value)
