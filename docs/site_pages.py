@@ -69,12 +69,13 @@ def describe_commands() -> str:
     lines = ["# Commands", "", "The `--help` of each command.", ""]
     for name, (started_by, description) in COMMANDS.items():
         lines += [f"## {name}", "", f"{description} (`python -m {started_by}`)", ""]
-        for parser in _list_parsers(started_by):
+        for parser in list_parsers(started_by):
             lines += ["```text", parser.format_help().rstrip(), "```", ""]
     return "\n".join(lines)
 
 
-def _list_parsers(started_by: str) -> Iterator[ArgumentParser]:
+def list_parsers(started_by: str) -> Iterator[ArgumentParser]:
+    """Yield the parser of a command, and those of its sub-commands."""
     package, *words = started_by.split()
     is_package = (ROOT / package.replace(".", "/")).is_dir()
     module = import_module(f"{package}.__main__" if is_package else package)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from environments import choose_data, expand_tasks
-from evals.running.request import Request, SharedRequest
+from evals.running.request import POOL_OPTION, Request, SharedRequest
 from tools.cli import positive
 from tools.cli_options import Option, parse_name_value
 from tools.plugins import display_name
@@ -68,10 +68,7 @@ class CompileRequest(SharedRequest):
         str | None,
         Option("a model that writes instructions; the student where none is named", "SPEC"),
     ] = None
-    pool: Annotated[
-        str | None,
-        Option("rank pools, as evals.run does: union:300, oracle:300 or hidden:300", "POOL"),
-    ] = None
+    pool: Annotated[str | None, POOL_OPTION] = None
     metric: Annotated[
         str, Option("a metric of the task; nDCG@10 where the task has it, else its own", "NAME")
     ] = ""

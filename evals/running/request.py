@@ -48,6 +48,9 @@ LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "token
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
 # The code that runs a program that is an object of this process.
 OBJECTS = "programs.custom:CustomProgram"
+POOL_OPTION = Option(
+    "rank pools: union:300 of the retriever's first, oracle:300 and all gold, or hidden:300", "POOL"
+)
 PAYING = find_page("docs/guide/cost.md")
 CLUSTER = find_page("docs/guide/scale.md")
 _BOOLEANS = {
@@ -216,13 +219,7 @@ class Request(SharedRequest):
     query_ids: Annotated[
         tuple[str, ...], Option("ask only this query; repeatable", "ID", flag="--query-id")
     ] = ()
-    pool: Annotated[
-        str | None,
-        Option(
-            "rank pools: union:300 of the retriever's first, oracle:300 and all gold, or hidden:300",
-            "POOL",
-        ),
-    ] = None
+    pool: Annotated[str | None, POOL_OPTION] = None
     compiled: Annotated[
         Path | None, Option("a program compiled by python -m optimizers.compile", "FILE")
     ] = None

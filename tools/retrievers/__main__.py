@@ -123,7 +123,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> None:
     origins = plugins.list_names(RETRIEVERS, plugins.RETRIEVERS)
-    kinds = [_describe(name) | {"from": origin} for name, origin in origins.items()]
+    kinds = [describe(name) | {"from": origin} for name, origin in origins.items()]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
@@ -149,7 +149,8 @@ def _list(arguments: argparse.Namespace) -> None:
     show(blocks)
 
 
-def _describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> dict[str, Any]:
+    """Return the form of a retriever's expressions, a sentence about it, and its options."""
     try:
         retriever_type = lookup(name)
     except UsageError as error:  # of an installed package

@@ -52,7 +52,7 @@ _REFUSALS = {
 
 
 class Milvus(Retriever):
-    """The documents that Milvus finds by words: its BM25, over the words of its analyzer.
+    """BM25 in Milvus, over the words of its analyzer.
 
     The index is a collection, whole when it has every document; their keys are the positions in the corpus. `server` is
     the version that has to answer. Of the analyzers milvus-lite has only `standard`, without stems.
@@ -263,7 +263,7 @@ class Milvus(Retriever):
 
 
 class MilvusVectors(VectorRetrieverBase, Milvus):
-    """The documents whose vectors have nearly the largest inner product with the query's: a graph in Milvus.
+    """Nearly exact search in vectors, by a graph in Milvus.
 
     A search keeps `ef` documents in view, or as many as are asked for.
     """

@@ -40,13 +40,6 @@ def test_the_readmes_floor_is_what_retrieve_prints(run):
     assert floor and floor.groups() == (printed["nDCG@10"], printed["R@100"])
 
 
-def test_the_references_dry_run_is_what_it_prints(run):
-    words = "--program multihop --task congress --lm openai/gpt-5-mini --dry-run"
-    printed = "\n".join(line.rstrip() for line in run(*words.split()).out.splitlines())
-    shown = REFERENCE.partition(f"{words}` prints")[2].partition("```\n")[2].partition("\n```")[0]
-    assert shown.count("\n") > 10 and printed.startswith(shown)
-
-
 def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
     results = (
         (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## The miniature")[2]

@@ -269,7 +269,7 @@ class BM25(LexicalRetriever):
 
 
 class BM25S(BM25):
-    """The package bm25s with its defaults, as OBLIQ-Bench's release ranks its Writing and Congress tasks."""
+    """The package bm25s with its defaults, as OBLIQ-Bench ranks Writing and Congress."""
 
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
         super().__init__(

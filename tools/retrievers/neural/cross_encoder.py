@@ -33,7 +33,7 @@ _REMEMBERED = 1 << 18  # scores that are kept in memory, at about 200 bytes each
 
 
 class CrossEncoder(LocalModelMixin, Retriever):
-    """The documents of a pool by the score that a model gives each of them together with the search's text.
+    """A model's scores of each document of a pool together with the search's text.
 
     If the two are longer than the model takes, or than `max_tokens`, the document is cut at its end; the query only
     beyond three quarters of that length, as FlagEmbedding does, and `left_out` counts what it loses. A prompt's own

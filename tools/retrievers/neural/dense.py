@@ -37,7 +37,7 @@ _VECTOR_MODULES = (
 
 
 class Dense(VectorRetriever):
-    """The documents whose vectors are nearest to the query's: all of them compared, in float32 or first in 8 bits."""
+    """Exact search in the vectors of a model: all are compared, in float32 or first in 8 bits."""
 
     loads_weights = True
 

@@ -48,7 +48,7 @@ _INDEX_MODULES = (
 
 
 class LearnedSparse(model_table.LocalModelMixin, Retriever):
-    """The documents whose learned term weights have the largest inner product with the query's; 0 is no hit."""
+    """The largest inner products of learned term weights; 0 is no hit."""
 
     def __init__(
         self,

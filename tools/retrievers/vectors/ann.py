@@ -39,7 +39,7 @@ _CUTS = (10, 100)
 
 
 class Ann(ApproximateRetriever):
-    """The documents whose vectors have the largest inner product with the query's, nearly; its name has the recall."""
+    """Nearly exact search in vectors, by lists of faiss; its name has the recall."""
 
     def __init__(
         self,

@@ -1,0 +1,35 @@
+"""The reference is what the code says of itself."""
+
+import importlib.util
+
+import pytest
+from conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def writer():
+    spec = importlib.util.spec_from_file_location("writer", ROOT / "docs/write_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_what_its_command_writes(writer):
+    page = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    assert writer.compose() == page, "python docs/write_reference.py writes it again"
+
+
+def test_an_option_without_a_place_is_named(writer):
+    template = (ROOT / "docs/reference.in").read_text(encoding="utf-8")
+    writer.check_options(template)
+    with pytest.raises(ValueError, match=r"\('run', '--budget-usd'\)\]"):
+        writer.check_options(template.replace(" --budget-usd", ""))
+    with pytest.raises(ValueError, match="--no-such-option"):
+        writer.check_options(template.replace(" --budget-usd", " --budget-usd --no-such-option"))
+
+
+def test_text_of_help_is_a_cell_of_a_table(writer):
+    row = writer._table([("`--range`", "1..6 or a|b", "")])
+    assert row == "| `--range` | 1..6 or a\\|b | |"
+    linked = writer._table([("a", "see docs/guide/cost.md")])
+    assert linked == "| a | see [cost.md](guide/cost.md) |"
