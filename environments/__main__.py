@@ -54,7 +54,7 @@ def parser() -> CommandParser:
     verbs = command_line.add_subparsers(
         dest="verb",
         required=True,
-        metavar=" | ".join(VERBS),
+        metavar="COMMAND",
     )
     for name, help_text in VERBS.items():
         verb = verbs.add_parser(name, help=help_text, description=help_text)

@@ -54,7 +54,7 @@ def parser() -> CommandParser:
         "--agent",
         default="agent",
         metavar="NAME",
-        help="what outputs call the agent: served:NAME (default: agent)",
+        help="what outputs call the agent: served:NAME",
     )
     door = command_line.add_mutually_exclusive_group(required=True).add_argument
     door("--mcp", choices=("stdio", "http"), help="tools of the Model Context Protocol")
@@ -65,7 +65,7 @@ def parser() -> CommandParser:
         default="127.0.0.1",
         help="where to listen; another than this machine's own wants a token",
     )
-    add("--port", type=positive, default=8400, metavar="N", help="where to listen (default: 8400)")
+    add("--port", type=positive, default=8400, metavar="N", help="the port to listen on")
     add("--print-config", action="store_true", help="print what to paste into an agent, and end")
     add(
         "--rewards",

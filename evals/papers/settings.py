@@ -99,10 +99,12 @@ class ReproductionSettings:
         return changed, "; ".join(stand_ins)
 
     def explain_lack(self, system: Mapping[str, Any]) -> str:
-        """Return why a system cannot be run; "" if it can, with the user's files."""
-        if self.solutions and "solutions" in system.get("parameters", {}):
-            return ""
-        return str(system.get("lacks", ""))
+        """Return why a system cannot be run; "" if it can, with the user's files or model."""
+        if "solutions" in system.get("parameters", {}):
+            is_given = self.solutions is not None
+        else:
+            is_given = bool(self.lm) and "lm" in system
+        return "" if is_given else str(system.get("lacks", ""))
 
     def explain_missing_file(
         self,

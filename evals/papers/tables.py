@@ -459,7 +459,7 @@ class ReproducedTable:
     def _plan_rows(self) -> list[dict[str, Any]]:
         rows = dict[tuple[str, str], dict[str, Any]]()
         for cell, system in self._asked_systems():
-            if "program" not in system:
+            if "program" not in system or self.conditions.explain_lack(system):
                 continue
             row = {
                 "name": _row(system),

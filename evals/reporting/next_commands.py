@@ -25,6 +25,15 @@ _KEPT = (
     "k",
     "columns",
     "qrels",
+    "instruction",
+    "pool",
+    "metrics",
+)
+# Fields of the program itself, kept if the same program is run again.
+_OF_PROGRAM = (
+    "parameters",
+    "compiled",
+    "prompts",
 )
 
 
@@ -35,6 +44,10 @@ def list_next(scores: Mapping[str, Any], request: Request) -> list[tuple[str, st
     floor = (scores.get("bounds") or {}).get("floor")
     if scores["program"] == FLOOR:
         steps.append(("try a program", _run_command(request, program=MAIN)))
+    elif request.pool:
+        # The floor searches without a pool, and so is not compared with a run over pools.
+        purpose = "rank its pools by the retriever alone"
+        steps.append((purpose, _run_command(request, program=FLOOR)))
     elif floor:
         # The bounds name a folder next to the run.
         path = shlex.quote(str(Path(scores["run"]).parent / Path(floor["run"]).name))
@@ -67,7 +80,10 @@ def render_next(
 
 
 def _run_command(request: Request, **changes: str) -> str:
-    dropped = [name for name in vars(request) if name not in _KEPT]
+    kept = set(_KEPT)
+    if changes["program"] == request.program:
+        kept.update(_OF_PROGRAM)
+    dropped = [name for name in vars(request) if name not in kept]
     words = [typed_as("evals.run")]
     for name, value in changes.items():
         words += [f"--{name}", shlex.quote(value)]

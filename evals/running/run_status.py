@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from evals.run_folder import Outcome, RunFolder
+from evals.run_sittings import OUT_OF_BUDGET, SITTINGS, STATUS, read_sittings, read_status
 from evals.scoring.score_run import query_weights, summarise_columns
 from tools import files
 from tools.cli import typed_as
@@ -28,13 +29,10 @@ from tools.records import usage_json
 if TYPE_CHECKING:
     from evals.running.ready import PreparedRun
 
-STATUS = "status.json"
-SITTINGS = "sittings.jsonl"
 WRITE_SECONDS = 1.0  # between two writes of the status
 STALE_SECONDS = 15.0  # without a write, after which a run is taken for killed
 LISTED = 50  # queries in flight that are named
 MEASURE_SHARE = 0.02  # of the time that the interval of the running mean may take
-LARGEST = 1 << 20  # bytes of a status
 
 # Keys of the status that a sitting keeps.
 _KEPT = (
@@ -55,7 +53,6 @@ RUNNING = "running"
 WAITING = "waiting"
 FINISHED = "finished"
 REFUSED = "refused"
-OUT_OF_BUDGET = "out of budget"
 INTERRUPTED = "interrupted"
 BROKE_OFF = "broke off"
 
@@ -250,26 +247,13 @@ def _in_utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def read_sittings(path: Path) -> list[dict[str, Any]]:
-    """Return the sittings of the run in `path`; lines that cannot be read are left out."""
-    sittings = []
-    with suppress(OSError):
-        for line in (path / SITTINGS).read_bytes().splitlines():
-            row = files.read_object(line.decode("utf-8", "replace"))
-            if row is not None and isinstance(row.get("seconds"), int | float):
-                sittings.append(row)
-    return sittings
-
-
 def read_state(path: Path, now: float | None = None) -> RunState | None:
     """Return the state of the run in `path`, or None for a run of an earlier version.
 
     `now` is in seconds since 1970.
     """
     now = time.time() if now is None else now
-    status = None
-    with suppress(OSError):
-        status = files.read_object(files.read_input(path / STATUS, LARGEST).decode())
+    status = read_status(path)
     if status is not None and isinstance(status.get("time"), int | float):
         since = float(status["time"])
         name = str(status.get("state"))

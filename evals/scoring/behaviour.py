@@ -19,6 +19,7 @@ from evals.scoring import scored_run
 from evals.scoring.attribution import fate_at
 from evals.scoring.budget_curves import query_trajectory
 from evals.scoring.metrics import check_metric, is_pairwise
+from evals.scoring.system_names import name_systems
 from tools import schemas
 from tools.number_format import number as format_number
 from tools.result_table import ResultTable, TextBlock, render_terminal
@@ -73,10 +74,12 @@ def compare_behaviour(paths: Sequence[Path]) -> Result:
     """
     runs = read_same_queries(paths)
     observed = [observe_run(run) for run in runs]
+    names = name_systems(runs)
     summaries = []
     for number, run in enumerate(runs):
         others = observed[:number] + observed[number + 1 :]
-        summaries.append(summarize(run, observed[number], others))
+        summary = summarize(run, observed[number], others)
+        summaries.append(summary | {"system": names[number]})
     pairs = []
     for first, second in combinations(range(len(runs)), 2):
         complement = _complement(observed[first], observed[second])
@@ -393,7 +396,7 @@ def render_behaviour(result: Result) -> str:
 def lay_out_behaviour(result: Result) -> list[TextBlock]:
     """Lay out the result of `compare_behaviour` as lines and tables."""
     runs = result["runs"]
-    labels = [f"run {number}" for number, _ in enumerate(runs, 1)]
+    labels = [run["system"] for run in runs]
     blocks: list[TextBlock] = [describe_task(result)]
     for label, run in zip(labels, runs, strict=True):
         blocks.append(f"{label}: {run['run']}  {describe_system(run)}")

@@ -20,6 +20,7 @@ from typing import Any
 from environments.base import POOLED, Environment
 from evals import run_folder
 from evals.run_folder import load_environment
+from evals.run_sittings import explain_resuming
 from evals.scoring.attribution import LossCounts, attribute, attribution_json, choose_cutoffs
 from evals.scoring.metrics import (
     Values,
@@ -69,7 +70,7 @@ def score(
             f"{len(pending)} of {queries(len(query_ids))} of {path} {choose_verb(len(pending))} "
             f"unanswered, e.g. {pending[0]!r}"
         )
-        raise RunIncomplete(f"{unanswered}; give the same run command again to resume it")
+        raise RunIncomplete(f"{unanswered}; {explain_resuming(path)}")
     tally = _Tally()
     losses = LossCounts(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from evals import run_folder
 from evals.run_folder import load_environment
 from evals.run_schemas import JudgedSchema, ScoresSchema
+from evals.run_sittings import explain_resuming
 from evals.scoring.metrics import unordered_depth
 from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
@@ -310,7 +311,7 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
     if pending or not outcomes:
         unanswered = f"{len(pending)} of {queries(len(query_ids))}" if pending else "all queries"
         return RunIncomplete(
-            f"{unanswered} of {path} {choose_verb(len(pending))} unanswered; give its command again to resume it"
+            f"{unanswered} of {path} {choose_verb(len(pending))} unanswered; {explain_resuming(path)}"
         )
     unsure = "" if query_ids else ", or says what is unanswered"
     return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from evals import run_folder
 from evals.run_schemas import FATE_LABELS
+from evals.run_sittings import explain_resuming
 from evals.scoring import reference_runs, scored_run
 from evals.scoring.attribution import fate_at
 from evals.viewer.comparisons import COMPARISONS
@@ -457,8 +458,8 @@ def _numbered(name: str) -> Iterator[str]:
 def _describe_unfinished(path: Path) -> str:
     # `read_scored_run` would load the corpus to count the queries that are unanswered.
     return (
-        "there are no scores: it is unfinished, or was not scored; give its command again, or "
-        f"python -m evals.score {path}"
+        f"there are no scores: it is unfinished, or was not scored; python -m evals.score {path} "
+        f"scores it if nothing is unanswered, else {explain_resuming(path)}"
     )
 
 

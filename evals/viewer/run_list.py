@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from evals.running.run_status import read_sittings
+from evals.run_sittings import read_sittings
 from evals.scoring.scored_run import ScoredRun, contract_differences
 from evals.scoring.system_names import name_settings
 from tools.number_format import abbreviate

@@ -14,6 +14,7 @@ from typing import Any
 
 from environments.base import Environment
 from evals import run_folder
+from evals.run_sittings import explain_resuming
 from evals.running.run_status import BROKE_OFF, RunState, read_state
 from evals.scoring.attribution import fate_at
 from evals.scoring.score_run import PartialScores
@@ -151,9 +152,8 @@ class UnfinishedRun:
             remedy = f"python -m evals.score {self.path} scores it."
             return {"state": NOT_SCORED, "reason": "", "live": False, "remedy": remedy}
         name, reason = (state.name, state.reason) if state else (BROKE_OFF, "")
-        command = state.status.get("command") if state else ""
-        remedy = "Its command goes on with it"
-        remedy += f": {command}" if command else "."
+        remedy = explain_resuming(self.path)
+        remedy = f"{remedy[0].upper()}{remedy[1:]}"
         return {"state": name, "reason": reason, "live": False, "remedy": remedy}
 
     def load(self) -> AnsweredPart:

@@ -30,6 +30,7 @@ LAYERS_OF_EVALS = (
     "run_schemas",
     "run_descriptions",
     "run_folder",
+    "run_sittings",
     "scoring",
     "running",
     "web_page",

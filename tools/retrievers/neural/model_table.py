@@ -378,6 +378,10 @@ def _downloaded(model: str) -> Path:  # the newest revision in the cache of the 
     )
     if not snapshots:
         todo = f"run `hf download {name}` where there is a network, or give a folder that has it"
+        row = rows().get(model)
+        if row and "an adapter" in row.needs:
+            base = row.base or "which its adapter_config.json names"
+            todo += f"; it is an adapter, and needs its base model, too ({base})"
         raise DataError(f"the model {model} is not on this machine; {todo}")
     return snapshots[-1]
 

@@ -46,6 +46,20 @@ def test_a_run_beside_its_floor_is_followed_by_the_comparison_with_it(run):
     assert f"run: {compared.runs[0]}" in ended.out
 
 
+def test_the_commands_after_a_run_over_pools_keep_the_pool_and_the_parameters(run):
+    words = ("--task", "congress", "--limit", "2", "--pool", "union:20", "--metric", "P@5")
+    run("--program", "retrieve", "--task", "congress", "--limit", "2")
+    ended = run("--program", "multihop", *words, "-P", "hops=2")
+    commands = read_commands(ended.err)
+    # A run over pools is not compared with a floor that searched without one.
+    assert list(commands) == ["look at it", "rank its pools by the retriever alone", "price a model"]
+    floor = parse(commands["rank its pools by the retriever alone"])
+    assert (floor.program, floor.pool, floor.metrics) == ("retrieve", "union:20", ["P@5"])
+    assert not floor.parameters
+    priced = parse(commands["price a model"])
+    assert (priced.pool, dict(priced.parameters)) == ("union:20", {"hops": "2"})
+
+
 def test_a_command_that_is_wider_than_the_terminal_goes_on_after_a_backslash(run):
     ended = run("--program", "retrieve", "--task", "congress", "--limit", "2", "--json")
     scores = json.loads(ended.out)

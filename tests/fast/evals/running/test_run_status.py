@@ -9,7 +9,7 @@ from openai_server import Failure, OpenAIServer, fill
 from run_folders import run_in
 from waiting import wait_for
 
-from evals import run
+from evals import run, run_sittings
 from evals.running import evaluate, run_status
 from evals.running.request import Request
 from tools.cli import run_command
@@ -17,7 +17,7 @@ from tools.models.run_resources import CallStats
 
 
 def sittings(path):
-    return [json.loads(line) for line in (path / run_status.SITTINGS).open()]
+    return [json.loads(line) for line in (path / run_sittings.SITTINGS).open()]
 
 
 def test_a_finished_run_has_a_sitting_and_no_status(tmp_path):
@@ -29,7 +29,7 @@ def test_a_finished_run_has_a_sitting_and_no_status(tmp_path):
     assert {key: sitting[key] for key in ("mean", "low", "high")} == {
         key: measured[key] for key in ("mean", "low", "high")
     }
-    assert not (path / run_status.STATUS).exists()
+    assert not (path / run_sittings.STATUS).exists()
 
 
 def test_a_sitting_in_which_nothing_is_asked_is_none(tmp_path, monkeypatch):

@@ -175,7 +175,7 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
             assert steps[example["step"]]["tool"] == "search"
     printed = command(*runs).out
     assert (
-        "run 1: by hop, by model calls so far, and by kind of step" in printed
+        ": by hop, by model calls so far, and by kind of step" in printed
         and "both together" in printed
     )
     other = run_folders.run_in(

@@ -80,7 +80,7 @@ def test_a_status_that_nobody_writes_any_more_is_of_a_run_that_broke_off(path):
     write_status(path, time.time() - 2 * run_status.STALE_SECONDS)
     [one] = answer(page(path), "live.json")["unfinished"]
     assert (one["state"], one["live"]) == ("broke off", False)
-    assert one["remedy"] == "Its command goes on with it."
+    assert one["remedy"] == "Give its command again to resume it"
 
 
 def test_a_run_that_broke_off_names_its_command_and_no_mean_of_fewer_queries(path):
