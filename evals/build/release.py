@@ -119,13 +119,14 @@ def split_dev(
 ) -> Benchmark:
     """Return the benchmark with a share of its queries for dev, by hash.
 
-    Queries of one `group` stay together. `disjoint`: documents in the pool of a test query leave
-    the pools of dev queries, and dev queries without a relevant document then are dropped (BIRCO).
-    If there are too few queries, none is for dev.
+    Queries of one `group` stay together, and so do groups that share a text. `disjoint`: documents
+    in the pool of a test query leave the pools of dev queries, and dev queries without a relevant
+    document then are dropped (BIRCO). If there are too few queries, none is for dev.
     """
     names = {
         query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries
     }
+    names = _join_equal_texts(benchmark.queries, names)
     chosen = []
     with suppress(EmptySplit):
         chosen = DevSplit(custom.SEED, share).choose(sorted({*names.values()}), "dev")
@@ -134,6 +135,24 @@ def split_dev(
         benchmark = _separate_pools(benchmark, dev)
     query_ids = {query.query_id for query in benchmark.queries}
     return benchmark._replace(dev=sorted(dev & query_ids))
+
+
+def _join_equal_texts(queries: Iterable[Query], names: Mapping[str, str]) -> dict[str, str]:
+    """Return a group's name by query: one name for all groups that share a query's text."""
+    first_names = dict[str, str]()  # by text
+    joined = dict[str, str]()
+
+    def find(name: str) -> str:
+        while name in joined:
+            name = joined[name]
+        return name
+
+    for query in queries:
+        name = find(names[query.query_id])
+        other = find(first_names.setdefault(query.text, name))
+        if other != name:
+            joined[name] = other
+    return {query_id: find(name) for query_id, name in names.items()}
 
 
 def _separate_pools(benchmark: Benchmark, dev: Collection[str]) -> Benchmark:

@@ -397,6 +397,26 @@ def test_a_split_keeps_groups_together_and_where_asked_shares_no_document():
     assert release.split_dev(small(), 0.1).dev == []
 
 
+def test_queries_with_one_text_are_in_one_split_and_take_their_groups_with_them():
+    texts = {}
+    groups = {}
+    for number in range(40):
+        # Every fourth group has the text of another one, in its second query.
+        texts[f"a{number}"] = f"text {number}"
+        texts[f"b{number}"] = f"text {(number + 7) % 40}" if number % 4 == 0 else f"own {number}"
+        groups |= {f"a{number}": f"g{number}", f"b{number}": f"g{number}"}
+    queries = [Query(query_id, text) for query_id, text in texts.items()]
+    benchmark = release.split_dev(small(queries=queries), 0.3, groups)
+    dev = set(benchmark.dev)
+    assert 0 < len(dev) < len(queries)
+    by_side = {
+        side: {texts[query_id] for query_id in texts if (query_id in dev) is side}
+        for side in (True, False)
+    }
+    assert not by_side[True] & by_side[False]
+    assert all((f"a{number}" in dev) == (f"b{number}" in dev) for number in range(40))
+
+
 def test_a_lens_in_words_reaches_programs_and_the_retriever_of_lenses(run, server, tmp_path):
     words = {
         "search": "Write as a vet would.",
