@@ -1,5 +1,5 @@
 """An encoder's transformer with 8-bit weights, for the CPU: exported to ONNX, quantised, and run by
-onnxruntime.
+onnxruntime. docs/decisions/retrieval.md says why sentence-transformers' own export is not used.
 
 Activations are quantised too, with one scale for a batch; so texts are computed one at a time.
 """
