@@ -362,14 +362,18 @@ class _ReactTools(SearchTools):
             self.fault = fault
             if turn["finish"] != _UNUSABLE:
                 self.session.count_unusable(fault.kind)
-        if len(faults) < len(answers):
+        self._count_strike(is_usable=len(faults) < len(answers))
+        return [result for result, _ in answers]
+
+    def _count_strike(self, *, is_usable: bool) -> None:
+        """End the search after too many turns in a row without a usable call."""
+        if is_usable:
             self.strikes = 0
             self.has_called = True
-        else:
-            self.strikes += 1
-            if self.strikes == STRIKES:
-                self.stop_reason = "unusable"
-        return [result for result, _ in answers]
+            return
+        self.strikes += 1
+        if self.strikes == STRIKES:
+            self.stop_reason = "unusable"
 
     def _call(
         self, name: str, arguments: dict[str, Any] | None

@@ -161,10 +161,10 @@ class _VerifierNodes(NodeContext):
 
     def search(self, state: _VerifierState) -> _VerifierState:
         verifier = self.program
-        pairs = ((text, name) for text in state["texts"] for name in verifier.engines)
         jobs = [
             partial(passage_reading.search, self.session, text, verifier.per_search, name)
-            for text, name in pairs
+            for text in state["texts"]
+            for name in verifier.engines
         ]
         results = run_parallel(self.session, state["round"], jobs, verifier.parallel)
         surfaced = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}

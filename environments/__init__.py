@@ -235,21 +235,25 @@ def read_instruction(instruction: str, full_name: str) -> str:
     # os.path.isfile takes a text of any length.
     is_file = os.path.isfile(expand_user_path(instruction))  # noqa: PTH113
     if instruction.strip() and (instruction.endswith(".toml") or is_file):
-        try:
-            texts = read_toml(expand_user_path(instruction))
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"--instruction {instruction} cannot be read as TOML: {error}"
-            ) from None
-        plain = full_name.partition(":")[0]
-        keys = (full_name, plain, plain.partition("/")[2])
-        instruction, file = next((texts[key] for key in keys if key in texts), ""), instruction
-        if not isinstance(instruction, str) or not instruction.strip():
-            raise UsageError(
-                f'--instruction {file} has no text for {plain}; give it a line "{plain}" = "..."'
-            )
-    elif instruction.isascii() and len(instruction.split()) < 2:
+        return _read_instruction_file(instruction, full_name)
+    if instruction.isascii() and len(instruction.split()) < 2:
         raise UnknownName("instruction", instruction, INSTRUCTIONS)
+    return instruction
+
+
+def _read_instruction_file(file: str, full_name: str) -> str:
+    """Return the text that a TOML file has for a task. UsageError if it has none."""
+    try:
+        texts = read_toml(expand_user_path(file))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--instruction {file} cannot be read as TOML: {error}") from None
+    plain = full_name.partition(":")[0]
+    keys = (full_name, plain, plain.partition("/")[2])
+    instruction = next((texts[key] for key in keys if key in texts), "")
+    if not isinstance(instruction, str) or not instruction.strip():
+        raise UsageError(
+            f'--instruction {file} has no text for {plain}; give it a line "{plain}" = "..."'
+        )
     return instruction
 
 

@@ -171,6 +171,19 @@ def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
+def _check_content(part_path: Path, file: ReleaseFile, label: str) -> None:
+    """Remove a file that is not the listed one, and raise DataError."""
+    size = _size_of(part_path)
+    address = _address(part_path, file)
+    if (size, address) != (file.size, file.address):
+        part_path.unlink()
+        difference = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
+        raise DataError(
+            f"{label} is not what is listed: {difference}; fetch again; if it stays so, the release has "
+            f"changed"
+        )
+
+
 def _download(
     client: httpx.Client,
     release: Release,
@@ -191,15 +204,7 @@ def _download(
         file.url,
         lambda: _size_of(part_path),
     )
-    size = _size_of(part_path)
-    address = _address(part_path, file)
-    if (size, address) != (file.size, file.address):
-        part_path.unlink()
-        difference = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
-        raise DataError(
-            f"{label} is not what is listed: {difference}; fetch again; if it stays so, the release has "
-            f"changed"
-        )
+    _check_content(part_path, file, label)
     disk.sync(part_path)  # content, and below the name: the marker must not outlive them
     part_path.replace(folder / file.path)
     # Parts of other revisions.

@@ -283,20 +283,21 @@ def _ported(request: LoadRequest, task: Task) -> Environment:
     ).narrow(DEV, request.split)
 
 
+def _locate_csv(folder: Path, domain: str, file: str) -> Path:
+    inside = "Task4" if file in LENGTHS.values() else file
+    name = f"{inside}/{domain}_{file}.csv"
+    for path in (folder / "datasets" / name, folder / name):
+        if path.is_file():
+            return path
+    raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
+
+
 def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     """Read the rows of `file` (a key of COLUMNS) of `domain` ("Legal Document").
 
     DataError names row and column.
     """
-    inside = "Task4" if file in LENGTHS.values() else file
-    name = f"{inside}/{domain}_{file}.csv"
-    path = next(
-        (path for path in (folder / "datasets" / name, folder / name) if path.is_file()), None
-    )
-    if path is None:
-        raise DataError(
-            f"{folder} holds no datasets/{name}; a data folder has the release's layout"
-        )
+    path = _locate_csv(folder, domain, file)
     rows = []
     for location, row in tables.read_headed(path, COLUMNS[file], ","):
         rows.append({column: tables.pick_column(location, row, column) for column in COLUMNS[file]})

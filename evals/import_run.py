@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import environments
+from environments.base import Environment
 from evals import run_folder
 from tools.cli import (
     CommandParser,
@@ -106,21 +107,17 @@ def _import_birco(arguments: argparse.Namespace) -> None:
 
     with announced(f"importing and scoring {arguments.run}"):
         imports = list(birco_rankings.import_ranks(arguments.run, arguments.data, arguments.runs))
-    if arguments.json:
-        rows = [
-            {
-                "file": str(file),
-                "system": birco_rankings.find_system(file.stem),
-                "run": str(run),
-            }
-            for file, run in imports
-        ]
-        print_json(rows)
-    for file, run in imports if not arguments.json else ():
+    rows = []
+    for file, run in imports:
+        system = birco_rankings.find_system(file.stem)
+        rows.append({"file": str(file), "system": system, "run": str(run)})
         text = f"{file}: {run}" if isinstance(run, Path) else f"refused: {run}"
-        if not birco_rankings.find_system(file.stem):
+        if not system:
             text += " (its name is that of no system of Table 7)"
-        show([text])
+        if not arguments.json:
+            show([text])
+    if arguments.json:
+        print_json(rows)
     refused = [run for _, run in imports if isinstance(run, DataError)]
     if refused:
         files = plural(len(imports), "file")
@@ -145,9 +142,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("say with --task which task the run is of")
 
 
-def _import(arguments: argparse.Namespace) -> Path:
-    from evals.formats import import_run, inspect_log  # NumPy: not for --help
-
+def _load_task(arguments: argparse.Namespace) -> Environment:
+    """Load the task of a run, and say how many queries it has."""
     with announced(f"loading {arguments.task}"):
         environment = environments.load(
             arguments.task,
@@ -158,6 +154,13 @@ def _import(arguments: argparse.Namespace) -> Path:
         )
     if not arguments.json:
         print_stderr(f"{environment.task}: {queries(len(environment.queries))}")
+    return environment
+
+
+def _import(arguments: argparse.Namespace) -> Path:
+    from evals.formats import import_run, inspect_log  # NumPy: not for --help
+
+    environment = _load_task(arguments)
     file = arguments.run
     model = arguments.model
     trajectories = arguments.trajectories

@@ -288,6 +288,17 @@ class RunFolder:
             files.append_line(self.path / LEFT, line.encode())
 
 
+def _check_same_config(path: Path, config: Config) -> None:
+    """Raise RunConflict if the folder holds a run with another configuration."""
+    old = read_config(path, named=False)
+    new = json.loads(json.dumps(config))
+    if changed := sorted(
+        key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)
+    ):
+        mend = "choose another --runs, or remove that folder"
+        raise RunConflict(f"{path} holds a run with another {', '.join(changed)}; {mend}")
+
+
 @contextmanager
 def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     """Reserve `path` for this configuration and process; RunConflict or UsageError if it
@@ -306,13 +317,7 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         ) from None
     with lock:
         if (path / "config.json").exists():
-            old = read_config(path, named=False)
-            new = json.loads(json.dumps(config))
-            if changed := sorted(
-                key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)
-            ):
-                mend = "choose another --runs, or remove that folder"
-                raise RunConflict(f"{path} holds a run with another {', '.join(changed)}; {mend}")
+            _check_same_config(path, config)
         # Written again on resuming: the data may have moved, and so the provenance may have
         # changed.
         write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -121,34 +121,25 @@ def command(arguments: argparse.Namespace) -> int:
     arguments.program = f"served:{arguments.agent}"
     request = cli_options.from_options(Request, vars(arguments))
     if arguments.print_config:
-        command_words = [
-            word for word in sys.argv[1:] if word != "--print-config"
-        ]  # paths may be read in another folder
-        print_config(
-            address,
-            [
-                sys.executable,
-                "-m",
-                "evals.serve",
-                *command_words,
-                "--runs",
-                str(request.runs.resolve()),
-            ],
-        )
+        words = [word for word in sys.argv[1:] if word != "--print-config"]
+        # Paths may be read in another folder.
+        runs = ["--runs", str(request.runs.resolve())]
+        print_config(address, [sys.executable, "-m", "evals.serve", *words, *runs])
         if missing := _find_missing(arguments):
             print_stderr(f"before an agent can come in, {missing}")
         return 0
     from evals.serving import episode, episode_server  # what a run takes: not for --help
 
-    worth = (
-        arguments.reward,
-        arguments.shaping,
-        arguments.search_cost,
-        arguments.token_cost,
-        arguments.allow_test,
-    )
     name = next(door for door in DOORS if getattr(arguments, door))
-    reward = episode.RewardSettings(*worth) if arguments.rewards else None
+    reward = None
+    if arguments.rewards:
+        reward = episode.RewardSettings(
+            arguments.reward,
+            arguments.shaping,
+            arguments.search_cost,
+            arguments.token_cost,
+            arguments.allow_test,
+        )
     result = episode_server.serve_command(
         DOORS[name], request, address, reward, repeat=arguments.repeat
     )

@@ -45,6 +45,15 @@ def plain_shell(title: str, meta: str, style: str, program: str) -> str:
     return re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: inside, head)
 
 
+def _content_policy(style: str, program: str) -> str:
+    """Return the element that lets the page use this style and this program, and nothing else."""
+    policy = (
+        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; "
+        f"img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+
+
 def write_single_file(
     path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]
 ) -> int:
@@ -58,23 +67,13 @@ def write_single_file(
             f"a script or style of {path.name} would end its block early; write </script and <!-- "
             f"otherwise"
         )
-    policy = (
-        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
-    )
-    policy += "; base-uri 'none'; form-action 'none'"
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
+    head = f"{_content_policy(style, program)}\n<style>{style}</style>"
     shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", shell)
     before, after = re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: head, shell).split("</body>")
     with files.replacing(path) as file:
         file.write(before)
         for name, answer in data:
-            packed = base64.b64encode(
-                gzip.compress(
-                    answer,
-                    6,
-                    mtime=0,
-                )
-            ).decode()
+            packed = base64.b64encode(gzip.compress(answer, 6, mtime=0)).decode()
             file.write(
                 f'<script type="application/json+gzip" '
                 f'data-path="{html.escape(name)}">{packed}</script>\n'

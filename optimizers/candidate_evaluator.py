@@ -333,8 +333,13 @@ class CandidateEvaluator(EvaluationLog):
             evaluations = number_format.plural(len(self._evaluations), "evaluation")
             calls = number_format.plural(self.calls, "call")
             self._say(f"{evaluations}, {calls} for them")
+        if not sample:
+            self._tell_whole_parts(digest, query)
+
+    def _tell_whole_parts(self, digest: str, query: Query) -> None:
+        """Tell the mean over each part of which a candidate's last query has been answered."""
         for part_name, queries in self.parts.items():
-            if sample or query not in queries or not self.is_whole(digest, part_name):
+            if query not in queries or not self.is_whole(digest, part_name):
                 continue
             with self._lock:
                 # The threads of the last two queries may both come here.

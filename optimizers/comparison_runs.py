@@ -150,6 +150,16 @@ class ComparisonRuns:
                 query_ids[task] = tuple(dict.fromkeys(ids))
         return query_ids
 
+    def _list_systems(self, parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """Return the fields of each system's runs; `parameters` are of the program before."""
+        retriever = str(self._inputs.plan.resolved.retriever)
+        before = {"parameters": parameters, "retriever": retriever}
+        systems: dict[str, Mapping[str, Any]] = {"as it was": before}
+        if self._start:
+            systems["from the start"] = {**before, "compiled": self._start}
+        systems["compiled"] = self._compiled
+        return systems
+
     def _run(
         self,
         parameters: Mapping[str, Any],
@@ -164,13 +174,8 @@ class ComparisonRuns:
             return loaded
 
         inputs = self._inputs
-        before = {"parameters": parameters, "retriever": str(inputs.plan.resolved.retriever)}
-        systems: dict[str, dict[str, Any]] = {"as it was": before}
-        if self._start:
-            systems["from the start"] = {**before, "compiled": self._start}
-        systems["compiled"] = self._compiled
         runs = []
-        for system, system_fields in systems.items():
+        for system, system_fields in self._list_systems(parameters).items():
             request = make_test_request(
                 inputs.request,
                 metrics=(self._study.objective.metric,),

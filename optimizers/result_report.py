@@ -319,10 +319,8 @@ def _footings(learnt: Mapping[str, Any]) -> list[str]:
     if looks := learnt["looks"]:
         program = learnt["program"]
         lines.append(f"looks at the test queries with {program} so far: {looks}")
-    seconds = learnt["seconds"]
-    compiled = learnt["compiled"]
-    lines.append(f"{_cost(learnt)}, {seconds:.1f} s")
-    lines.append(f"compiled: {compiled}")
+    lines.append(f"{_cost(learnt)}, {learnt['seconds']:.1f} s")
+    lines.append(f"compiled: {learnt['compiled']}")
     if instruction := learnt["instruction"]:
         lines.append(f"what queries say of the task: {instruction}")
     is_improved = learnt["kept"] != "before"

@@ -192,6 +192,16 @@ def _read_end(path: Path) -> str:
         return file.read().decode("utf-8", "replace").strip()
 
 
+def _read_cost(opened: session.Session, cost: Any) -> float | None:
+    """Return the dollars that an agent reports; None, with a note, for what is no price."""
+    try:
+        return None if cost is None else float(schemas.validate(schemas.Amount, cost))
+    except ValueError:
+        wrong = f"total_cost_usd is {show(cost)[:40]}, which is no price"
+        opened.note_at_end(f"{wrong}; what the agent cost is not known")
+        return None
+
+
 def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
     """Book the usage in an agent's last line, and return it; without such a line it is unknown.
 
@@ -199,14 +209,7 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
     """
     report = read_object(printed.rpartition("\n")[2]) or {}
     metered = read_report(report.get("usage"))
-    cost = report.get("total_cost_usd")
-    usd: float | None = None
-    if cost is not None:
-        try:
-            usd = float(schemas.validate(schemas.Amount, cost))
-        except ValueError:
-            wrong = f"total_cost_usd is {show(cost)[:40]}, which is no price"
-            opened.note_at_end(f"{wrong}; what the agent cost is not known")
+    usd = _read_cost(opened, report.get("total_cost_usd"))
     usage = Usage(paid_usd=usd, list_usd=usd)
     if metered:
         turns = report.get("num_turns")

@@ -194,8 +194,12 @@ def _check_prompt(
         raise UsageError(
             f"{source}: {UnknownName(f'field of {predictor_name}', unknown[0], field_names)}"
         )
-    if not prompt.signature:  # a user's
-        return
+    if prompt.signature:  # not of a user's own prompt
+        _check_unchanged(prompt, current, predictor_name, source)
+
+
+def _check_unchanged(prompt: Prompt, current: Prompt, predictor_name: str, source: str) -> None:
+    """Raise UsageError if the program's own prompt is not the one that was compiled from."""
     if current.signature != prompt.signature:
         change = f"was {prompt.signature}, and is {current.signature}"
         raise UsageError(f"{source}: the signature of {predictor_name} {change}; compile again")

@@ -427,11 +427,7 @@ class CustomProgram(Program):
     def _ask(self, query: Query, desk: SearchTools) -> tuple[Any, str]:
         if is_graph(self.inner):
             state, stop_reason = self._runner.run(query)
-            if not isinstance(state, Mapping):  # of LangGraph's functional API
-                return state, stop_reason
-            return next(
-                (state[name] for name in ANSWERS if _is_filled(state.get(name))), None
-            ), stop_reason
+            return _read_state(state), stop_reason
         if isinstance(self.inner, dspy.Module):
             texts = {
                 name: query.objective if name == "objective" else query.text for name in self.inputs
@@ -515,6 +511,13 @@ class _Tools:
 
 async def _collect(values: Any) -> list[Any]:
     return [value async for value in values]
+
+
+def _read_state(state: Any) -> Any:
+    """Return the answer in a graph's final state; None if there is none."""
+    if not isinstance(state, Mapping):  # of LangGraph's functional API
+        return state
+    return next((state[name] for name in ANSWERS if _is_filled(state.get(name))), None)
 
 
 def _is_filled(value: Any) -> bool:

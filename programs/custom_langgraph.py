@@ -169,12 +169,7 @@ class Runner(SharedOnDeepcopy):
             loop.run if loop else run_coroutine
         )
         self._inputs = _find_inputs(self.graph, label)
-        if self.graph.interrupt_before_nodes or self.graph.interrupt_after_nodes:
-            stops = "interrupt_before or interrupt_after"
-            raise UsageError(
-                f"{label} is compiled with {stops}, and nobody is there to go on with it; leave "
-                f"that out"
-            )
+        _refuse_interrupts(self.graph, label)
         self._is_async = self._can_await(savers)
         if not self._is_async and (awaited := _find_async_node(graphs)):
             raise UsageError(
@@ -263,6 +258,15 @@ def _find_async_node(graphs: Sequence[Any]) -> str:
                 if getattr(step, "afunc", None) and step.func is None:
                     return str(name)
     return ""
+
+
+def _refuse_interrupts(graph: Any, label: str) -> None:
+    """Raise UsageError for a graph that stops for a person."""
+    if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
+        stops = "interrupt_before or interrupt_after"
+        raise UsageError(
+            f"{label} is compiled with {stops}, and nobody is there to go on with it; leave that out"
+        )
 
 
 def _find_inputs(graph: Any, label: str) -> list[str] | None:

@@ -312,11 +312,11 @@ def convert_arguments(
     named = {own_names.get(fold_name(name), name): value for name, value in arguments.items()}
     if len(named) == len(kinds) == 1:
         named = dict(zip(kinds, named.values(), strict=True))
-    unknown = [name for name in named if name not in kinds]
-    if unknown and named.keys() >= kinds.keys():
-        named = {name: named[name] for name in kinds}
+    if named.keys() > kinds.keys():
         if payer := current():
+            unknown = [name for name in named if name not in kinds]
             payer.note(f"{tool} has no {', '.join(unknown)}: left out")
+        named = {name: named[name] for name in kinds}
     for name in named.keys() & kinds.keys():
         with suppress(ValueError, TypeError):  # the tool says what it takes
             named[name] = convert(kinds[name], named[name])

@@ -110,9 +110,7 @@ def definitions(items: Iterable[tuple[str, str]], width: int | None = None) -> s
     """
     width = width or line_width(sys.stdout) or WIDTH
     rows = list(items)
-    lengths = [len(name) for name, _ in rows]
-    short = [length for length in lengths if length <= TERM_WIDTH]
-    longest = max(short, default=0)
+    longest = max((len(name) for name, _ in rows if len(name) <= TERM_WIDTH), default=0)
     lines = list[str]()
     for row in rows:
         name, text = map(strip_control_characters, row)

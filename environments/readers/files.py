@@ -83,16 +83,12 @@ def check_parts(paths: list[Path]) -> list[Path]:
                     f"{path.parent} holds {present} of the {plural(int(match[2]), 'part')} of {stem}; fetch it "
                     f"again"
                 )
-    numbers = [
-        int(path.name.partition(".")[0])
-        for path in paths
-        if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)
-    ]
-    if (
-        numbers
-        and (gap := next((n for n, number in enumerate(numbers) if n != number), None)) is not None
-    ):
-        raise DataError(f"{paths[0].parent} has no part {gap:04}, but later ones; fetch it again")
+    numbered = [path for path in paths if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)]
+    for number, path in enumerate(numbered):
+        if int(path.name.partition(".")[0]) != number:
+            raise DataError(
+                f"{path.parent} has no part {number:04}, but later ones; fetch it again"
+            )
     return paths
 
 
@@ -104,6 +100,16 @@ def find_separator(path: Path) -> str:
     if separator_line := _SEPARATOR_LINE.fullmatch(first):
         return separator_line[1]
     return max(",;\t|", key=first.count)  # the comma, where there is none of them
+
+
+def _split_lines(
+    path: Path, columns: int, separator: str | None, counts: Counter[str]
+) -> Iterator[tuple[int, list[str]]]:
+    if separator is None:
+        return _split_blanks(path, counts)
+    if separator == "\t":
+        return _split_tabs(path, columns, counts)
+    return _split_quoted(path, separator)
 
 
 def read_cells(
@@ -122,16 +128,8 @@ def read_cells(
     DataError's message for a line of other columns.
     """
     counts = Counter() if counts is None else counts
-    if separator is None:
-        lines = _split_blanks(path, counts)
-    else:
-        lines = (
-            _split_tabs(path, columns, counts)
-            if separator == "\t"
-            else _split_quoted(path, separator)
-        )
     name = str(path)
-    for number, row in lines:
+    for number, row in _split_lines(path, columns, separator, counts):
         if number == 1 and _SEPARATOR_LINE.fullmatch((separator or " ").join(row)):
             continue
         if len(row) > columns:

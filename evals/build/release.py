@@ -435,16 +435,21 @@ def check_release(
         base.validate_environment(environment)
     except DataError as error:
         problems.append(str(error))
-    rows = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
-    unjudged = rows - len(environment.queries)
-    if unjudged:
-        problems.append(f"no judgement for {plural(unjudged, 'query', 'queries')}")
+    problems += _find_unjudged(release, environment)
     problems += _find_unknown_documents(environment)
     problems += _find_shared(environment)
     for hook in hooks:
         problems += hook(environment)
     problems += _find_leaks(folder, environment.documents)
     return problems
+
+
+def _find_unjudged(release: Path, environment: Environment) -> Iterator[str]:
+    """Yield how many queries have no judgement, if there are any."""
+    rows = sum(1 for _ in tables.read_objects(release / "queries.jsonl"))
+    unjudged = rows - len(environment.queries)
+    if unjudged:
+        yield f"no judgement for {plural(unjudged, 'query', 'queries')}"
 
 
 def _find_unknown_documents(environment: Environment) -> Iterator[str]:

@@ -137,22 +137,19 @@ def find_duplicates(documents: Corpus, near: float) -> dict[str, str]:
             continue
         signature = RMinHash(num_perm=_BANDS * _ROWS, seed=1)
         signature.update(sorted(runs))
-        candidates = (
-            (firsts[n], _runs(documents[firsts[n]])) for n in sorted(index.query(signature))
-        )
-        if first := next(
-            (
-                doc_id
-                for doc_id, candidate_runs in candidates
-                if len(runs & candidate_runs) >= near * len(runs | candidate_runs)
-            ),
-            None,
-        ):
-            twins[document.doc_id] = first
+        candidates = (documents[firsts[n]] for n in sorted(index.query(signature)))
+        alike = (candidate for candidate in candidates if _is_near(runs, _runs(candidate), near))
+        if first := next(alike, None):
+            twins[document.doc_id] = first.doc_id
         else:
             index.insert(len(firsts), signature)
             firsts.append(document.doc_id)
     return twins
+
+
+def _is_near(runs: set[str], other_runs: set[str], near: float) -> bool:
+    """Return whether the Jaccard similarity of two sets of runs is at least `near`."""
+    return len(runs & other_runs) >= near * len(runs | other_runs)
 
 
 def _runs(document: Document) -> set[str]:

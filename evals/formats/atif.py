@@ -58,6 +58,18 @@ _IDS = ("doc_id", "docid", "document_id", "id", "_id")
 def write(source: ExportedRun, folder: Path) -> list[str]:
     """Trajectories in ATIF: trajectories.jsonl, and a file per query in queries/."""
     (folder / "queries").mkdir()
+    agent = _describe_agent(source)
+    with (folder / "trajectories.jsonl").open("w", encoding="utf-8") as lines:
+        for query in source:
+            line = compact(_trajectory(query, source, agent)) + "\n"
+            lines.write(line)
+            (folder / "queries" / f"{name_file(query.query_id)}.json").write_text(
+                line, encoding="utf-8"
+            )
+    return source.notes
+
+
+def _describe_agent(source: ExportedRun) -> dict[str, Any]:
     config = source.run.config
     tools = [
         {
@@ -67,7 +79,7 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
         }
         for name, arguments in _CALLS.items()
     ]
-    agent = {
+    return {
         "name": config["program"],
         "version": str(config.get("code") or "unknown"),
         **({"model_name": source.model} if source.model else {}),
@@ -78,14 +90,6 @@ def write(source: ExportedRun, folder: Path) -> list[str]:
             "config_sha256": sha256(source.run.path / "config.json"),
         },
     }
-    with (folder / "trajectories.jsonl").open("w", encoding="utf-8") as lines:
-        for query in source:
-            line = compact(_trajectory(query, source, agent)) + "\n"
-            lines.write(line)
-            (folder / "queries" / f"{name_file(query.query_id)}.json").write_text(
-                line, encoding="utf-8"
-            )
-    return source.notes
 
 
 def _trajectory(query: ExportedQuery, source: ExportedRun, agent: dict[str, Any]) -> dict[str, Any]:

@@ -241,13 +241,10 @@ def _make_usage(row: Mapping[str, Any]) -> Usage:
     )
 
 
-def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
-    query_id = row["query_id"]
+def _make_trace(row: dict[str, Any]) -> Trace:
     steps = row["steps"]
-    doc_ids, scores = _find_ranking(file, row, counts)
-    _count(row, doc_ids, depth, counts)
-    trace = Trace(
-        query_id,
+    return Trace(
+        row["query_id"],
         steps,
         row.get("notes", [step.argument for step in steps if step.tool == "note"]),
         row.get("invented_ids", 0),
@@ -256,12 +253,17 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
         row.get("fallbacks", 0),
         row.get("followed", {}),
     )
+
+
+def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
+    doc_ids, scores = _find_ranking(file, row, counts)
+    _count(row, doc_ids, depth, counts)
     outcome: run_folder.Outcome = {
-        "query_id": query_id,
+        "query_id": row["query_id"],
         "ranking": doc_ids[:depth],
         "scores": scores[:depth],
         "answer": row.get("answer") or "",
-        "trace": trace_json(trace),
+        "trace": trace_json(_make_trace(row)),
         # A price that is not known is None; config.json says whether the numbers of tokens are
         # known.
         "usage": usage_json(row.get("usage") or Usage(paid_usd=None, list_usd=None)),

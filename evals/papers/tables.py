@@ -319,16 +319,11 @@ class ReproducedTable:
     def _read_value(self, run: ScoredRun, cell: PaperCell, task: str) -> float | None:
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in run.outcomes.items()}
-            ranks = reciprocal_ranks(
-                self.load(task, cell.split),
-                rankings,
-            )
+            ranks = reciprocal_ranks(self.load(task, cell.split), rankings)
             return ranks[HARD.index(cell.metric)]
         metrics = run.scores["metrics"]
         if cell.metric == DECLINE:
-            first = metrics.get("Win(1)", {}).get("mean")
-            last = metrics.get("Win(10)", {}).get("mean")
-            return None if first is None or last is None else float(first - last)
+            return _measure_decline(metrics)
         name = cell.metric
         if cell.judgements not in (
             "",
@@ -542,3 +537,9 @@ def _defined(column: Mapping[str, float | None]) -> dict[str, float]:
 def _toml(fields: Mapping[str, Any]) -> str:
     given = {key: field for key, field in fields.items() if field}
     return "".join(f"{line}\n" for line in toml_lines(given))
+
+
+def _measure_decline(metrics: Mapping[str, Any]) -> float | None:
+    first = metrics.get("Win(1)", {}).get("mean")
+    last = metrics.get("Win(10)", {}).get("mean")
+    return None if first is None or last is None else float(first - last)

@@ -350,10 +350,9 @@ def lay_out_curves(result: Result) -> list[TextBlock]:
         blocks.append(f"{run['label']}: {run['run']}, {describe_system(run)}")
     for axis, curves in result["axes"].items():
         query_count = queries(curves["curves"][0]["queries"])
-        head = f"{result['metric']} by {curves['words']} a query, mean of {query_count}"
         blocks += [
             "",
-            head,
+            f"{result['metric']} by {curves['words']} a query, mean of {query_count}",
             _curves_table(axis, curves),
             _front(axis, curves),
         ]
@@ -379,16 +378,10 @@ def _curves_table(axis: str, curves: Result) -> ResultTable:
             mean = row["mean"][column]
             cells.append(_starred(mean, is_best=mean >= value))
         cells.append(_starred(row["end"], is_best=row["front"]))
-        cells.append(
-            _amount(
-                axis,
-                row["cost"],
-                mean=True,
-            )
-        )
+        cells.append(_amount(axis, row["cost"], mean=True))
         rows.append(cells)
-    amounts = [_amount(axis, budgets[column]) for column in columns]
-    return ResultTable("", [curves["words"], *amounts, "at its end", "after"], rows)
+    heads = [curves["words"], *(_amount(axis, budgets[column]) for column in columns)]
+    return ResultTable("", [*heads, "at its end", "after"], rows)
 
 
 def _starred(mean: float, *, is_best: bool) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from evals.reporting.plots import INCHES, draw_points, figure
@@ -367,23 +368,21 @@ def _rows(group: Group) -> Iterator[_Row]:
                     run.name,
                 )
             )
-    for system, rows in by_system.items():
+    for rows in by_system.values():
         yield from rows
         if len(rows) > 1 and len({row.cutoff for row in rows}) == 1:
-            shares = {
-                fate: sum(row.shares.get(fate, 0.0) for row in rows) / len(rows)
-                for fate in FATE_LABELS
-            }
-            yield _Row(system, MEAN, rows[0].cutoff, shares)
+            yield _mean_row(rows)
+
+
+def _mean_row(rows: Sequence[_Row]) -> _Row:
+    shares: dict[str, float] = {
+        fate: sum(row.shares.get(fate, 0.0) for row in rows) / len(rows) for fate in FATE_LABELS
+    }
+    return _Row(rows[0].system, MEAN, rows[0].cutoff, shares)
 
 
 def _draw_bars(rows: Sequence[_Row]) -> Figure:
-    drawing = figure(
-        (
-            INCHES[0] + 1.5,
-            1.1 + 0.26 * len(rows),
-        )
-    )
+    drawing = figure((INCHES[0] + 1.5, 1.1 + 0.26 * len(rows)))
     axes = drawing.add_subplot()
     positions = range(len(rows))
     starts = [0.0] * len(rows)
@@ -400,14 +399,19 @@ def _draw_bars(rows: Sequence[_Row]) -> Figure:
                 linewidth=0.6,
             )
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    axes.set_yticks(positions, [_bar_name(row) for row in rows])
+    _label_bars(axes, [_bar_name(row) for row in rows])
+    drawing.legend(loc="outside lower center", ncols=3, handlelength=1.2)
+    return drawing
+
+
+def _label_bars(axes: Axes, names: list[str]) -> None:
+    """Write names beside bars of which the first is on top, without marks or a line."""
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.margins(y=0.01)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    drawing.legend(loc="outside lower center", ncols=3, handlelength=1.2)
-    return drawing
 
 
 def _fate_label(fate: Fate) -> str:

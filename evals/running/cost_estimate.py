@@ -171,20 +171,21 @@ def _footings(estimate: dict[str, Any]) -> list[str]:
         lines.append(f"price: {estimate['price']}")
     elif estimate["lm"] == "offline":
         lines.append("offline asks no model: the tokens are what a model would be asked")
+    lines += [_describe_budget(budget, estimate["queries"]) for budget in estimate["budgets"]]
+    return lines
+
+
+def _describe_budget(budget: dict[str, Any], query_count: int) -> str:
     words = {
         "yes": "will do",
         "no": "will not do",
         "perhaps": "may not do",
         "unknown": "cannot be told",
     }
-    for budget in estimate["budgets"]:
-        line = f"{budget['option']} {budget['value']:g} {words[budget['enough']]}"
-        if budget["enough"] != "yes" and budget["lasts"] is not None:
-            line += (
-                f"; it is likely to last for {budget['lasts']} of {queries(estimate['queries'])}"
-            )
-        lines.append(line)
-    return lines
+    line = f"{budget['option']} {budget['value']:g} {words[budget['enough']]}"
+    if budget["enough"] != "yes" and budget["lasts"] is not None:
+        line += f"; it is likely to last for {budget['lasts']} of {queries(query_count)}"
+    return line
 
 
 def _clock(hours: float) -> str:
@@ -317,11 +318,8 @@ def find_existing_run(opened: LoadedRun, conditions: run_folder.Config) -> Path 
 
     def comparable(config: run_folder.Config) -> Any:
         pool = config["pool"] and [read_kind(config), config["pool"]["size"]]
-        compared = {key: config[key] for key in conditions} | {
-            "retriever": config["retriever"]["name"],
-            "pool": pool,
-        }
-        return json.loads(json.dumps(compared))
+        named = {"retriever": config["retriever"]["name"], "pool": pool}
+        return json.loads(json.dumps({key: config[key] for key in conditions} | named))
 
     for path in sorted(run_folder.run_path(request.runs, conditions).parent.glob("*/config.json")):
         with suppress(

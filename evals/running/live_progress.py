@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.running.events import Event, Progress, Tell, WaitEnded, WaitStarted
-from evals.running.progress_words import columns, waiting_words
+from evals.running.progress_words import ProgressColumn, columns, waiting_words
 from tools.cli import guard_prints, is_terminal, own_stream, strip_control_characters
 
 GAP = 2  # characters between columns
@@ -56,13 +56,19 @@ class LiveProgress:
                 self._live.stop()
 
 
+def _choose_columns(progress: Progress, width: int) -> list[ProgressColumn]:
+    """Return the most important columns that `width` characters hold; at least one."""
+    shown = columns(progress)
+    while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
+        shown.remove(max(shown, key=lambda column: column.place))
+    return shown
+
+
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
     """Return as many columns as `width` characters hold, and below them the reason of a wait, if it
     `waits`.
     """
-    shown = columns(progress)
-    while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
-        shown.remove(max(shown, key=lambda column: column.place))
+    shown = _choose_columns(progress, width)
     drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column in shown:
         drawn.add_column(

@@ -57,6 +57,16 @@ def digest(*texts: str) -> str:
     return hashlib.sha256(":".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _digest_prompts(program: Program) -> str:
+    """Return a digest of a program's signatures and demonstrations."""
+    parts = [
+        str(source)
+        for predictor in program.predictors()
+        for source in (predictor.signature, *predictor.demos)
+    ]
+    return digest(*parts)[:16]
+
+
 class ModelStage:
     """`program` over `documents`, with the model and budget of `request`, in the folder `folder`-DIGEST."""
 
@@ -82,15 +92,10 @@ class ModelStage:
         self._own = terms is None
         self.model = connect(request, terms or make_resources(request), documents)
         self.model.lm.meet()
-        prompt_parts = [
-            source
-            for predictor in program.predictors()
-            for source in (predictor.signature, *predictor.demos)
-        ]
         lm = {"name": self.model.name, **self.model.settings}
         identity = {
             "program": request.program_label,
-            "prompt": digest(*map(str, prompt_parts))[:16],
+            "prompt": _digest_prompts(program),
             "lm": lm,
         }
         self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | identity

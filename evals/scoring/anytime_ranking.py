@@ -67,13 +67,7 @@ class AnytimeRanking:
             # Whole numbers, so that the same ranks in another order are a tie.
             self._sums[numbers] += whole_reciprocal_ranks(len(numbers))
         elif tool == "select":
-            hop = step.get("hop", 0)
-            if not set(numbers).isdisjoint(self._head):
-                self._head = []
-            for position, number in enumerate(numbers):
-                self._dropped.discard(number)
-                selection = _Selection(hop, position, self._steps)
-                self._kept.setdefault(number, selection)
+            self._select(numbers, step.get("hop", 0))
         elif tool == "drop":
             for number in numbers:
                 self._kept.pop(number, None)
@@ -82,6 +76,13 @@ class AnytimeRanking:
             self._head = numbers
             self._dropped.difference_update(numbers)
         return True
+
+    def _select(self, numbers: list[int], hop: int) -> None:
+        if not set(numbers).isdisjoint(self._head):
+            self._head = []
+        for position, number in enumerate(numbers):
+            self._dropped.discard(number)
+            self._kept.setdefault(number, _Selection(hop, position, self._steps))
 
     def _number(self, doc_ids: Sequence[str]) -> list[int]:
         index = self._index

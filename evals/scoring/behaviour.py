@@ -7,7 +7,7 @@ weak side.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -234,6 +234,16 @@ def read_causes(run: scored_run.ScoredRun) -> Result | None:
     return causes
 
 
+def _add_up_costs(queries: Iterable[QueryBehaviour]) -> dict[str, Counter[str]]:
+    """Return the costs of queries: of hops and numbers of calls in their order, then of kinds of steps."""
+    costs = defaultdict[str, Counter[str]](Counter)
+    for query in queries:
+        for key, cost in query.costs.items():
+            costs[key].update(cost)
+    order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
+    return {key: costs[key] for key in order}
+
+
 def summarize(
     run: scored_run.ScoredRun,
     behaviour: Mapping[str, QueryBehaviour],
@@ -243,12 +253,6 @@ def summarize(
 
     `other_runs` are the behaviours of other runs for the same queries.
     """
-    costs = defaultdict[str, Counter[str]](Counter)
-    for query in behaviour.values():
-        for key, cost in query.costs.items():
-            costs[key].update(cost)
-    # Hops and numbers of calls in their order, then kinds of steps.
-    order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
     failures = defaultdict(list)
     for kind_of_failure, failure in list_failures(run, behaviour, other_runs):
         failures[kind_of_failure].append(failure)
@@ -257,7 +261,7 @@ def summarize(
         **{key: run.scores.get(key) for key in (*scored_run.NAMED, "compiled")},
         "cutoff": fate_cutoff(run),
         "figures": {name: _summarize_figure(name, behaviour) for name in FIGURES},
-        "costs": {key: costs[key] for key in order},
+        "costs": _add_up_costs(behaviour.values()),
         "failures": {key: count_with_examples(failures[key]) for key in KINDS},
     }
 

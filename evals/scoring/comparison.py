@@ -632,15 +632,11 @@ def _compare_losses(
             for query_id in before[0]
             if all(query_id in fates_before for fates_before in (*before, *after))
         ]:
-            row = {
-                "run": system.name,
-                "cutoff": k,
-                "queries": len(query_ids),
-            }
             changes = _change_shares(
                 _share_fates(before, query_ids), _share_fates(after, query_ids)
             )
-            rows.append(row | {"changes": changes} | _count_flows(before, after, query_ids))
+            row = {"run": system.name, "cutoff": k, "queries": len(query_ids), "changes": changes}
+            rows.append(row | _count_flows(before, after, query_ids))
     return rows, list(dict.fromkeys(notes))
 
 

@@ -88,18 +88,21 @@ class EpisodeServer(EpisodeFactory):
                     f"no more than {plural(self.most, 'episode')} may be open; end one, or come "
                     f"again later"
                 )
-            if not self._todo and self.repeat:
-                self._todo.extend(self.queries)
-            free = query_id in self._todo or (self.repeat and query_id in self.queries)
-            if query_id and query_id in self.queries and not free:
-                raise NoQueryAvailable(f"query {query_id!r} is answered, or in another's hands")
-            if not query_id and not self._todo:
-                raise NoQueryAvailable("every query is answered, or in others' hands")
-            episode = EpisodeFactory.open(self, query_id or self._todo[0])
+            episode = EpisodeFactory.open(self, self._choose_query(query_id))
             if episode.query.query_id in self._todo:
                 self._todo.remove(episode.query.query_id)
             self._open.add(episode)
             return episode
+
+    def _choose_query(self, query_id: str) -> str:
+        """Return `query_id`, by default the next query. NoQueryAvailable if it is not free."""
+        if not self._todo and self.repeat:
+            self._todo.extend(self.queries)
+        if not query_id and not self._todo:
+            raise NoQueryAvailable("every query is answered, or in others' hands")
+        if query_id in self.queries and query_id not in self._todo and not self.repeat:
+            raise NoQueryAvailable(f"query {query_id!r} is answered, or in another's hands")
+        return query_id or self._todo[0]
 
     def _take_back_idle(self) -> None:
         """Hand out the queries of abandoned episodes again."""

@@ -157,8 +157,8 @@ def list_tasks(name: str) -> list[str]:
     ]
 
 
-def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
-    """Return the name and the fields of every row and seed."""
+def _expand_rows(study: StudyFile) -> list[dict[str, Any]]:
+    """Return the fields of every row and seed."""
     listed = list(study.row)
     if study.rows or not study.row:
         listed.insert(0, study.rows)
@@ -173,6 +173,12 @@ def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
         for settings in _multiply(row_fields):
             for parameters in _multiply(settings.get("parameters", {})):
                 expanded.append(settings | {"parameters": parameters})
+    return expanded
+
+
+def _name_rows(study: StudyFile) -> list[tuple[str, dict[str, Any]]]:
+    """Return the name and the fields of every row and seed."""
+    expanded = _expand_rows(study)
     unnamed = [_flatten(settings) for settings in expanded if "name" not in settings]
     differ = _differing_keys(unnamed) or ["program"]
     named = []

@@ -122,6 +122,14 @@ def _difference(values: Sequence[float]) -> float:
     return max(values) - min(values)
 
 
+def _draw_axis(described: Mapping[str, Any], places: Mapping[str, int]) -> Answer:
+    lines = list[Answer]()
+    for row in described["curves"]:
+        line = {key: row[key] for key in ("mean", "low", "high", "end", "cost")}
+        lines.append({"run": places[row["run"]], **line})
+    return {"words": described["words"], "budgets": described["budgets"], "curves": lines}
+
+
 def draw_curves(runs: Sequence[ScoredRun], metric: str) -> Answer:
     """Return the curves of runs at equal budgets; "why" is the reason if there are none."""
     places = {run.name: place for place, run in enumerate(runs)}
@@ -129,17 +137,7 @@ def draw_curves(runs: Sequence[ScoredRun], metric: str) -> Answer:
         result = curves([run.path for run in runs], metric)
     except SextantError as problem:
         return {"why": str(problem), "axes": {}, "metric": metric, "refused": []}
-    axes: Answer = {}
-    for axis, described in result["axes"].items():
-        lines = list[Answer]()
-        for row in described["curves"]:
-            line = {key: row[key] for key in ("mean", "low", "high", "end", "cost")}
-            lines.append({"run": places[row["run"]], **line})
-        axes[axis] = {
-            "words": described["words"],
-            "budgets": described["budgets"],
-            "curves": lines,
-        }
+    axes = {axis: _draw_axis(described, places) for axis, described in result["axes"].items()}
     refused = [
         {"run": places[row["run"]], "axis": row["axis"], "why": row["why"]}
         for row in result["refused"]

@@ -100,20 +100,10 @@ class _Search:
             part_ids = files.loads(request or "[]")
             unread = [part_id for part_id in part_ids if part_id not in self._in_parts]
             for part_id, packed in self._reader.execute(_SELECT_PARTS, [json.dumps(unread)]):
-                text = (
-                    zstandard.decompress(packed)
-                    .decode("utf-8", "replace")
-                    .replace("\\n", "\n")
-                    .replace('\\"', '"')
-                )
+                text = _unpack(packed)
                 self._in_parts[part_id] = self._around(text) and self._around(_FRAME.sub("", text))
-            yield from (
-                (
-                    "prompt",
-                    self._in_parts.get(part_id, ""),
-                )
-                for part_id in part_ids
-            )
+            for part_id in part_ids:
+                yield "prompt", self._in_parts.get(part_id, "")
             for output in files.loads(outputs or "[]"):
                 text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
                 yield "answer of the model", self._around(text)
@@ -129,3 +119,9 @@ class _Search:
         start = max(0, position - AROUND)
         end = position + AROUND
         return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"
+
+
+def _unpack(packed: bytes) -> str:
+    """Return the text of a part of a request, with its lines and quotation marks as they are shown."""
+    text = zstandard.decompress(packed).decode("utf-8", "replace")
+    return text.replace("\\n", "\n").replace('\\"', '"')

@@ -122,10 +122,7 @@ def relevant_documents(queries: Sequence[Query], environment: Environment) -> di
     """
     judgements = environment.judgements[environment.headline]
     documents = environment.documents
-    ordered = {}
-    for query in queries:
-        grades = judgements.relevant(query.query_id)
-        ordered[query.query_id] = _by_grade(grades)
+    ordered = {query.query_id: _by_grade(judgements.relevant(query.query_id)) for query in queries}
     relevant = {}
     if judgements.unit_of is None or not judgements.judged_by_unit:
         for query_id, doc_ids in ordered.items():

@@ -20,7 +20,7 @@ from environments.base import Environment
 from evals.scoring.attribution import DocumentHistory, read_histories
 from evals.scoring.metrics import Ranking, collapse_to_units, comparisons_won, is_pairwise
 from tools.models.passages import escape_markers
-from tools.records import Query, Step, Trace, total
+from tools.records import Document, Query, Step, Trace, total
 from tools.text import content_words, sentences
 
 Topic = Literal["searching", "judging"]
@@ -107,10 +107,8 @@ def feedback(
     well ranked up to rank `cutoff`. `error` is the error of a failed query. ValueError if the query
     is not in `environment`: feedback uses no judgements but those that are compiled on.
     """
-    if not any(
-        query.query_id == compiled_query.query_id and query.text == compiled_query.text
-        for compiled_query in environment.queries
-    ):
+    compiled_on = {(compiled.query_id, compiled.text) for compiled in environment.queries}
+    if (query.query_id, query.text) not in compiled_on:
         raise ValueError(
             f"query {query.query_id!r} is none of those that are compiled on; there is no "
             f"feedback on it"
@@ -166,14 +164,13 @@ class _FeedbackText:
         self.grades = self.judgements.by_unit(self.judgements.relevant(query.query_id))
         histories = read_histories(enumerate(trace.steps), self.grades, self.unit_of)
         places = {unit: rank for rank, unit in enumerate(self.order, start=1)}
-        outcomes = [
-            self._trace_document(
-                unit, histories.get(unit, DocumentHistory("")), places.get(unit, 0)
-            )
-            for unit in self.grades
-        ]
         self.relevant = sorted(
-            outcomes,
+            (
+                self._trace_document(
+                    unit, histories.get(unit, DocumentHistory("")), places.get(unit, 0)
+                )
+                for unit in self.grades
+            ),
             key=lambda document: (
                 list(Fate).index(document.fate),
                 -self.grades[document.unit],
@@ -316,6 +313,15 @@ class _FeedbackText:
             lines.append(f"- {need}{of_better}{of_worse}")
         return lines
 
+    def _list_sentences(self, document: Document, contrast_id: str) -> list[str]:
+        """Return a document's sentences, without those of another document if that leaves any."""
+        documents = self.environment.documents
+        listed = sentences(document.text[:_LOOKED_THROUGH])
+        if contrast_id not in documents:
+            return listed
+        shared = set(sentences(documents[contrast_id].text[:_LOOKED_THROUGH]))
+        return [sentence for sentence in listed if sentence not in shared] or listed
+
     def _quote(
         self,
         unit: str,
@@ -334,11 +340,7 @@ class _FeedbackText:
             return ""
         document = documents[quoted_id]
         query_words = set(content_words(self.query.text))
-        candidates = sentences(document.text[:_LOOKED_THROUGH])
-        if contrast_id in documents:
-            shared = set(sentences(documents[contrast_id].text[:_LOOKED_THROUGH]))
-            differing = [sentence for sentence in candidates if sentence not in shared]
-            candidates = differing or candidates
+        candidates = self._list_sentences(document, contrast_id)
         # If no sentence has a word of the query, max takes the first, the beginning.
         start = max(
             range(len(candidates)),

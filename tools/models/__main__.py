@@ -301,6 +301,13 @@ def _choose_first_run(speed: Speed, max_tokens: int) -> FirstRun:
     return FirstRun(candidate.words, most, ceil(needed / 60))
 
 
+def _draw_prompt(words: int) -> str:
+    """Return a prompt of so many words, another one each time, so that no server has its beginning."""
+    drawn = random.Random(time.time_ns())
+    text = " ".join(drawn.choice(_WORDS) for _ in range(words))
+    return f"{text}\n\nDescribe an island with these in a hundred words."
+
+
 def _measure(lm: LanguageModel, answers: list[ModelResponse]) -> Speed:
     """Return the speed at which the model reads a long prompt and writes some words; it is kept.
 
@@ -310,12 +317,9 @@ def _measure(lm: LanguageModel, answers: list[ModelResponse]) -> Speed:
     before = meter.speed.read or _MOST_READ / _READ_SECONDS
     room = (lm.window or 4 * _MOST_READ) // 4
     words = max(_LEAST_READ, min(round(before * _READ_SECONDS), _MOST_READ, room))
-    drawn = random.Random(time.time_ns())
-    text = " ".join(drawn.choice(_WORDS) for _ in range(words))
-    request = f"{text}\n\nDescribe an island with these in a hundred words."
     meter.forget()
     with suppress(dspy.LMError, ProviderRefused, PromptTooLong):
-        lm(messages=[{"role": "user", "content": request}], max_tokens=_WRITTEN)
+        lm(messages=[{"role": "user", "content": _draw_prompt(words)}], max_tokens=_WRITTEN)
     meter.keep()
     usage = total(answer.usage for answer in answers)
     seconds = sum(answer.seconds for answer in answers)

@@ -191,11 +191,15 @@ def read_form(form: type[Form], value: Any) -> Form:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         name = str(wrong["loc"][0])
         if wrong["type"] == "missing":
-            strange = list_strange(form, value)
-            others = f", and has no {', '.join(map(repr, strange))}" if strange else ""
-            raise ValueError(f"needs {name}{others}") from None
+            raise ValueError(_describe_missing(form, name, value)) from None
         meant = form.model_fields[name].description or "a text"
         raise ValueError(f"takes {meant} as {name}, not {_shorten(sent[name])}") from None
+
+
+def _describe_missing(form: type[Form], name: str, value: Any) -> str:
+    strange = list_strange(form, value)
+    others = f", and has no {', '.join(map(repr, strange))}" if strange else ""
+    return f"needs {name}{others}"
 
 
 def list_strange(form: type[BaseModel], value: Any) -> list[str]:

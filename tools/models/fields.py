@@ -7,7 +7,7 @@ object among other words, tags, or a name and a colon. `place_markers` repairs D
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -259,20 +259,8 @@ def _by_tags(names: Mapping[str, str], answer: str) -> dict[str, str]:
 
 def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
     """Return the texts behind lines that begin with a field's name: a heading, in bold, or with a colon."""
-    spelled = "|".join(
-        re.sub(r"_", r"[ _-]?", re.escape(name)) for name in (*names.values(), _LAST)
-    )
-    label = re.compile(
-        rf"^[ \t>]*(?:\d+[.)][ \t]+|[-*][ \t]+)?(?:"
-        rf"\#{{1,6}}[ \t]*+[*`_]*(?:\d+[.)][ \t]*+)?(?P<heading>{spelled})[*`_]*+[ "
-        rf"\t]*+\#*+:?[*`_]*+(?=[ \t]*+$|:)"
-        rf"|(?:\*{{1,3}}|__)(?:\d+[.)][ \t]*)?[`\"]?(?P<bold>{spelled})[`\"]?:?(?:\*{{1,3}}|__):?"
-        rf"|[`\"]?(?P<colon>{spelled})[`\"]?[ \t]*(?::|=(?!=))"
-        rf")[ \t]*:?",
-        re.IGNORECASE | re.MULTILINE,
-    )
     texts = dict[str, str]()
-    labels = list(label.finditer(answer))
+    labels = list(_label_pattern((*names.values(), _LAST)).finditer(answer))
     for index, match in enumerate(labels):
         end = len(answer)
         if index + 1 < len(labels):
@@ -281,3 +269,17 @@ def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
         if name:
             texts.setdefault(name, answer[match.end() : end].strip())
     return texts
+
+
+def _label_pattern(names: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of a field's name at the beginning of a line, by the form that it has there."""
+    spelled = "|".join(re.sub(r"_", r"[ _-]?", re.escape(name)) for name in names)
+    return re.compile(
+        rf"^[ \t>]*(?:\d+[.)][ \t]+|[-*][ \t]+)?(?:"
+        rf"\#{{1,6}}[ \t]*+[*`_]*(?:\d+[.)][ \t]*+)?(?P<heading>{spelled})[*`_]*+[ "
+        rf"\t]*+\#*+:?[*`_]*+(?=[ \t]*+$|:)"
+        rf"|(?:\*{{1,3}}|__)(?:\d+[.)][ \t]*)?[`\"]?(?P<bold>{spelled})[`\"]?:?(?:\*{{1,3}}|__):?"
+        rf"|[`\"]?(?P<colon>{spelled})[`\"]?[ \t]*(?::|=(?!=))"
+        rf")[ \t]*:?",
+        re.IGNORECASE | re.MULTILINE,
+    )

@@ -49,6 +49,23 @@ class Part(NamedTuple):
     unknown_ids: set[str]  # values of fields of ids that are no id, and were left out
 
 
+def _fill_missing(
+    signature: Any, values: FieldValues, fallback: Mapping[str, Any]
+) -> FieldValues | None:
+    """Return a value for each output field, of a default or the fallback if need be; None if a field has none."""
+    filled = {}
+    for name, field in signature.output_fields.items():
+        if name in values:
+            filled[name] = values[name]
+        elif not field.is_required():
+            filled[name] = field.get_default(call_default_factory=True)
+        elif may_be_empty(fallback, name):
+            filled[name] = deepcopy(fallback[name])
+        else:
+            return None
+    return filled
+
+
 def salvage(
     signature: Any, context: CallContext, parsed: FieldValues | None, *, is_cut: bool
 ) -> Part | None:
@@ -66,19 +83,10 @@ def salvage(
         context,
         next(reversed(parts), "") if is_cut else "",
     )
-    values = reader.read(parts)
+    read_values = reader.read(parts)
+    values = read_values and _fill_missing(signature, read_values, context.fallback)
     if not values:
         return None
-    for name, field in signature.output_fields.items():
-        if name in values:
-            continue
-        if not field.is_required():
-            values[name] = field.get_default(call_default_factory=True)
-        elif may_be_empty(context.fallback, name):
-            values[name] = deepcopy(context.fallback[name])
-        else:
-            return None
-    values = {name: values[name] for name in signature.output_fields}
     try:
         run_checks(values, context.checks)
     except InvalidAnswer as fault:

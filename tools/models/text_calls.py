@@ -532,6 +532,14 @@ def _read_words(
         written = text[action.end() : end].strip().removeprefix("```json").strip("` \n")
         arguments = _object(written, budget) or written
         yield TextCall(action.start(), len(text), action["name"], arguments)
+    yield from _read_tags_of_names(text, names, budget)
+
+
+def _read_tags_of_names(
+    text: str,
+    names: Collection[str],
+    budget: RepairBudget,
+) -> Iterator[TextCall]:
     for name in names:
         for element in find_elements(text, re.compile(rf"<({re.escape(name)})>")):
             body = element.body.strip()

@@ -177,6 +177,17 @@ def _load(task: str, data: str | None) -> Environment:
     )
 
 
+def _find_rating_fault(means: Mapping[str, float] | None, least: dict[str, float]) -> str:
+    """Return why a query with these mean ratings does not stay; "" if it does."""
+    if means is None:
+        return "nobody has rated it"
+    for name, bound in reversed(least.items()):
+        mean = means.get(name, bound)
+        if mean < bound:
+            return f"{name} is {mean:.2f}, under {bound:g}"
+    return ""
+
+
 def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environment:
     """Return the task without queries that people did not rate high enough.
 
@@ -192,14 +203,7 @@ def _drop_badly_rated(build: BuildPipeline, environment: Environment) -> Environ
     staying = []
     for query in environment.queries:
         query_id = query.query_id
-        reason = ""
-        if query_id not in ratings:
-            reason = "nobody has rated it"
-        for name, least in section.least.items():
-            mean = ratings.get(query_id, {}).get(name, least)
-            if mean < least:
-                reason = f"{name} is {mean:.2f}, under {least:g}"
-        if reason:
+        if reason := _find_rating_fault(ratings.get(query_id), section.least):
             build.drop("ratings", query_id, reason, query.text)
         else:
             staying.append(query_id)

@@ -164,10 +164,10 @@ def _distract(build: BuildPipeline, author_of: Mapping[str, str]) -> list[Docume
     for left_out in read_dropped(source):
         build.drop("distractors", *left_out)
     lengths = {document.doc_id: len(document.text) for document in source.documents.stream()}
-    wanted = [len(build.source.documents[doc_id].text) for doc_id in author_of]
-    chosen = match_lengths(wanted, lengths)
-    unused = sorted(lengths.keys() - set(chosen))
-    build.drop_all("distractors", unused, "not needed, or not as long as the others")
+    documents = build.source.documents
+    chosen = match_lengths([len(documents[doc_id].text) for doc_id in author_of], lengths)
+    reason = "not needed, or not as long as the others"
+    build.drop_all("distractors", sorted(lengths.keys() - set(chosen)), reason)
     build.count("distractors", len(lengths) + sum(source.counts.values()), len(chosen))
     return [source.documents[doc_id] for doc_id in chosen]
 

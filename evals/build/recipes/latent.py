@@ -449,32 +449,17 @@ def _merge(build: BuildPipeline, notes: Notes, groups: Groups) -> Groups:
 def _validate(build: BuildPipeline, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
     """Return the groups without the members that do not belong, and these members."""
     least = build.recipe.limits.min_positives
-    large = {}
-    for label, members in groups.items():
-        if len(members) >= least:
-            large[label] = stable_order(members)
+    large = {
+        label: stable_order(members) for label, members in groups.items() if len(members) >= least
+    }
     small = [label for label in groups if label not in large]
     build.drop_all("validate", small, "groups too small")
     if not build.recipe.group.validate:
         return large, {}
     valid: Groups = {}
     near: Groups = {}
-    halves = _remove_strangers(
-        build,
-        notes,
-        large,
-        valid,
-        near,
-        last=False,
-    )
-    _remove_strangers(
-        build,
-        notes,
-        halves,
-        valid,
-        near,
-        last=True,
-    )
+    halves = _remove_strangers(build, notes, large, valid, near, last=False)
+    _remove_strangers(build, notes, halves, valid, near, last=True)
     for label in [label for label, members in valid.items() if len(members) < least]:
         build.drop("validate", label, "too few members are left")
         del valid[label]

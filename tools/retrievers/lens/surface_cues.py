@@ -156,6 +156,10 @@ def _recollection(text: str, statistics: TermStatistics) -> str:
     return " ".join([*heaviest, *dict.fromkeys(names)])
 
 
+def _has_repeats(texts: list[str]) -> bool:
+    return any(_alike(first, second) for first, second in pairwise(texts))
+
+
 def _failure(text: str) -> list[str]:
     turns = _TURN.findall(text)
     requests = [text for speaker, text in turns if speaker == "User"]
@@ -163,9 +167,9 @@ def _failure(text: str) -> list[str]:
     cues = _signs(_USER, "\n".join(requests)) + _signs(_ASSISTANT, "\n".join(answers))
     several = "long conversation many turns" if len(requests) > 2 else "several turns"
     cues.append(several if len(requests) > 1 else "one turn")
-    if any(_alike(a, b) for a, b in pairwise(requests)):
+    if _has_repeats(requests):
         cues.append("user repeats the same request again")
-    if any(_alike(a, b) for a, b in pairwise(answers)):
+    if _has_repeats(answers):
         cues.append("assistant repeats the same answer again")
     if sum(map(len, answers)) > 6 * max(1, sum(map(len, requests))):
         cues.append("assistant answers at length, longer than asked")

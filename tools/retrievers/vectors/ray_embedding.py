@@ -61,18 +61,22 @@ def connect_ray(address: str, share: str = "") -> Iterator[None]:
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             if tries_left and isinstance(error, ConnectionAbortedError):
                 continue
-            first, *more_lines = str(error).strip().splitlines() or [type(error).__name__]
-            # Of a traceback on the head.
-            line = more_lines[-1] if more_lines and first.endswith(":") else first
-            mend = "start one with `ray start --head`"
-            # Without it, Ray sends no token to a given address.
-            if "RAY_AUTH_MODE" not in os.environ:
-                mend += "; if it requires a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
-            raise DataError(f"no Ray cluster is at {address} ({line}); {mend}") from error
+            raise _no_cluster(address, error) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _no_cluster(address: str, error: Exception) -> DataError:
+    first, *more_lines = str(error).strip().splitlines() or [type(error).__name__]
+    # Of a traceback on the head.
+    line = more_lines[-1] if more_lines and first.endswith(":") else first
+    mend = "start one with `ray start --head`"
+    # Without it, Ray sends no token to a given address.
+    if "RAY_AUTH_MODE" not in os.environ:
+        mend += "; if it requires a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
+    return DataError(f"no Ray cluster is at {address} ({line}); {mend}")
 
 
 def ray_excepthook(raised: threading.ExceptHookArgs) -> None:
