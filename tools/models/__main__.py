@@ -302,7 +302,7 @@ def _choose_first_run(speed: Speed, max_tokens: int) -> FirstRun:
 
 
 def _draw_prompt(words: int) -> str:
-    """Return a prompt of so many words, another one each time, so that no server has its beginning."""
+    """Return a prompt of `words` random words, of which no server has kept the beginning."""
     drawn = random.Random(time.time_ns())
     text = " ".join(drawn.choice(_WORDS) for _ in range(words))
     return f"{text}\n\nDescribe an island with these in a hundred words."
