@@ -405,7 +405,7 @@ def _draw_bars(rows: Sequence[_Row]) -> Figure:
 
 
 def _label_bars(axes: Axes, names: list[str]) -> None:
-    """Write names beside bars of which the first is on top, without marks or a line."""
+    """Write the name of each bar next to it, the first on top, without marks or a line."""
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
