@@ -33,7 +33,7 @@ from evals.published.sections import PaperCell, PaperTable, add_tasks
 from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import is_pairwise
 from evals.scoring.random_and_ideal import bound
-from evals.scoring.scored_run import ScoredRun, read_scored_run
+from evals.scoring.scored_run import ScoredRun, list_deviations, read_scored_run
 from evals.scoring.text_similarity import weighted_jaccard
 from evals.studies import study_file
 from evals.studies.run_cells import CellResult, StudyProgress, Unfinished, run_cells
@@ -42,7 +42,6 @@ from evals.studies.study_file import list_tasks
 from tools import files
 from tools.errors import DataError, SextantError
 from tools.number_format import queries
-from tools.pool_kinds import describe_signs
 from tools.schemas import toml_lines
 
 # Metrics that evals.papers.dataset_statistics.reciprocal_ranks gives.
@@ -277,12 +276,10 @@ class ReproducedTable:
         run, stand_ins = self._find(cell, task)
         if isinstance(run, str):
             return ReproducedCell(None, run)
-        lines = [run.deviations, describe_signs(run.config)]
-        deviations = tuple(filter(None, lines))
         return ReproducedCell(
             self._read_value(run, cell, task),
             stand_ins,
-            deviations,
+            tuple(list_deviations([run])),
         )
 
     def _regress(

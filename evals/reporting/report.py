@@ -28,7 +28,7 @@ from evals.run_descriptions import model_name
 from evals.run_folder import check_file
 from evals.scoring.comparison import fill_metrics
 from evals.scoring.metrics import check_metric
-from evals.scoring.scored_run import ScoredRun, find_scored_runs
+from evals.scoring.scored_run import ScoredRun, find_scored_runs, list_deviations
 from tools.errors import DataError, UnknownName
 from tools.number_format import number, plural, queries
 from tools.result_table import ResultTable
@@ -45,7 +45,15 @@ _RUN_HEADS = [
     "list price",
     "run",
 ]
-_RUN_CSV_HEADS = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
+_RUN_CSV_HEADS = [
+    "full task",
+    "data fingerprint",
+    "judgements",
+    "retriever",
+    "model",
+    "code",
+    "deviations",
+]
 
 
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
@@ -190,6 +198,7 @@ def _run_row(group: Group, run: ScoredRun) -> list[str]:
         str(config["retriever"].get("with", "")),
         config["lm"]["name"],
         str(config.get("code", "")),
+        " / ".join(list_deviations([run])),
     ]
 
 

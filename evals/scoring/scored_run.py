@@ -23,7 +23,7 @@ from programs.deviations import describe_deviations
 from tools import files, schemas
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
 from tools.number_format import abbreviate, choose_verb, queries
-from tools.pool_kinds import read_kind
+from tools.pool_kinds import describe_signs, read_kind
 
 T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
@@ -174,8 +174,13 @@ class ScoredRun:
 
 
 def list_deviations(runs: Iterable[ScoredRun]) -> list[str]:
-    """Return how the programs of runs differ from those of the papers, each line once."""
-    return list(dict.fromkeys(run.deviations for run in runs if run.deviations))
+    """Return how the programs of runs differ from those of the papers, and what their pools give
+    away, each line once.
+    """
+    lines = dict[str, None]()
+    for run in runs:
+        lines |= dict.fromkeys([run.deviations, describe_signs(run.config)])
+    return list(filter(None, lines))
 
 
 def align_columns(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:

@@ -9,6 +9,7 @@ tables/study-seconds.csv: all else is the same whenever and however often the st
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -503,6 +504,9 @@ def make_report(results: StudyResults) -> tuple[Report, dict[str, str | bytes]]:
     seconds = _seconds_table(results)
     for printed in [*report.tables, seconds]:
         files[f"tables/{printed.stem}.tex"] = printed.to_latex()
+    # The page has them below the table.
+    alone = replace(table, notes=[*table.notes, *results.deviations])
+    files[f"tables/{table.stem}.tex"] = alone.to_latex()
     files["tables/study-seconds.csv"] = seconds.to_csv()
     return report, files
 

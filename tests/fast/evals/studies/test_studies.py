@@ -204,6 +204,29 @@ def test_over_a_pool_the_floor_and_the_ceiling_are_those_of_the_pool(command, tm
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_every_form_of_a_study_says_how_its_rows_differ_from_the_papers(command, tmp_path):
+    text = """
+        name = "pools"
+        tasks = ["congress"]
+        fixed = { data = "mini", limit = 2 }
+        rows = { program = ["retrieve", "tournament"], pool = "oracle:20" }
+        """
+    file = write(tmp_path / "pools.toml", text)
+    done = command(file, "--runs", tmp_path / "runs")
+    folder = tmp_path / "runs" / "studies" / "pools"
+    forms = {
+        "terminal": done.out,
+        "page": (folder / "index.html").read_text(),
+        "Markdown": (folder / "report.md").read_text(),
+        "LaTeX": (folder / "tables" / "study.tex").read_text(),
+        "CSV": (folder / "tables" / "runs.csv").read_text(),
+    }
+    for form, text in forms.items():
+        words = " ".join(text.split())
+        assert "tournament differs from the paper" in words, form
+        assert "hidden:20 hides that" in words, form
+
+
 def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(command, tmp_path):
     text = """
         name = "weights"
