@@ -1,4 +1,7 @@
-"""A run in words: its task, its system and its model, as tables and lines name them."""
+"""A run in words: its task, its system and its model, as tables and lines name them.
+
+Names that tell several systems apart are in scoring/system_names.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -2,10 +2,10 @@
 
 The candidate that is kept has the highest mean on the validation queries, of the candidates that
 were evaluated on all of them. Of equal candidates the program before is kept, because a longer
-prompt costs more; then the start of the optimizer, then its own candidate, then the
-candidate that used the fewest tokens. The gain is tested on the same queries, paired, and its p is
-multiplied by the number of candidates that were tried on any of them (Bonferroni): choosing among
-many candidates is itself a way to gain.
+prompt costs more; then the start of the optimizer, then its own candidate, then the candidate that
+used the fewest tokens. The gain is tested on the same queries, paired, and its p is multiplied by
+the number of candidates that were tried on any of them (Bonferroni): choosing among many candidates
+is itself a way to gain. result_report.py prints it.
 """
 
 import difflib

@@ -1,4 +1,7 @@
-"""The result of a user's own program as a list of document ids, and names in its inputs and outputs."""
+"""The result of a user's own program as a list of document ids, and names in its inputs and outputs.
+
+The program itself is in custom.py, a graph in custom_langgraph.py.
+"""
 
 import re
 from collections.abc import Iterable, Mapping

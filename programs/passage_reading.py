@@ -1,5 +1,7 @@
 """Documents found, read and ordered by a model, in as few calls as its window allows, with
 its notes next to them.
+
+Passages are cut in tools/models/passages.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """A request's fields as the options of a command line, and back; and the checks of their values.
 
 A request is a frozen dataclass whose fields are annotated with an `Option`. It states once the
-meaning of the option, its unit, the meaning of None and the reader of its text: help, command
-line, Python and the printed command use it.
+meaning of the option, its unit, the meaning of None and the reader of its text: help, command line,
+Python and the printed command use it. Other parts of a command line are in cli.py.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Lines of at most the width of a terminal, broken between words."""
+"""Lines of at most the width of a terminal, broken between words.
+
+Tables and lists of names are in terminal.py.
+"""
 
 import os
 import shlex

@@ -1,6 +1,6 @@
 """Tables of data sets (JSON, JSON Lines, cells, Parquet, Arrow) as rows, and checks of their cells.
 
-Every error is a DataError that names the file and the line or row. raw.py has the bytes and the
+Every error is a DataError that names the file and the line or row. raw_files.py has the bytes and the
 lines.
 """
 

@@ -2,7 +2,7 @@
 
 A file is unpacked by its first bytes (gzip, bzip2, xz, zstd), whatever its name ends in. Text is
 UTF-8, or UTF-16 and UTF-32 that begin with a byte order mark. Every error is a DataError that names
-the file and the line.
+the file and the line. Tables of them are in files.py.
 """
 
 import bz2

@@ -2,7 +2,7 @@
 defects, and padding.
 
 Sentences are told apart by `tools.text.sentences`; a sentence with an abbreviation in it may count
-as two.
+as two. The recipe that makes them is in recipes/conditions.py.
 """
 
 import re

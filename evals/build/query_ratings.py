@@ -3,7 +3,8 @@
     {"query_id": "q1", "naturalness": [true, true, false], "metadata": {"fluency": [1, 1, 0.5]}}
 
 A rating is a number or a truth value, or a list of those by several people, whose mean counts. The
-key of a nested rating is "metadata.fluency"; QUEST has its ratings so.
+key of a nested rating is "metadata.fluency"; QUEST has its ratings so. Sheets for people to fill in
+are in human_review.py.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,7 @@
 """The output of `evals.reproduce`: the list of tables and figures, and a table's cells next to the
 paper's.
+
+The cells are made in tables.py and laid out in table_layout.py.
 """
 
 from collections import Counter

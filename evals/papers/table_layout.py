@@ -1,7 +1,7 @@
 """A reproduced table for the terminal, as a page, and as Markdown, CSV and LaTeX.
 
 Each form says under the table what stands in for a part of a system, and how the programs, pools
-and prompts of its rows differ from the paper's.
+and prompts of its rows differ from the paper's. The cells are made in tables.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,6 +2,8 @@
 
 The table shows each figure in its text; its CSV has a row for each figure, with all that is known of
 it.
+
+A figure is a number here; drawings are in plots.py.
 """
 
 from evals.reporting.report_tables import HEADS, ResultCell, ResultColumn, SystemFigures

@@ -1,4 +1,7 @@
-"""Compared systems in one table: a row for each, a column for each metric."""
+"""Compared systems in one table: a row for each, a column for each metric.
+
+The other tables of a comparison are in comparison_tables.py.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -2,7 +2,8 @@
 text.
 
 Each series has a colour and a marker, in an order that tells them apart without colour, too (Okabe
-and Ito 2008).
+and Ito 2008). The plots of a report are chosen in report_plots.py, a paper's figures in
+evals/papers/figures.py.
 """
 
 import io

@@ -5,6 +5,8 @@ There is a table for each metric that the suite's paper prints, and for MultiCon
 table with the conditions as columns (its Tables 1 and 13 to 20). Published rows are there only
 next to runs over whole splits of the full release, for the same split and judgements. Whether a difference
 is significant is for `python -m evals.compare`.
+
+Tables of comparisons are in comparison_tables.py, tables of losses in loss_tables.py.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,7 @@
-"""Verdicts in words: whether a comparison shows a difference."""
+"""Verdicts in words: whether a comparison shows a difference.
+
+The tests are in evals/scoring/comparison.py and statistics.py.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""The progress of a run on a terminal: a table that is drawn in its own place."""
+"""The progress of a run on a terminal: a table that is drawn in its own place.
+
+Its columns are in progress_words.py, and progress_display.py chooses between it and plain lines.
+"""
 
 import sys
 

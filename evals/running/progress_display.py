@@ -2,7 +2,8 @@
 scores.
 
 Reasons to wait come from providers, so they are stripped of control characters before they are
-printed.
+printed. The words are in progress_words.py, the table in live_progress.py. Other programs read
+events.py's events, or the status file of run_status.py.
 """
 
 import sys

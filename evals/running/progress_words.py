@@ -1,6 +1,7 @@
 """The progress of a run in words: as columns of a table, or in a line.
 
-Reasons to wait come from providers, so they are stripped of control characters.
+Reasons to wait come from providers, so they are stripped of control characters. live_progress.py
+and progress_display.py print them.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""The tables of studies, as far as they are filled: rows by tasks."""
+"""The tables of studies, as far as they are filled: rows by tasks.
+
+The tables that `evals.study` prints are in evals/studies/results.py.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,6 +1,7 @@
 """A run that has no scores yet: its state, and the queries answered so far, scored in memory.
 
 The file of outcomes is read on from where it ended before, so a run may be looked at every second.
+Scored runs are in loaded_run.py.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """Questions of the recipe `external`: which parts of a text say or hint who wrote it.
 
-Without a model, none does.
+Without a model, none does. The recipe is in evals/build/recipes/authorship.py.
 """
 
 from typing import Literal

@@ -3,7 +3,7 @@ that fail these.
 
 MultiConIR, section 3.2 and appendix B, in our own words; whether a query covers its conditions and
 a sentence meets one is asked in addition. The rules without a model count and swap words, and are a
-floor.
+floor. The recipe is in evals/build/recipes/conditions.py.
 """
 
 import re

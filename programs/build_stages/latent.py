@@ -2,7 +2,7 @@
 same.
 
 OBLIQ-Bench, appendices D.1 to D.3, in our own words. The rules without a model count words, and are
-a floor.
+a floor. The recipe is in evals/build/recipes/latent.py.
 """
 
 from typing import Any

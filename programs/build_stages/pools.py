@@ -1,7 +1,7 @@
 """Questions of the recipe `pool`: the facets of a query, and the description of a task for models.
 
 BIRCO, appendices B and F, in our own words. Without a model a facet is a clause, and the objective
-is one sentence.
+is one sentence. The recipe is in evals/build/recipes/pool.py.
 """
 
 import re

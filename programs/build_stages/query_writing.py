@@ -1,5 +1,7 @@
 """Questions of recipes about queries: to write one, to say it in other words, to tell whether two
 are the same.
+
+evals/build/queries.py asks them.
 """
 
 from collections import Counter

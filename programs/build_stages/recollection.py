@@ -2,7 +2,8 @@
 several drafts.
 
 OBLIQ-Bench, appendix D.5, in our own words; for taking out identifying words, that paper prints no
-prompt. The rules without a model scatter words, and are a floor.
+prompt. The rules without a model scatter words, and are a floor. The recipe is in
+evals/build/recipes/recollection.py.
 """
 
 from typing import Any, Literal

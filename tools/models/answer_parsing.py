@@ -1,4 +1,7 @@
-"""DSPy's two forms of an answer, fields under markers and a JSON object, and a bound on their repair."""
+"""DSPy's two forms of an answer, fields under markers and a JSON object, and a bound on their repair.
+
+Answers in other forms are read in fields.py, values of other types in values.py.
+"""
 
 import json
 import re

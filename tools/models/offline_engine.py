@@ -1,4 +1,7 @@
-"""The engine without a model: it answers the calls of programs with rules that count words."""
+"""The engine without a model: it answers the calls of programs with rules that count words.
+
+The rules are in offline_rules.py.
+"""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,7 @@
-"""Show documents to a model as passages, cut or split to the room that its prompt has for them."""
+"""Show documents to a model as passages, cut or split to the room that its prompt has for them.
+
+Calls that read or rank passages are in programs/passage_reading.py.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,7 @@
-"""The answer of a provider to a request, before it is booked."""
+"""The answer of a provider to a request, before it is booked.
+
+Booked answers are in storage/response_cache.py, errors in provider_errors.py.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""The tokens that a provider's usage block reports."""
+"""The tokens that a provider's usage block reports.
+
+Prices are in prices.py, sums of usage in tools/records.py.
+"""
 
 from contextlib import suppress
 from typing import Any, NamedTuple

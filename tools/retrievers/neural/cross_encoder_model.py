@@ -1,4 +1,7 @@
-"""A loaded model that reads a query and a document together."""
+"""A loaded model that reads a query and a document together.
+
+The retriever is in cross_encoder.py.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
