@@ -151,6 +151,8 @@ def timed(place: Path, *words: str) -> Cost:
     place.mkdir(parents=True, exist_ok=True)
     runs = place / "runs"
     environment = os.environ | {"SEXTANT_HOME": str(_home(place)), "SEXTANT_RUNS": str(runs)}
+    # Else each process would compile the sources of all that it imports.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     program = [words[0]] if words[0].endswith(".py") else ["-m", words[0]]
     options = ["--runs", str(runs)] if words[0] in ("evals.run", "evals.import_run") else []
     if options:
