@@ -9,18 +9,26 @@ is in the source.
 
 Names and folders of Sextant's files do not count either, so that a module that is moved or renamed
 makes no new run: an import counts by the content of the module that it names.
+
+The parts of a file that count are kept in __pycache__ beside it, as Python keeps bytecode: to parse
+a hundred files takes longer than all searches of a small run.
 """
 
 import ast
 import hashlib
+import os
 import re
+import sys
 import sysconfig
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
+from contextlib import suppress
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from tools import files
 from tools.plugins import PACKAGES, resolve_file
 
 T = TypeVar("T")
@@ -291,7 +299,80 @@ def _read(
     modified: int,
     size: int,
 ) -> ParsedModule:
-    tree = ast.parse(path.read_bytes())
+    source = path.read_bytes()
+    # With this file and Python, all that the parts depend on
+    key = hashlib.sha256(source + _own_source()).hexdigest().encode()
+    place = path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.parts"
+    parts = _load_parts(place, key)
+    if parts is None:
+        parts = _parse(source)
+        if not sys.dont_write_bytecode:
+            _keep_parts(place, key, parts)
+    return parts
+
+
+@cache
+def _own_source() -> bytes:
+    return Path(__file__).read_bytes() + sys.version.encode()
+
+
+def _load_parts(place: Path, key: bytes) -> ParsedModule | None:
+    """Return the parts of a file that were kept by `_keep_parts`; None unless they are whole and of
+    the same source.
+    """
+    with suppress(OSError, ValueError):
+        kept_key, checksum, content = place.read_bytes().split(b"\n", 2)
+        if kept_key == key and checksum == _checksum(content):
+            return _parts_from_json(files.loads(content))
+    return None
+
+
+def _keep_parts(
+    place: Path,
+    key: bytes,
+    parts: ParsedModule,
+) -> None:
+    """Write the parts of a file, if its folder can be written."""
+    content = files.encode_row(_parts_as_json(parts))
+    # No fsync: a file that is not whole is made again.
+    draft = place.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    with suppress(OSError):
+        place.parent.mkdir(exist_ok=True)
+        draft.write_bytes(b"\n".join((key, _checksum(content), content)))
+        draft.replace(place)
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def _parts_as_json(parts: ParsedModule) -> list[Any]:
+    classes = [
+        (class_.name, sorted(class_.bases), sorted(class_.types), class_.docstring)
+        for class_ in parts.classes
+    ]
+    own_imports = list(map(tuple, parts.own_imports))
+    imports = list(map(tuple, parts.imports))
+    return [parts.body, own_imports, imports, classes, parts.tools, sorted(parts.strings)]
+
+
+def _parts_from_json(fields: list[Any]) -> ParsedModule:
+    body, own_imports, imports, classes, tools, strings = fields
+    return ParsedModule(
+        body,
+        tuple(_OwnImport(*names) for names in own_imports),
+        tuple(_Import(module, dots, tuple(names)) for module, dots, names in imports),
+        tuple(
+            _ClassInfo(name, frozenset(bases), frozenset(types), docstring)
+            for name, bases, types, docstring in classes
+        ),
+        tools,
+        frozenset(strings),
+    )
+
+
+def _parse(source: bytes) -> ParsedModule:
+    tree = ast.parse(source)
     tree.body = [node for node in tree.body if not _is_left_out(node)]
     reader = _SourceReader()
     body = _MODULE_IN_DUMP.sub(r"'=\1'", reader.dump(tree, 0))

@@ -245,3 +245,54 @@ def test_the_versions_are_of_the_libraries_that_are_used():
         "retrieve", "chroma:dense"
     )["versions"].keys()
     assert "langgraph" in run_identity("react")["versions"]
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A module whose parts are kept on disk, and the file that has them."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    module = tmp_path / "module.py"
+    module.write_text(
+        'import programs.base as base\nfrom os import path\n\nNAME = "prompts.toml"\n\n\n'
+        'class Ask(base.Signature):\n    """Answer \\udc80."""\n\n    words: list[str]\n'
+    )
+    code_digest.parse_module(module)
+    [file] = (tmp_path / "__pycache__").iterdir()
+    return module, file
+
+
+def read_anew(module):
+    """Parse a module as another process would."""
+    code_digest._read.cache_clear()
+    return code_digest.parse_module(module)
+
+
+def test_parts_that_were_kept_are_those_that_were_parsed(kept):
+    module, file = kept
+    parsed = code_digest._parse(module.read_bytes())
+    assert code_digest._load_parts(file, file.read_bytes().split(b"\n")[0]) == parsed
+    assert read_anew(module) == parsed
+    assert parsed.classes and parsed.imports and parsed.strings == {"prompts.toml"}
+
+
+@pytest.mark.parametrize("damage", [b"", b"\n", b"no such file", b"a\nb\n[]"])
+def test_damaged_parts_are_made_again(kept, damage):
+    module, file = kept
+    whole = file.read_bytes()
+    file.write_bytes(damage or whole.replace(b"prompts", b"rubbish"))
+    assert read_anew(module) == code_digest._parse(module.read_bytes())
+    assert file.read_bytes() == whole
+
+
+def test_parts_of_an_edited_source_are_made_again(kept):
+    module, _ = kept
+    module.write_text('NAME = "other.toml"\n')
+    assert read_anew(module).strings == {"other.toml"}
+
+
+def test_nothing_is_kept_where_python_keeps_no_bytecode(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = tmp_path / "module.py"
+    module.write_text("WORDS = 3\n")
+    code_digest.parse_module(module)
+    assert [path.name for path in tmp_path.iterdir()] == ["module.py"]
