@@ -22,10 +22,6 @@ from tools.records import Query
 Columns = Mapping[str, str] | None  # as environments.load takes them
 SAMPLES = 3
 GOLDEN = environments.MINI / "golden.json"
-BLIND_READER_ANSWERS = environments.MINI / "blind_reader_answers.json"
-# The labels of these are points, and no threshold is published. So readers named the best three
-# documents of a query.
-_BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
 def data_state(task: str) -> str:
@@ -229,8 +225,6 @@ def run_checks(
         f"{count_of(repeats, 'document')} with the text of an earlier one; judged by id, never merged",
     )
     yield _golden(test)
-    if test.data == "mini":
-        yield from _check_blind_reading(test.task)
 
 
 def _check_splits(dev: Environment, test: Environment) -> CheckResult:
@@ -241,15 +235,6 @@ def _check_splits(dev: Environment, test: Environment) -> CheckResult:
     repeated = len(texts) - len(set(texts))
     finding = f"no query in both; {count_of(repeated, 'repeated query text')}"
     return CheckResult("dev and test", True, finding)
-
-
-def _check_blind_reading(task: str) -> Iterator[CheckResult]:
-    answers_by_task = json.loads(BLIND_READER_ANSWERS.read_text(encoding="utf-8"))
-    for name, reader_answers in answers_by_task.items():
-        if environments.split_name(name)[:2] == environments.split_name(task)[:2]:
-            agreed, answers, queries = count_agreement(name, reader_answers)
-            finding = f"{queries}, {agreed} of {answers} as judged"
-            yield CheckResult("blind reading", True, finding)
 
 
 def check_files(task: str) -> CheckResult:
@@ -394,27 +379,3 @@ def digest_records(environment: Environment) -> dict[str, str]:
         encoded = json.dumps(record).encode()
         digests[subject] = hashlib.sha256(encoded).hexdigest()[:16]
     return digests
-
-
-def count_agreement(task: str, read: dict[str, Any]) -> tuple[int, int, str]:
-    """Return (answers of blind readers that agree with the judgements, all answers, their queries).
-
-    `read` has the relevant documents of each query, or grades, and a missing grade is 0
-    (environments/mini/README.md).
-    """
-    environment = environments.load(task, "mini", "all")
-    agreed = 0
-    answers = 0
-    for query_id, reading in read.items():
-        grades = environment.qrels[query_id]
-        if isinstance(reading, dict):
-            answers += len(grades)
-            for doc_id, grade in grades.items():
-                agreed += reading.get(doc_id, 0) == grade
-        else:
-            grade_values = sorted(grades.values())
-            enough = grade_values[-3] if task in _BEST_THREE else 1
-            answers += len(reading)
-            for doc_id in reading:
-                agreed += grades.get(doc_id, 0) >= enough
-    return agreed, answers, f"{len(read)} of {plural(len(environment.queries), 'query', 'queries')}"

@@ -10,12 +10,17 @@ import pytest
 import environments
 from environments import crumb
 from environments.chunking import bert_tokens, chunks
-from environments.task_card import BLIND_READER_ANSWERS, GOLDEN, count_agreement, run_checks
+from environments.task_card import GOLDEN, run_checks
 
 TASKS = [
     task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()
 ]
 RECORDED = json.loads(GOLDEN.read_text())
+# Of readers who saw queries and documents, and no judgements (environments/mini/README.md)
+BLIND_READINGS = json.loads((environments.MINI / "blind_reader_answers.json").read_text())
+# The labels of these are points, and no threshold is published. So readers named the best three
+# documents of a query.
+BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
 
 def of(suite):
@@ -196,10 +201,21 @@ def test_the_table_in_the_documents_says_what_bm25_gets(task, run):
     assert float(bm25) < 0.8 and float(dense) < 0.8, "no miniature is trivial"
 
 
-@pytest.mark.parametrize("task", json.loads(BLIND_READER_ANSWERS.read_text()))
+def is_as_judged(task, reading, grades):
+    """Return for each answer of a reader whether the judgements agree."""
+    if isinstance(reading, dict):
+        return [reading.get(doc_id, 0) == grade for doc_id, grade in grades.items()]
+    least = sorted(grades.values())[-3] if task in BEST_THREE else 1
+    return [grades.get(doc_id, 0) >= least for doc_id in reading]
+
+
+@pytest.mark.parametrize("task", BLIND_READINGS)
 def test_the_table_of_readings_in_the_documents_counts_the_answers_of_the_readers(task):
-    agreed, named, queries = count_agreement(
-        task, json.loads(BLIND_READER_ANSWERS.read_text())[task]
-    )
-    assert f"| `{task.partition(':')[0]}` | {queries} | {agreed} of {named} |" in TABLE
-    assert agreed / named > 0.8
+    whole = load(task)
+    answers = []
+    for query_id, reading in BLIND_READINGS[task].items():
+        answers += is_as_judged(task, reading, whole.qrels[query_id])
+    queries = f"{len(BLIND_READINGS[task])} of {len(whole.queries)} queries"
+    row = f"| `{task.partition(':')[0]}` | {queries} | {sum(answers)} of {len(answers)} |"
+    assert row in TABLE
+    assert sum(answers) / len(answers) > 0.8
