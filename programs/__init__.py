@@ -1,6 +1,7 @@
 """Search programs: DSPy modules that turn a Query into a ranking, by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from programs import deviations
 from sextant_search import require_ours
@@ -94,3 +95,11 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
         deviations.compare_obliq_model,
     ),
 }
+
+
+def describe_deviations(config: Mapping[str, Any], *, has_candidates: bool) -> str:
+    """Say in a line how the program of a run differs from its paper's; "" if it does not, or if
+    the run was imported.
+    """
+    differing = () if config.get("imported") else DIFFERS.get(config["program"], ())
+    return deviations.describe_deviations(differing, config, has_candidates=has_candidates)

@@ -269,7 +269,5 @@ def describe_deviations(
     texts = [
         deviation if isinstance(deviation, str) else deviation(setup) for deviation in deviations
     ]
-    differing = [text for text in texts if text]
-    return (
-        f"{config['program']} differs from the paper's: {'; '.join(differing)}" if differing else ""
-    )
+    differing = "; ".join(filter(None, texts))
+    return f"{config['program']} differs from the paper's: {differing}" if differing else ""

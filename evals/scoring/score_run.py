@@ -38,8 +38,7 @@ from evals.scoring.metrics import (
 from evals.scoring.reference_runs import read_reference_bounds
 from evals.scoring.scored_run import Column, name_retriever
 from evals.scoring.statistics import bootstrap_columns, bootstrap_mean, resampled_mean
-from programs import DIFFERS
-from programs.deviations import describe_deviations
+from programs import describe_deviations
 from tools import files
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.number_format import choose_verb, plural, queries
@@ -84,8 +83,7 @@ def score(
         rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
     short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
     candidates = _largest_candidate_pool(environment)
-    differs = () if imported else DIFFERS.get(config["program"], ())
-    deviations = describe_deviations(differs, config, has_candidates=candidates is not None)
+    deviations = describe_deviations(config, has_candidates=candidates is not None)
     signs = describe_signs(config)
     metric_code = {
         name: digest_metric_code(name) for name in environment.metrics if is_custom(name)

@@ -18,8 +18,7 @@ from evals.run_folder import load_environment
 from evals.run_schemas import JudgedSchema, ScoresSchema
 from evals.run_sittings import explain_resuming
 from evals.scoring.metrics import unordered_depth
-from programs import DIFFERS, FLOOR
-from programs.deviations import describe_deviations
+from programs import FLOOR, describe_deviations
 from tools import files, schemas
 from tools.errors import DataError, RunIncomplete, SextantError, UsageError
 from tools.number_format import abbreviate, choose_verb, queries
@@ -125,10 +124,8 @@ class ScoredRun:
     @property
     def deviations(self) -> str:
         """How its program differs from the paper's, in a line; "" for a run that was imported."""
-        differs = () if self.config.get("imported") else DIFFERS.get(self.config["program"], ())
-        return describe_deviations(
-            differs, self.config, has_candidates=self.scores.get("candidates") is not None
-        )
+        has_candidates = self.scores.get("candidates") is not None
+        return describe_deviations(self.config, has_candidates=has_candidates)
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric; None if the run has none."""

@@ -10,8 +10,8 @@ from evals import compare, reproduce, study
 from evals import run as run_module
 from evals.published.sections import sections
 from evals.running.candidate_pools import read as read_pool
-from programs import DIFFERS, PROGRAMS
-from programs.deviations import describe_deviations, describe_judging
+from programs import DIFFERS, PROGRAMS, describe_deviations
+from programs.deviations import describe_judging
 from tests.conftest import ROOT
 from tools import retrievers
 
@@ -56,7 +56,7 @@ def test_every_program_of_a_paper_has_a_row_and_a_row_in_the_docs():
 @pytest.mark.parametrize(("max_tokens", "differs"), [(2000, True), (4096, False), (30000, False)])
 def test_a_limit_below_the_papers_is_said_unless_it_is_the_default(max_tokens, differs):
     config = configure("query_to_doc", "crumb/legal_qa", lm="openai/gpt-4o", max_tokens=max_tokens)
-    lines = describe_deviations(DIFFERS["query_to_doc"], config, has_candidates=False)
+    lines = describe_deviations(config, has_candidates=False)
     assert ("(--max-tokens 8192)" in lines) == differs
 
 
@@ -76,7 +76,7 @@ def test_a_system_as_in_the_paper_has_no_deviation_of_the_defaults(key):
     config = configure(
         system["program"], task, **{name: system[name] for name in fields if name in system}
     )
-    said = describe_deviations(DIFFERS[system["program"]], config, has_candidates=key[0] == "birco")
+    said = describe_deviations(config, has_candidates=key[0] == "birco")
     assert not [text for text in OF_DEFAULTS if text in said], said
 
 
@@ -92,9 +92,7 @@ def test_a_run_with_the_defaults_says_what_most_of_the_number_rests_on():
         "retrieve": "its BM25 is bm25, the paper's is --retriever 'bm25s'",
     }
     for program, text in expected.items():
-        line = describe_deviations(
-            DIFFERS[program], configure(program, "obliq/congress"), has_candidates=False
-        )
+        line = describe_deviations(configure(program, "obliq/congress"), has_candidates=False)
         assert line.startswith(f"{program} differs from the paper's: ") and text in line
     fused = configure(
         "rewrite",
@@ -102,7 +100,7 @@ def test_a_run_with_the_defaults_says_what_most_of_the_number_rests_on():
         "fusion(bm25,api:gemini/gemini-embedding-2)",
         "openai/gpt-5-mini",
     )
-    line = describe_deviations(DIFFERS["rewrite"], fused, has_candidates=False)
+    line = describe_deviations(fused, has_candidates=False)
     assert (
         "searches with fusion(" in line
         and "its model is openai/gpt-5-mini, the paper's GPT-5.2" in line
@@ -157,5 +155,5 @@ def test_grading_new_documents_differs_from_the_papers_prompt_for_the_task():
 )
 def test_a_pool_that_may_lack_relevant_documents_is_not_birco_s(pool, said):
     config = configure("rank", "obliq/congress", pool=pool)
-    line = describe_deviations(DIFFERS["rank"], config, has_candidates=False)
+    line = describe_deviations(config, has_candidates=False)
     assert said in line and bool(said) == ("its pool is" in line)

@@ -20,8 +20,7 @@ import environments
 from agents import AGENTS
 from evals.published.sections import sections
 from evals.running.request import apply_hints, find_program, find_retrievers, parse_parameters
-from programs import DIFFERS, PROGRAMS
-from programs.deviations import describe_deviations
+from programs import DIFFERS, PROGRAMS, describe_deviations
 from tools.corpus import Corpus
 from tools.models import offline_engine
 from tools.models.adapter import Adapter
@@ -233,9 +232,7 @@ def describe(program, task, values):
     name = program.split()[0]
     config = {"program": name, "task": task.task, "parameters": values}
     config |= {"retriever": {"name": "bm25"}, "lm": {"name": "offline"}}
-    return describe_deviations(
-        DIFFERS[name], config, has_candidates=task.queries[0].candidates is not None
-    )
+    return describe_deviations(config, has_candidates=task.queries[0].candidates is not None)
 
 
 def kinds_of_call(requests):
